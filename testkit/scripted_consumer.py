@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
-from tailrace.client import consumer as consumer_module
 from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.reading import consumer_reader
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest
 from testkit.scripted_nodes import ScriptedNodes, ScriptedReplica
@@ -22,7 +22,7 @@ class ConsumerBench:
         for replica in self.replicas.values():
             replica.epochs = [0, 0, 0, 0]
         self.nodes = ScriptedNodes(self._answer, dict.fromkeys(partitions, 1))
-        with patch.object(consumer_module, "Router", lambda *_, **__: self.nodes):
+        with patch.object(consumer_reader, "Router", lambda *_, **__: self.nodes):
             self.consumer = AsyncConsumer(
                 "127.0.0.1:1", fetch_max_wait_ms=1, **{"auto_offset_reset": "none", **settings}
             )

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.router import Router
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
@@ -56,7 +57,7 @@ class ScriptedNodes(Router):
         newest: Mapping[int, int] | None = None,
         metadata_max_age_ms: int = 300_000,
     ) -> None:
-        super().__init__("127.0.0.1:1", retry_backoff_ms=1, metadata_max_age_ms=metadata_max_age_ms)
+        super().__init__(ClientSettings("127.0.0.1:1", retry_backoff_ms=1, metadata_max_age_ms=metadata_max_age_ms))
         self.asked: list[tuple[int, Any]] = []
         """Node and request, in order."""
         self.leaders = dict(leaders)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.router import Router
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
@@ -61,7 +62,7 @@ class ScriptedTransactions(Router):
     def __init__(
         self, *partitions: TopicPartition, version: int, newest: Mapping[type[Any], int] | None = None
     ) -> None:
-        super().__init__("127.0.0.1:1", retry_backoff_ms=1)
+        super().__init__(ClientSettings("127.0.0.1:1", retry_backoff_ms=1))
         self.version = version
         """Its transaction.version."""
         self.newest = newest or {}

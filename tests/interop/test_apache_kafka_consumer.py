@@ -152,7 +152,7 @@ def test_a_session_that_kafka_does_not_know_is_begun_anew(kafka: str, topic: str
             async with asyncio.timeout(SECONDS):
                 while consumer.metrics().get(incremental, 0) < 3:
                     await consumer.poll(0.05)
-                session = consumer._fetcher.nodes[NODE]._session
+                session = consumer._reader.fetcher.nodes[NODE]._session
                 session.session_id += 1
                 while consumer.metrics()[full] < 2 or consumer.metrics()[incremental] < 6:
                     await consumer.poll(0.05)

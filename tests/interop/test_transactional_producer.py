@@ -308,7 +308,11 @@ def test_offsets_are_committed_with_their_transaction_alone(bootstrap: str, topi
     with Producer(bootstrap) as plain:
         for number in range(6):
             plain.send(topic, b"%d" % number, partition=1)
-    settings = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation": READ_COMMITTED}
+    settings: dict[str, Any] = {
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "isolation": READ_COMMITTED,
+    }
     with Consumer(bootstrap, group=group, topics=[topic], **settings) as consumer, Admin(bootstrap) as admin:
         while not consumer.poll(DEADLINE_S):
             pass

@@ -115,11 +115,11 @@ class FaultyCluster:
             case "seek away and back":
                 position = consumer._positions()[value]
                 await consumer.seek(value, 0)
-                consumer._fetcher.take(0)
+                consumer._reader.fetcher.take(0)
                 for _ in range(_ANSWER_TURNS - 1):
                     await asyncio.sleep(0)
                 await consumer.seek(value, position)
-                consumer._fetcher.take(0)
+                consumer._reader.fetcher.take(0)
             case _:
                 self.disturb(action, value)
         self.spread()

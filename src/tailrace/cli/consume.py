@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, counted, readable, say
+from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, cluster_of, counted, readable, say
 from tailrace.cli.waiting import (
     CorruptAction,
     OnCorrupt,
@@ -22,6 +22,7 @@ from tailrace.cli.waiting import (
 )
 from tailrace.client.blocking import Admin, Consumer, ConsumerRecord, MetricName
 from tailrace.client.offsets import EARLIEST, LATEST
+from tailrace.client.settings import ConsumerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition
@@ -85,8 +86,8 @@ def command(
         partitions = _chosen(admin, topic, partition)
         if offset is not None:
             _check_offset(admin, partitions[0], offset)
-    consumer = Consumer(
-        bootstrap_server,
+    settings = ConsumerSettings.on(
+        cluster_of(bootstrap_server),
         group=group,
         topics=[topic] if group is not None else (),
         auto_offset_reset="earliest" if from_beginning else "latest",
@@ -94,6 +95,7 @@ def command(
         client_rack=rack,
         on_corrupt=on_corrupt.value,
     )
+    consumer = Consumer.of(settings)
     line_of = _formatter(record_format, b"\t" if key_separator is None else key_separator.replace("\\t", "\t").encode())
     begins_at_end = offset is None and not from_beginning
     waiting = _WaitingNotice(bootstrap_server, topic, partitions, is_new=begins_at_end)

@@ -4,12 +4,14 @@ import base64
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from tailrace.client.blocking import Admin
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import KafkaError
 from tailrace.net.connection import parse_addresses
 
@@ -43,9 +45,14 @@ _BOOTSTRAP_TIMEOUT_MS = 1_000
 """Short: a user waits at the terminal."""
 
 
+def cluster_of(bootstrap_servers: str) -> ClientSettings:
+    """The settings that the clients of a command share."""
+    return ClientSettings(bootstrap_servers)
+
+
 def admin_of(bootstrap_servers: str) -> Admin:
     """An administrator's client with a short time-out for a cluster that cannot be reached."""
-    return Admin(bootstrap_servers, bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS)
+    return Admin.of(replace(cluster_of(bootstrap_servers), bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS))
 
 
 class Format(StrEnum):

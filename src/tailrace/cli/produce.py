@@ -12,12 +12,22 @@ from typing import Annotated, NamedTuple, NoReturn, cast
 
 import typer
 
-from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, admin_of, counted, say, show
+from tailrace.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Format,
+    Output,
+    admin_of,
+    cluster_of,
+    counted,
+    say,
+    show,
+)
 from tailrace.cli.waiting import TroubleNotice, on_first_signal, without_client_warnings
 from tailrace.client.blocking import Producer
+from tailrace.client.settings import ProducerSettings, parse_codec
 from tailrace.client.writing.accumulator import StickyPartitioner
 from tailrace.client.writing.outgoing import RecordMetadata
-from tailrace.client.writing.record_checks import parse_codec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 from tailrace.protocol.records.record import BatchBuilder
@@ -69,13 +79,14 @@ def command(
     separator = _parse_separator(key_separator)
     with admin_of(bootstrap_server) as admin:
         admin.describe_cluster()  # before the user types into a cluster that is not there
-    producer = Producer(
-        bootstrap_server,
+    settings = ProducerSettings.on(
+        cluster_of(bootstrap_server),
         acks=acks.value,
         compression=compression.value,
         max_request_size=_LONGEST_LINE,
         delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
     )
+    producer = Producer.of(settings)
     lines = _InputLines(producer, topic, separator, partition, compression)
     was_interrupted = False
     with without_client_warnings(), on_first_signal(_interrupt):

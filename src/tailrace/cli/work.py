@@ -23,6 +23,7 @@ from tailrace.cli.output import (
     Format,
     Output,
     admin_of,
+    cluster_of,
     counted,
     readable,
     say,
@@ -37,6 +38,7 @@ from tailrace.cli.waiting import (
     without_client_warnings,
 )
 from tailrace.client.blocking import SharedConsumer, SharedRecord
+from tailrace.client.settings import SharedConsumerSettings
 from tailrace.client.sharing.outcomes import Done, Outcome, Retry
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -72,9 +74,11 @@ def command(
     _check_program(words[0])
     with admin_of(bootstrap_server) as admin:
         admin.describe_topics([topic])
-    consumer = SharedConsumer(
-        bootstrap_server, group=group, topics=[topic], grace_ms=_GRACE_MS, on_corrupt=on_corrupt.value
+    cluster = cluster_of(bootstrap_server)
+    settings = SharedConsumerSettings.on(
+        cluster, group=group, topics=[topic], grace_ms=_GRACE_MS, on_corrupt=on_corrupt.value
     )
+    consumer = SharedConsumer.of(settings)
     commands = Commands(words, consumer.stop)
     progress = _Progress(consumer)
     with without_client_warnings(), on_first_signal(consumer.stop), consumer, ThreadPoolExecutor(1) as threads:

@@ -10,8 +10,9 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking_producer import Producer
+from tailrace.client.construction import made_of
 from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.errors import (
     AbortableTransactionError,
     FatalTransactionError,
     LogTruncation,
     ProducerFenced,
-    several,
 )
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
@@ -33,6 +34,7 @@ from tailrace.client.loop_thread import Facade, blocking, loop_thread
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.settings import ClientSettings, ConsumerSettings, RangedFetchSettings
 from tailrace.client.sharing.blocking_consumer import SharedConsumer
 from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
 from tailrace.client.sharing.shared_record import SharedRecord
@@ -92,12 +94,9 @@ _EXIT_STOP_S = 2.0
 class Admin(Facade[AsyncAdmin]):
     """See `tailrace.client.admin.admin.AsyncAdmin`."""
 
-    def __init__(
-        self, bootstrap_servers: str, *, client_id: str = "tailrace-admin", bootstrap_timeout_ms: int = 10_000
-    ) -> None:
-        super().__init__(
-            lambda: AsyncAdmin(bootstrap_servers, client_id=client_id, bootstrap_timeout_ms=bootstrap_timeout_ms)
-        )
+    @made_of(ClientSettings)
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(partial(AsyncAdmin.of, settings))
 
     create_topics = blocking(AsyncAdmin.create_topics)
     delete_topics = blocking(AsyncAdmin.delete_topics)
@@ -165,8 +164,9 @@ class Admin(Facade[AsyncAdmin]):
 class RangedFetch(Facade[AsyncRangedFetch]):
     """See `tailrace.client.reading.ranged_fetch.AsyncRangedFetch`, whose settings it takes."""
 
-    def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
-        super().__init__(lambda: AsyncRangedFetch(bootstrap_servers, **settings))
+    @made_of(RangedFetchSettings)
+    def __init__(self, settings: RangedFetchSettings) -> None:
+        super().__init__(partial(AsyncRangedFetch.of, settings))
 
     def fetch_range(
         self,
@@ -250,21 +250,9 @@ async def _close(generator: Any) -> None:
 class Consumer(Facade[AsyncConsumer]):
     """See `tailrace.client.consumer.AsyncConsumer`, whose settings it takes."""
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        group: str | None = None,
-        topics: Iterable[str] = (),
-        **settings: Any,
-    ) -> None:
-        wanted = several(topics)
-
-        def make() -> AsyncConsumer:
-            return AsyncConsumer(bootstrap_servers, group=group, topics=wanted, **settings)
-
-        make()  # refuses bad settings here and not at the first poll
-        super().__init__(make)
+    @made_of(ConsumerSettings)
+    def __init__(self, settings: ConsumerSettings) -> None:
+        super().__init__(partial(AsyncConsumer.of, settings))
         _consumers.add(self)
 
     def __exit__(

@@ -9,17 +9,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from tailrace.client.construction import made_of
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.loop_thread import Facade, loop_thread
 from tailrace.client.producer import AsyncProducer
+from tailrace.client.settings import ProducerSettings
 from tailrace.client.transactions.producer_transaction import Identity, TransactionPhase
 from tailrace.client.transactions.scope import BlockingTransactionScope
 from tailrace.client.writing.delivery import DeliveryFuture
 from tailrace.client.writing.outgoing import Headers, PrebuiltBatch, RecordMetadata, Unsent
 from tailrace.client.writing.record_checks import check_partition, check_topic, stamp_of
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
 
@@ -41,16 +43,14 @@ class Producer(Facade[AsyncProducer]):
     read. An exception of the block itself is raised unchanged, with a note of the records.
     """
 
-    def __init__(self, bootstrap_servers: str, *, max_block_ms: int = 60_000, **settings: Any) -> None:
-        # Refuse bad settings here and not at the first record.
-        made = AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
-        self._buffer_memory = made.buffer_memory
-        self._max_block_ms = max_block_ms
+    @made_of(ProducerSettings)
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
         self._reset()
 
         def make() -> AsyncProducer:
             self._reset()
-            client = AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
+            client = AsyncProducer.of(settings)
             client.on_release = self._released
             client.start()
             return client
@@ -107,7 +107,7 @@ class Producer(Facade[AsyncProducer]):
 
     def _hand_over(self, client: AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
         with self._space:
-            is_full = self._buffered_bytes + item.cost > self._buffer_memory and self._buffered_bytes
+            is_full = self._buffered_bytes + item.cost > self._settings.buffer_memory and self._buffered_bytes
             # A callback of a future runs on the loop's thread, which frees the space: it may not wait.
             if is_full and not loop_thread().is_current:
                 self._wait_for_space(item.cost)
@@ -121,13 +121,12 @@ class Producer(Facade[AsyncProducer]):
     def _wait_for_space(self, cost: int) -> None:
         self._waiters += 1
         has_space = self._space.wait_for(
-            lambda: not self._buffered_bytes or self._buffered_bytes + cost <= self._buffer_memory,
-            timeout=self._max_block_ms / 1000,
+            lambda: not self._buffered_bytes or self._buffered_bytes + cost <= self._settings.buffer_memory,
+            timeout=self._settings.max_block_ms / 1000,
         )
         self._waiters -= 1
         if not has_space:
-            detail = f"buffer.memory {self._buffer_memory} stayed full for max.block.ms {self._max_block_ms}"
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+            raise self._settings.buffer_full()
 
     def _take_over(self, client: AsyncProducer) -> None:
         """On the loop: pass records on, in order."""

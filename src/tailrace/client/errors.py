@@ -74,9 +74,3 @@ def several(names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"this takes several names: say [{names!r}] for one")
     return tuple(names)
-
-
-def check_count(setting: str, records: int) -> None:
-    """Refuse a poll that could return no record: it would look for records without a pause until its deadline."""
-    if records < 1:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{setting} {records}; a poll returns at least one record")

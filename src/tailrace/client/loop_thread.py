@@ -16,6 +16,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
+from tailrace.client.construction import Configured
 from tailrace.model.errors import ErrorCode, KafkaError
 
 P = ParamSpec("P")
@@ -207,7 +208,7 @@ def _renew_locks() -> None:
 os.register_at_fork(after_in_child=_renew_locks)
 
 
-class Facade(Generic[C]):
+class Facade(Configured[Any], Generic[C]):
     """A blocking client: usable in a `with` block."""
 
     def __init__(self, make: Callable[[], C]) -> None:

@@ -33,14 +33,6 @@ _OF_REPLICA = -2
 """The replica id of a request that any replica answers, not the leader alone (KIP-392)."""
 
 
-def parse_reset(name: str) -> int | None:
-    """The offset of this auto.offset.reset; None: there is none, and no committed offset is an error."""
-    resets = {"earliest": EARLIEST, "latest": LATEST, "none": None}
-    if name not in resets:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"auto.offset.reset {name!r}; known are {', '.join(resets)}")
-    return resets[name]
-
-
 class OffsetAt(NamedTuple):
     """An answer of ListOffsets. Offset -1: no record has this timestamp or a later one."""
 
@@ -113,6 +105,15 @@ async def request_offsets(
     for partition in faults:
         router.view.mark_stale(partition.topic)
     return faults
+
+
+async def request_end(router: Router, partition: TopicPartition) -> int:
+    """The end of the log, as its leader says. Raises KafkaError."""
+    found: dict[TopicPartition, OffsetAt] = {}
+    faults = await request_offsets(router, {partition: LATEST}, found.update)
+    if partition in faults:
+        raise faults[partition]
+    return found[partition].offset
 
 
 async def request_log_starts(

@@ -8,8 +8,10 @@ from types import TracebackType
 from typing import Self
 
 from tailrace.client.cluster_view import TopicInfo
+from tailrace.client.construction import AsyncClient, made_of
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.router import Router
+from tailrace.client.settings import ProducerSettings, parse_codec
 from tailrace.client.transactions.host import TransactionHost
 from tailrace.client.transactions.producer_transaction import Identity, TransactionPhase
 from tailrace.client.transactions.scope import TransactionScope
@@ -21,25 +23,19 @@ from tailrace.client.writing.record_checks import (
     check_partition,
     check_record,
     check_topic,
-    parse_acks,
-    parse_codec,
     stamp_of,
 )
 from tailrace.client.writing.sender import Sender
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.schema import Buffer
 
 UNKNOWN_TOPIC_WAIT_MS = 5_000
 """The longest wait for an unknown topic: a broker that creates topics does so soon after the first request."""
 
-Partitioner = Callable[[str, bytes | None, int], int]
-"""(topic, key, number of partitions) -> partition."""
 
-
-class AsyncProducer:
+class AsyncProducer(AsyncClient[ProducerSettings]):
     """An asyncio producer. Names and defaults of settings are Kafka's.
 
     Idempotent by default, with acks=all: every record is written once and in the order of `send` within its partition,
@@ -55,45 +51,18 @@ class AsyncProducer:
     again: `transaction_phase` tells which one.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        acks: str | int = "all",
-        compression: str | Codec | None = None,
-        linger_ms: int = 5,
-        batch_size: int = 16_384,
-        buffer_memory: int = 33_554_432,
-        delivery_timeout_ms: int = 120_000,
-        request_timeout_ms: int = 30_000,
-        max_block_ms: int = 60_000,
-        max_request_size: int = 1_048_576,
-        idempotent: bool | None = None,
-        transactional_id: str | None = None,
-        transaction_timeout_ms: int = 60_000,
-        partitioner: Partitioner | None = None,
-        client_id: str = "tailrace-producer",
-    ) -> None:
-        self._acks = parse_acks(acks)
-        self._idempotent = self._acks == -1 if idempotent is None else idempotent
-        if self._idempotent and self._acks != -1:
-            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: an idempotent producer needs acks=all")
-        if transactional_id is not None and not (self._idempotent and transactional_id):
-            detail = "transactional_id needs at least one character, and an idempotent producer with acks=all"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
-        self._router = Router(bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms)
+    @made_of(ProducerSettings)
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._router = Router(settings)
         self._accumulator = Accumulator(
-            batch_size=batch_size,
-            linger_ms=linger_ms,
-            delivery_timeout_ms=delivery_timeout_ms,
-            max_request_size=max_request_size,
-            codec=parse_codec(compression),
+            batch_size=settings.batch_size,
+            linger_ms=settings.linger_ms,
+            delivery_timeout_ms=settings.delivery_timeout_ms,
+            max_request_size=settings.max_request_size,
+            codec=parse_codec(settings.compression),
         )
-        self._max_request_size = max_request_size
-        self._partitioner = partitioner
-        self._sticky = StickyPartitioner(randrange, batch_size)
-        self._max_block_ms = max_block_ms
-        self.buffer_memory = buffer_memory
+        self._sticky = StickyPartitioner(randrange, settings.batch_size)
         self._buffered_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._parked: dict[str, list[Unsent | PrebuiltBatch]] = {}
@@ -106,12 +75,12 @@ class AsyncProducer:
         self.failures = WriteFailures()
         """The failed records whose futures have not been read."""
         self._transactions: TransactionHost | None = None
-        if transactional_id is not None:
+        if settings.transactional_id is not None:
             self._transactions = TransactionHost(
                 self._router,
-                transactional_id,
-                transaction_timeout_ms=transaction_timeout_ms,
-                max_block_ms=max_block_ms,
+                settings.transactional_id,
+                transaction_timeout_ms=settings.transaction_timeout_ms,
+                max_block_ms=settings.max_block_ms,
                 settle=self.settle,
                 drop=self._drop_parked,
                 forget_failures=self.failures.pop_all,
@@ -140,8 +109,8 @@ class AsyncProducer:
             self._sender = Sender(
                 self._router,
                 self._accumulator,
-                acks=self._acks,
-                idempotent=self._idempotent,
+                acks=self._settings.acks_number,
+                idempotent=self._settings.is_idempotent,
                 on_release=self._release,
                 transactions=self._transactions,
             )
@@ -191,7 +160,7 @@ class AsyncProducer:
         self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> CheckedRecord:
         """The record, checked as far as a client can; raises as `send` does. From any thread."""
-        return check_record(topic, partition, key, value, headers, max_request_size=self._max_request_size)
+        return check_record(topic, partition, key, value, headers, max_request_size=self._settings.max_request_size)
 
     def check_ready(self) -> None:
         """Raises KafkaError while this producer takes no records. From any thread."""
@@ -237,7 +206,7 @@ class AsyncProducer:
 
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            return await self._router.retry(attempt, timeout_ms=self._max_block_ms, final=(unknown,))
+            return await self._router.retry(attempt, timeout_ms=self._settings.max_block_ms, final=(unknown,))
         except KafkaError as fault:
             if fault.code != unknown:
                 raise
@@ -249,15 +218,14 @@ class AsyncProducer:
         return None if self._sender is None else self._sender.trouble
 
     async def _wait_for_space(self, cost: int) -> None:
-        while self._buffered_bytes + cost > self.buffer_memory and self._buffered_bytes > 0:
+        while self._buffered_bytes + cost > self._settings.buffer_memory and self._buffered_bytes > 0:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
-                async with asyncio.timeout(self._max_block_ms / 1000):
+                async with asyncio.timeout(self._settings.max_block_ms / 1000):
                     await waiter
             except TimeoutError:
-                detail = f"buffer.memory {self.buffer_memory} stayed full for max.block.ms {self._max_block_ms}"
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
+                raise self._settings.buffer_full() from None
 
     def enqueue(self, item: Unsent | PrebuiltBatch) -> None:
         """Accept a record without waiting; a fault goes to its future."""
@@ -335,8 +303,8 @@ class AsyncProducer:
         if item.partition is not None:
             return self._checked(item.partition, info)
         count = len(info.partitions)
-        if self._partitioner is not None:
-            return self._checked(self._partitioner(item.topic, item.key, count), info)
+        if self._settings.partitioner is not None:
+            return self._checked(self._settings.partitioner(item.topic, item.key, count), info)
         if item.key is not None:
             return partition_for_key(item.key, count)
         if count == 1:

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from tailrace.client.cluster_view import BrokerAddress, ClusterView, TopicInfo
 from tailrace.client.errors import check
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition
@@ -36,38 +37,22 @@ _REASK_COORDINATOR = (
 
 
 class Router:
-    """One client's way to the cluster: a connection pool and a view of the cluster, kept fresh.
+    """One client's way to the cluster: a connection pool and a view of the cluster, kept fresh."""
 
-    `request_timeout_ms` bounds one request; `default_api_timeout_ms` a whole call with its retries; between retries it
-    waits `retry_backoff_ms`, twice as long each time, at most `retry_backoff_max_ms` (Kafka's names and defaults).
-    """
-
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        client_id: str = "tailrace",
-        request_timeout_ms: int = 30_000,
-        default_api_timeout_ms: int = 60_000,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 1_000,
-        metadata_max_age_ms: int = 300_000,
-        connect_timeout_ms: int = 10_000,
-        bootstrap_timeout_ms: int = 10_000,
-    ) -> None:
-        self.bootstrap = parse_addresses(bootstrap_servers)
-        self.client_id = client_id
-        self.request_timeout_ms = request_timeout_ms
-        self.default_api_timeout_ms = default_api_timeout_ms
-        self.retry_backoff_ms = retry_backoff_ms
-        self.retry_backoff_max_ms = retry_backoff_max_ms
-        self.bootstrap_timeout_ms = bootstrap_timeout_ms
-        """The longest wait for the first answer of the cluster: after that, its address is probably wrong."""
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        self.bootstrap = parse_addresses(settings.bootstrap_servers)
+        self.client_id = settings.client_id
+        self.request_timeout_ms = settings.request_timeout_ms
+        self.retry_backoff_ms = settings.retry_backoff_ms
+        self.retry_backoff_max_ms = settings.retry_backoff_max_ms
         self._has_answered = False
         self.failed_attempt_ms: int | None = None
         """The begin of the last attempt to connect that no node answered."""
-        self.view = ClusterView(max_age_ms=metadata_max_age_ms)
-        self._pool = ConnectionPool(client_id=client_id, connect_timeout_ms=connect_timeout_ms)
+        self.view = ClusterView(max_age_ms=settings.metadata_max_age_ms)
+        self._pool = ConnectionPool(
+            client_id=settings.client_id, connect_timeout_ms=settings.socket_connection_setup_timeout_ms
+        )
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
         self._silent_until_ms: dict[Address, int] = {}
         """The nodes that have just not answered: they are asked after all others."""
@@ -288,9 +273,9 @@ class Router:
 
         Raises the last error when the next attempt would begin after `timeout_ms` (default_api_timeout_ms).
         """
-        budget_ms = self.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        budget_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         if not self._has_answered:
-            budget_ms = min(budget_ms, self.bootstrap_timeout_ms)
+            budget_ms = min(budget_ms, self.settings.bootstrap_timeout_ms)
         deadline_ms = self.now_ms() + budget_ms
         pause_ms = self.retry_backoff_ms
         while True:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tailrace.client.admin.configs import BROKER
 from tailrace.client.blocking import Admin, Producer
+from tailrace.client.settings import ProducerSettings
 from tailrace.client.transactions.sinks import CommittedBatch, SinkRefusal, WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import RowsDigest, SinkMember
@@ -73,12 +74,14 @@ class _TaskTransaction:
 
     def _send(self, batch: pa.RecordBatch) -> bool:
         if self._rows is None:
-            producer = self._producer = Producer(
-                self._options.bootstrap_servers,
-                linger_ms=0,
-                max_request_size=self._options.max_request_size,
-                transactional_id=self._member.transactional_id,
-                transaction_timeout_ms=self._timeout_ms,
+            producer = self._producer = Producer.of(
+                ProducerSettings.on(
+                    self._options.cluster,
+                    linger_ms=0,
+                    max_request_size=self._options.max_request_size,
+                    transactional_id=self._member.transactional_id,
+                    transaction_timeout_ms=self._timeout_ms,
+                )
             )
             try:
                 producer.init_transactions()
@@ -86,7 +89,7 @@ class _TaskTransaction:
                 if fault.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                     return False
                 raise KafkaError(fault.code, _refusal(self._member, self._timeout_ms, fault)) from fault
-            worker_leases(self._options.bootstrap_servers).hold(self._member)
+            worker_leases(self._options.cluster).hold(self._member)
             producer.begin_transaction()
             self._began_at = time.monotonic()
             self._rows = RowSender(self._options, TaskSender(self._options, producer))
@@ -115,7 +118,7 @@ class _TaskTransaction:
 
     def close(self) -> None:
         """Abort a transaction that was not finished."""
-        worker_leases(self._options.bootstrap_servers).task_ended(self._member)
+        worker_leases(self._options.cluster).task_ended(self._member)
         if self._producer is not None:
             self._producer.close()
 
@@ -165,7 +168,7 @@ class ExactlyOnce:
         self._transactions = transactions
 
     def _admin(self) -> Admin:
-        return Admin(self._options.bootstrap_servers)
+        return Admin.of(self._options.cluster)
 
     def check_supported(self) -> None:
         """Raises KafkaError before a task runs.

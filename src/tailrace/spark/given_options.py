@@ -9,9 +9,12 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tailrace.model.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:  # at a run asyncio would come along, and Spark imports this to look up a name
+    from tailrace.client.settings import ClientSettings
 
 _log = logging.getLogger(__name__)
 
@@ -184,17 +187,18 @@ class GivenOptions:
             raise fault(name, f"must be true or false, not {value!r}")
         return value.lower() == "true"
 
-    def servers(self) -> str:
-        """The addresses of the cluster, each with a port as Kafka's own client demands."""
+    def cluster(self) -> "ClientSettings":
+        """The settings of all clients of the source or sink. Each address has a port, as Kafka's own client demands."""
         servers = self.required(_SERVERS, 'for example "127.0.0.1:9092"')
         # Not at the top: Spark imports this module to look up a name, and asyncio would come along.
+        from tailrace.client.settings import ClientSettings
         from tailrace.net.connection import parse_addresses
 
         try:
             parse_addresses(servers, default_port=None)
         except KafkaError as wrong:
             raise fault(_SERVERS, wrong.detail) from None
-        return servers
+        return ClientSettings(servers)
 
     def positive(self, name: str, *, at_most: int = LAST_INT64) -> int | None:
         value = self.text(name)

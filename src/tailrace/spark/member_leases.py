@@ -16,6 +16,7 @@ from math import inf
 from typing import Final
 
 from tailrace.client.blocking import Admin
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.sinks import SinkMember
 
@@ -42,9 +43,9 @@ class MemberLeases:
     """The runs that one worker process has open transactions of, on one cluster."""
 
     def __init__(
-        self, bootstrap_servers: str, *, period_s: float = _PERIOD_S, after_task_s: float = _AFTER_TASK_S
+        self, cluster: ClientSettings, *, period_s: float = _PERIOD_S, after_task_s: float = _AFTER_TASK_S
     ) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._cluster = cluster
         self._period_s = period_s
         self._after_task_s = after_task_s
         self._changed = threading.Condition()
@@ -77,7 +78,7 @@ class MemberLeases:
                 held.ends_at = time.monotonic() + self._after_task_s
 
     def _give_signs(self) -> None:
-        with Admin(self._bootstrap_servers) as admin:
+        with Admin.of(self._cluster) as admin:
             while batches := self._still_open():
                 for (sink, run), batch in batches.items():
                     self._give_sign(admin, sink, run, batch)
@@ -111,10 +112,10 @@ class MemberLeases:
                 del self._held[sink, run]
 
 
-_leases: dict[tuple[int, str], MemberLeases] = {}
+_leases: dict[tuple[int, ClientSettings], MemberLeases] = {}
 """The process id is in the key, since Spark forks its workers."""
 
 
-def worker_leases(bootstrap_servers: str) -> MemberLeases:
-    """Those of this process."""
-    return _leases.setdefault((os.getpid(), bootstrap_servers), MemberLeases(bootstrap_servers))
+def worker_leases(cluster: ClientSettings) -> MemberLeases:
+    """The leases of this process on this cluster."""
+    return _leases.setdefault((os.getpid(), cluster), MemberLeases(cluster))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tailrace.client.blocking import Admin
 from tailrace.client.cluster_view import TopicInfo
-from tailrace.client.reading.ranged_fetch import parse_isolation
+from tailrace.client.settings import parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
@@ -30,7 +30,7 @@ class Planner:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._admin = Admin(options.bootstrap_servers)
+        self._admin = Admin.of(options.cluster)
         self._isolation_level = parse_isolation(options.isolation)
         self._reported: set[str] = set()
         self.topic_ids: dict[str, TopicId] = {}

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tailrace.client.blocking import RangedFetch
+from tailrace.client.settings import RangedFetchSettings
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.avro.formats import check_fastavro
@@ -102,7 +103,7 @@ class RangeReader(PickledPlan):
                 start = self._first_after_loss(one, start, fault)
 
     def _way_to_brokers(self) -> str:
-        servers = self.options.bootstrap_servers
+        servers = self.options.cluster.bootstrap_servers
         return (
             f"`tailrace doctor --spark --bootstrap-server {servers}` shows the brokers that each executor reaches; "
             "option kafkaConsumer.pollTimeoutMs is the time that a task waits"
@@ -189,22 +190,23 @@ def _rack_here(options: SourceOptions) -> str:
     return rack
 
 
-_fetches: dict[tuple[int, str, int, str, str, str], RangedFetch] = {}
+_fetches: dict[tuple[int, RangedFetchSettings], RangedFetch] = {}
 
 
 def _worker_fetch(options: SourceOptions) -> RangedFetch:
     """This process's connections. The process id is in the key, since Spark forks its workers."""
     rack = _rack_here(options)
     on_corrupt = "skip" if options.on_corrupt == "skip" else "raise"
-    key = (os.getpid(), options.bootstrap_servers, options.fetch_timeout_ms, options.isolation, rack, on_corrupt)
+    settings = RangedFetchSettings.on(
+        options.cluster,
+        isolation=options.isolation,
+        timeout_ms=options.fetch_timeout_ms,
+        rack=rack,
+        on_corrupt=on_corrupt,
+    )
+    key = os.getpid(), settings
     if key not in _fetches:
-        _fetches[key] = RangedFetch(
-            options.bootstrap_servers,
-            isolation=options.isolation,
-            timeout_ms=options.fetch_timeout_ms,
-            rack=rack,
-            on_corrupt=on_corrupt,
-        )
+        _fetches[key] = RangedFetch.of(settings)
     return _fetches[key]
 
 

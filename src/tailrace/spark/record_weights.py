@@ -5,6 +5,7 @@ from time import monotonic
 from typing import Final
 
 from tailrace.client.blocking import RangedFetch
+from tailrace.client.settings import RangedFetchSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.offsets import Offsets
@@ -29,12 +30,14 @@ class RecordWeights:
     """
 
     def __init__(self, options: SourceOptions) -> None:
-        self._fetch = RangedFetch(
-            options.bootstrap_servers,
-            isolation=options.isolation,
-            max_bytes=_SAMPLE_BYTES,
-            timeout_ms=_SAMPLE_TIMEOUT_MS,
-            rack=options.client_rack,
+        self._fetch = RangedFetch.of(
+            RangedFetchSettings.on(
+                options.cluster,
+                isolation=options.isolation,
+                max_bytes=_SAMPLE_BYTES,
+                timeout_ms=_SAMPLE_TIMEOUT_MS,
+                rack=options.client_rack,
+            )
         )
         self._weights: dict[TopicPartition, float] = {}
         self._tried: dict[TopicPartition, None] = {}

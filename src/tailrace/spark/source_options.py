@@ -5,13 +5,16 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from tailrace.model.key_ranges import SLOTS
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
 from tailrace.spark.avro.formats import RecordFormats, parse_formats
 from tailrace.spark.given_options import LAST_INT32, GivenOptions, Kind, fault, parse_timestamp_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
+
+if TYPE_CHECKING:  # at a run asyncio would come along, and Spark imports this to look up a name
+    from tailrace.client.settings import ClientSettings
 
 TimestampStrategy = Literal["error", "latest"]
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -65,7 +68,8 @@ class OffsetRangeLimit:
 class SourceOptions:
     """The options of a read."""
 
-    bootstrap_servers: str
+    cluster: "ClientSettings"
+    """The settings that clients of all kinds have."""
     subscription: Subscription
     starting: OffsetRangeLimit
     ending: OffsetRangeLimit
@@ -120,7 +124,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
             "minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}: no batch could have both"
         )
     return SourceOptions(
-        bootstrap_servers=given.servers(),
+        cluster=given.cluster(),
         subscription=_subscription(given),
         starting=starting,
         ending=ending,

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tailrace.client.arrow import PartitionBatch, Partitions, partition_batches, record_batches
 from tailrace.client.blocking import Admin, Producer, RecordMetadata
+from tailrace.client.settings import ClientSettings, ProducerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec
 from tailrace.spark.sink_options import SinkOptions
@@ -49,16 +50,17 @@ class _Size:
     """The size of the largest accepted batch, on the wire."""
 
 
-_producers: dict[tuple[int, str, int], Producer] = {}
-_sizes: dict[tuple[int, str], dict[str, _Size]] = defaultdict(dict)
+_producers: dict[tuple[int, ProducerSettings], Producer] = {}
+_sizes: dict[tuple[int, ClientSettings], dict[str, _Size]] = defaultdict(dict)
 """By topic, for each cluster. The process id is in the keys, since Spark forks and reuses its workers."""
 
 
 def _shared_producer(options: SinkOptions) -> Producer:
     """This process's producer for all tasks."""
-    key = (os.getpid(), options.bootstrap_servers, options.max_request_size)
+    settings = ProducerSettings.on(options.cluster, linger_ms=0, max_request_size=options.max_request_size)
+    key = os.getpid(), settings
     if key not in _producers:
-        _producers[key] = Producer(options.bootstrap_servers, linger_ms=0, max_request_size=options.max_request_size)
+        _producers[key] = Producer.of(settings)
     return _producers[key]
 
 
@@ -88,8 +90,8 @@ class TaskSender:
         """`producer` is that of a transaction, in which a refused batch cannot be followed by smaller ones."""
         self._producer = _shared_producer(options) if producer is None else producer
         self._is_in_transaction = producer is not None
-        self._bootstrap_servers = options.bootstrap_servers
-        self._sizes = _sizes[os.getpid(), options.bootstrap_servers]
+        self._cluster = options.cluster
+        self._sizes = _sizes[os.getpid(), options.cluster]
         self._codec = _CODECS[options.compression]
         self._first_limit = min(BATCH_BYTES, options.max_request_size)
         self._sent: deque[_Sent] = deque()
@@ -121,7 +123,7 @@ class TaskSender:
         if size is None:
             limit = self._first_limit
             if self._is_in_transaction:
-                limit = min(limit, _room_for_records(self._bootstrap_servers, topic))
+                limit = min(limit, _room_for_records(self._cluster, topic))
             size = self._sizes[topic] = _Size(limit)
         return size
 
@@ -181,9 +183,9 @@ class TaskSender:
             self._send_all(refused.topic, made, size.limit)
 
 
-def _room_for_records(bootstrap_servers: str, topic: str) -> int:
+def _room_for_records(cluster: ClientSettings, topic: str) -> int:
     """The bytes of records that a batch of this topic may have, as its settings say now."""
-    with Admin(bootstrap_servers) as admin:
+    with Admin.of(cluster) as admin:
         settings = admin.describe_topic_configs([topic])
     most = next(one.value for one in settings[topic] if one.name == "max.message.bytes")
     return max(1, int(most or BATCH_BYTES) - _BATCH_OVERHEAD)

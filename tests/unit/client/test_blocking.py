@@ -44,7 +44,7 @@ def admin(tailrace_cluster: Cluster) -> Iterator[Admin]:
         yield admin
 
 
-def _values(bootstrap: str, partition: TopicPartition, start: int, end: int, **settings: object) -> list[bytes | None]:
+def _values(bootstrap: str, partition: TopicPartition, start: int, end: int, **settings: Any) -> list[bytes | None]:
     with RangedFetch(bootstrap, **settings) as fetch:
         return [
             record.value

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tailrace.client import consumer as consumer_module
 from tailrace.client.group.member_host import GroupMember
+from tailrace.client.reading import consumer_reader
 from tailrace.protocol.messages.fetch import FetchRequest
 from testkit.scripted_consumer import ORDERS, ConsumerBench
 
@@ -30,7 +30,7 @@ async def _begun(closing: asyncio.Task[None], call: _Hanging) -> None:
 
 async def _reader(monkeypatch: pytest.MonkeyPatch, commit: _Hanging) -> tuple[ConsumerBench, list[str]]:
     """A member of a group that has read; its commit hangs. And a list with an entry when its router closes."""
-    monkeypatch.setattr(consumer_module, "commit_group_offsets", commit)
+    monkeypatch.setattr(consumer_reader, "commit_group_offsets", commit)
     bench = ConsumerBench([ORDERS], group="g", auto_commit_interval_ms=300_000)
     bench.replicas[1].session_id = 8
     closed: list[str] = []
@@ -56,7 +56,7 @@ def test_a_close_that_runs_out_of_time_ends_the_fetches_and_closes_the_connectio
             async with asyncio.timeout(0.02):
                 await bench.consumer.close()
         assert closed == ["router"]
-        assert bench.consumer._fetcher._fetches == {}
+        assert bench.consumer._reader.fetcher._fetches == {}
         assert _last_epoch(bench) == -1
         await bench.consumer.close()
 
@@ -70,7 +70,7 @@ def test_a_close_that_is_cancelled_while_it_leaves_the_group_closes_the_connecti
         bench, closed = await _reader(monkeypatch, _Hanging())
         leave = _Hanging()
         monkeypatch.setattr(GroupMember, "leave", leave)
-        bench.consumer._is_subscribed = True
+        bench.consumer._reader._is_subscribed = True
         closing = asyncio.create_task(bench.consumer.close())
         await _begun(closing, leave)
         closing.cancel()

@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.client import consumer as asyncio_consumer
 from tailrace.client.blocking import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer
+from tailrace.client.reading import consumer_reader
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -88,7 +89,7 @@ def test_a_removed_member_cannot_commit(tailrace_cluster: Cluster, topic: str, o
 def test_a_removed_member_joins_again_with_the_next_poll_and_commits(
     tailrace_cluster: Cluster, topic: str, overdue: Consumer
 ) -> None:
-    member = overdue._client.get()._member
+    member = overdue._client.get()._reader._member
     assert member is not None
     member._max_poll_interval_ms = 300_000  # that a slow machine puts it out again before it commits is not the point
     assert _until_records(overdue) == RECORDS
@@ -233,9 +234,9 @@ def test_a_poll_and_a_seek_go_on_where_a_loop_stands(tailrace_cluster: Cluster, 
 
 
 def test_a_poll_says_that_the_consumer_was_closed_by_another_thread(tailrace_cluster: Cluster, topic: str) -> None:
-    for settings in ({"topics": [topic]}, {}):
-        consumer = Consumer(tailrace_cluster.bootstrap_servers, group=f"group-{topic}", **settings)
-        if not settings:
+    for topics in ([topic], []):
+        consumer = Consumer(tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=topics)
+        if not topics:
             consumer.assign([TopicPartition(topic, 1)])
         with ThreadPoolExecutor(1) as pool:
             poll = pool.submit(consumer.poll, SECONDS)
@@ -299,7 +300,7 @@ def test_an_auto_commit_that_is_not_answered_keeps_no_record_back(
         assert len(await consumer.poll(SECONDS, max_records=2)) == 2
         await asyncio.sleep(0.01)
         with monkeypatch.context() as patch:
-            patch.setattr(asyncio_consumer, "commit_group_offsets", hang)
+            patch.setattr(consumer_reader, "commit_group_offsets", hang)
             async with asyncio.timeout(SECONDS):
                 records = await consumer.poll(SECONDS, max_records=3)
             assert [record.offset for record in records] == [2, 3, 4]

@@ -25,8 +25,9 @@ def topic(tailrace_cluster: Cluster) -> str:
 
 def test_a_member_is_named_with_its_generation(tailrace_cluster: Cluster, topic: str) -> None:
     servers, group = tailrace_cluster.bootstrap_servers, f"g-{topic}"
-    settings = {"auto_offset_reset": "earliest", "group_instance_id": "one"}
-    with Consumer(servers, group=group, topics=[topic], **settings) as consumer:
+    with Consumer(
+        servers, group=group, topics=[topic], auto_offset_reset="earliest", group_instance_id="one"
+    ) as consumer:
         with pytest.raises(KafkaError, match="the next poll joins again") as refused:
             consumer.group_metadata()
         assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID, "as no member it would pass for a client of no group"

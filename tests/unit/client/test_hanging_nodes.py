@@ -15,6 +15,7 @@ from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch
 from tailrace.client.router import Router
+from tailrace.client.settings import ClientSettings, RangedFetchSettings
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 
@@ -49,7 +50,7 @@ def test_a_consumer_leaves_a_replica_that_hangs(cluster: Cluster, partition: Top
     async def run() -> list[bytes | None]:
         values: list[bytes | None] = []
         async with AsyncConsumer(cluster.bootstrap_servers, client_rack="c") as consumer:
-            consumer._router.request_timeout_ms = ENDLESS_MS
+            consumer._reader.router.request_timeout_ms = ENDLESS_MS
             await consumer.assign([partition])
             await consumer.seek(partition, 0)
             served_by = MetricName("preferred-read-replica", partition)
@@ -75,8 +76,8 @@ def test_a_consumer_leaves_a_replica_that_hangs(cluster: Cluster, partition: Top
 
 def test_a_range_is_read_from_the_leader_when_the_replica_hangs(cluster: Cluster, partition: TopicPartition) -> None:
     async def run() -> None:
-        router = Router(cluster.bootstrap_servers, request_timeout_ms=ENDLESS_MS)
-        async with AsyncRangedFetch("", rack="c", router=router) as reader:
+        router = Router(ClientSettings(cluster.bootstrap_servers, request_timeout_ms=ENDLESS_MS))
+        async with AsyncRangedFetch.of(RangedFetchSettings.on(router.settings, rack="c"), router) as reader:
             await router.refresh((partition.topic,))
             reader._near_replicas.name(partition, FOLLOWER, router.now_ms())
             cluster.pause(FOLLOWER)
@@ -95,7 +96,9 @@ def test_metadata_come_from_another_node_when_the_first_hangs(cluster: Cluster, 
     async def run() -> None:
         addresses = cluster.bootstrap_servers.split(",")
         first = ",".join([addresses[FOLLOWER - 1], *addresses[: FOLLOWER - 1]])
-        router = Router(first, request_timeout_ms=ENDLESS_MS, connect_timeout_ms=ENDLESS_MS)
+        router = Router(
+            ClientSettings(first, request_timeout_ms=ENDLESS_MS, socket_connection_setup_timeout_ms=ENDLESS_MS)
+        )
         try:
             if is_connected:
                 await router.any_connection()

@@ -85,4 +85,4 @@ def test_a_consumers_bad_settings_are_refused_when_it_is_made(tailrace_cluster: 
     with pytest.raises(KafkaError, match="give one, or use assign"):
         Consumer(servers, topics=["t"])
     with pytest.raises(TypeError, match="isolation_level"):
-        Consumer(servers, isolation_level="read_committed")
+        Consumer(servers, isolation_level="read_committed")  # type: ignore[call-arg]

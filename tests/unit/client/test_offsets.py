@@ -9,6 +9,7 @@ import pytest
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.offsets import EARLIEST, OffsetAt, list_offsets, request_offsets
 from tailrace.client.router import Router
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
@@ -28,7 +29,7 @@ class HalfReachableRouter(Router):
     """The topic "good" is led by node 1, "silent" by node 2, which cannot be reached at first, "headless" by none."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1:1", retry_backoff_ms=1)
+        super().__init__(ClientSettings("127.0.0.1:1", retry_backoff_ms=1))
         self._has_answered = True
         self.asked: list[int] = []
         self._leaders = {GOOD: 1, SILENT: 2, HEADLESS: -1}

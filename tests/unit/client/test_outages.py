@@ -22,6 +22,7 @@ from tailrace.client.blocking import (
 )
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets
 from tailrace.client.router import Router
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
@@ -98,7 +99,7 @@ def test_a_commit_for_a_topic_that_is_gone_is_final_and_the_others_are_committed
         return await ask(self, request, *arguments, **options)  # type: ignore[arg-type]
 
     async def commit(offset: int) -> None:
-        router = Router(cluster.bootstrap_servers)
+        router = Router(ClientSettings(cluster.bootstrap_servers))
         try:
             offsets = dict.fromkeys((goes, stays), OffsetAndMetadata(offset))
             await commit_group_offsets(router, "of-what-goes", offsets, timeout_ms=5_000)

@@ -108,12 +108,12 @@ def test_records_that_a_loop_has_polled_ahead_are_kept_too() -> None:
 def test_a_rebalance_forgets_the_pause_of_a_partition_that_is_lost() -> None:
     async def test(bench: ConsumerBench) -> None:
         await bench.consumer.pause(BOTH)
-        bench.consumer.assigned((OTHER,))
+        bench.consumer._reader.assigned_by_group((OTHER,))
         assert bench.consumer.paused() == {OTHER}
-        bench.consumer.assigned(BOTH)
+        bench.consumer._reader.assigned_by_group(BOTH)
         assert bench.consumer.paused() == {OTHER}
-        bench.consumer.lost()
-        bench.consumer.assigned(BOTH)
+        bench.consumer._reader.lost()
+        bench.consumer._reader.assigned_by_group(BOTH)
         assert bench.consumer.paused() == frozenset()
 
     run_bench(test, partitions=BOTH)
@@ -172,8 +172,8 @@ async def _put_back(bench: ConsumerBench, state: PositionState, log_start: int, 
         await bench.consumer.poll_ahead(0.05)
     assert record.offset == 0
     leader.log_start, leader.epochs, leader.batch_records = log_start, epochs, 1
-    position = bench.consumer._assigned.by_name[ORDERS].position
-    fetched = bench.consumer._fetcher._changed  # a poll would decide the position
+    position = bench.consumer._reader.assigned.by_name[ORDERS].position
+    fetched = bench.consumer._reader.fetcher._changed  # a poll would decide the position
     async with asyncio.timeout(60):
         while position.state is not state:
             fetched.clear()

@@ -45,20 +45,20 @@ def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
             for partition in (BUSY, GONE):
                 await consumer.seek(partition, 0)
             monkeypatch.setattr(Router, "has_answered", True)
-            monkeypatch.setattr(consumer._fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
+            monkeypatch.setattr(consumer._reader.fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
             checked_ms = []
-            check = consumer._notices.check
+            check = consumer._reader._notices.check
 
             def counted(trouble: KafkaError | None, now_ms: int, **reached: Any) -> None:
                 checked_ms.append(now_ms)
                 check(trouble, now_ms, **reached)
 
-            monkeypatch.setattr(consumer._notices, "check", counted)
-            consumer._fetcher._troubles[GONE] = NO_LEADER
+            monkeypatch.setattr(consumer._reader._notices, "check", counted)
+            consumer._reader.fetcher._troubles[GONE] = NO_LEADER
             for now[0] in range(0, 40_000, 10):
                 assert len(await consumer.poll(1.0)) == 1
             assert checked_ms == list(range(0, 40_000, 1_000)), "a poll that gives records looks once a second"
-            consumer._fetcher._troubles.clear()
+            consumer._reader.fetcher._troubles.clear()
             now[0] = 40_000
             await consumer.poll(1.0)
 
@@ -90,8 +90,8 @@ def test_a_poll_after_a_pause_does_not_raise_for_what_failed_before_it(
                     await asyncio.sleep(0)
                 now[0] = deadline_ms
 
-            monkeypatch.setattr(consumer._fetcher, "wait", wait)
-            consumer._router.retry_backoff_ms = consumer._router._pool._backoff_ms = 0
+            monkeypatch.setattr(consumer._reader.fetcher, "wait", wait)
+            consumer._reader.router.retry_backoff_ms = consumer._reader.router._pool._backoff_ms = 0
             await consumer.assign([BUSY])
             assert await consumer.poll(2.9) == []
             assert consumer.trouble is not None

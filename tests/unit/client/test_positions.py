@@ -262,7 +262,7 @@ def test_a_follower_that_is_gone_and_named_again_costs_less_than_a_change_and_a_
     async def test(bench: ConsumerBench) -> None:
         await _follow(bench)
         bench.nodes.gone = {2}
-        partition = bench.consumer._fetcher.assigned.by_name[ORDERS]
+        partition = bench.consumer._reader.fetcher.assigned.by_name[ORDERS]
         requests, changes = bench.nodes.metadata_requests, partition.replica_changes
         minutes = 30
         for _ in range(minutes * 2):
@@ -312,7 +312,7 @@ def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_ca
         bench.replicas[2].faults = [code, code]
         bench.replicas[2].epochs.append(0)
         assert await bench.read(1) == [4]
-        partition = bench.consumer._fetcher.assigned.by_name[ORDERS]
+        partition = bench.consumer._reader.fetcher.assigned.by_name[ORDERS]
         assert partition.replica == 2
         bench.replicas[2].faults = [code] * 9
         bench.replicas[1].epochs += [0, 0]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import given_options
@@ -120,9 +121,8 @@ def test_servers_without_an_address_are_refused(servers: str, message: str) -> N
 
 @pytest.mark.parametrize("servers", ["a:1, b:2,", "[::1]:9092", "PLAINTEXT://127.0.0.1:9092"])
 def test_servers_have_the_forms_of_the_connector(servers: str) -> None:
-    assert (
-        parse_source_options({**BASE, "kafka.bootstrap.servers": servers}, streaming=True).bootstrap_servers == servers
-    )
+    options = parse_source_options({**BASE, "kafka.bootstrap.servers": servers}, streaming=True)
+    assert options.cluster == ClientSettings(servers)
 
 
 READ_OPTIONS = sorted(NAMES["streaming read"] - {"kafka.client.rack", "kafka.security.protocol"})

@@ -3,8 +3,7 @@
 import inspect
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tailrace.client import offsets
 from tailrace.client.admin import (
@@ -21,7 +20,9 @@ from tailrace.client.admin import (
     transactions,
 )
 from tailrace.client.admin.sinks import describe_sinks
+from tailrace.client.construction import AsyncClient, made_of
 from tailrace.client.router import Router
+from tailrace.client.settings import ClientSettings
 from tailrace.client.transactions import sinks
 
 P = ParamSpec("P")
@@ -44,24 +45,15 @@ def _method(
     return method
 
 
-class AsyncAdmin:
+class AsyncAdmin(AsyncClient[ClientSettings]):
     """An administrator's client. All calls retry what Kafka calls retriable, for default_api_timeout_ms at most.
 
     Each method is the function of its subject's module, called with the client's router.
     """
 
-    def __init__(
-        self, bootstrap_servers: str, *, client_id: str = "tailrace-admin", bootstrap_timeout_ms: int = 10_000
-    ) -> None:
-        self._router = Router(bootstrap_servers, client_id=client_id, bootstrap_timeout_ms=bootstrap_timeout_ms)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    @made_of(ClientSettings)
+    def __init__(self, settings: ClientSettings) -> None:
+        self._router = Router(settings)
 
     async def close(self) -> None:
         """Close the connections."""

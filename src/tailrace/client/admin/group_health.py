@@ -22,6 +22,7 @@ from enum import StrEnum
 from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch
 from tailrace.client.router import Router
+from tailrace.client.settings import RangedFetchSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.groups import GroupDetails, MemberDetails, PartitionProgress
@@ -169,7 +170,8 @@ async def _arrived(
 
 async def _timestamp(router: Router, partition: TopicPartition, offset: int, timeout_ms: int) -> int | None:
     """The timestamp of the first record at or after this offset, or None if it cannot be read."""
-    reader = AsyncRangedFetch("", router=router, max_bytes=_ONE_BATCH_BYTES, timeout_ms=timeout_ms)
+    settings = RangedFetchSettings.on(router.settings, max_bytes=_ONE_BATCH_BYTES, timeout_ms=timeout_ms)
+    reader = AsyncRangedFetch.of(settings, router)
     try:
         async for chunk in reader.fetch_range(partition, offset, offset + 1):
             for buffer in chunk.buffers:

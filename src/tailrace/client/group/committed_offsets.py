@@ -43,6 +43,9 @@ class ConsumerGroupMetadata(NamedTuple):
 
 OUTSIDE = ConsumerGroupMetadata()
 
+COMMIT_TIMEOUT_MS = 10_000
+"""The longest time for a commit of a consumer, with its retries."""
+
 _NO_OFFSET = -1
 _LAST_WITH_NAMES = 9
 """From version 10 both requests name topics by id. Names are enough, and outlive a deleted topic's id."""

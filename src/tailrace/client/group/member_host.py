@@ -15,6 +15,7 @@ from tailrace.client.group.member import (
     encode_subscription,
 )
 from tailrace.client.router import Router
+from tailrace.client.settings import ReaderSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import TopicPartition
@@ -81,13 +82,13 @@ _HEARTBEAT_USE = ""
 
 
 class RebalanceListener(Protocol):
-    """The callbacks of a rebalance; the consumer implements them."""
+    """The callbacks of a rebalance; a `ConsumerReader` implements them."""
 
     async def revoke(self) -> None:
         """Commit the positions, then stop reading."""
         ...
 
-    def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
+    def assigned_by_group(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Read exactly these partitions from now on."""
         ...
 
@@ -102,30 +103,21 @@ class GroupMember:
     def __init__(
         self,
         router: Router,
-        group: str,
+        settings: ReaderSettings,
         listener: RebalanceListener,
-        *,
-        assignors: Sequence[str],
-        session_timeout_ms: int,
-        heartbeat_interval_ms: int,
-        max_poll_interval_ms: int,
-        group_instance_id: str | None,
     ) -> None:
-        unknown = [name for name in assignors if name not in ASSIGNORS]
-        if unknown or not assignors:
-            detail = f"partition.assignment.strategy {', '.join(unknown)!r}; known are {', '.join(ASSIGNORS)}"
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
+        assert settings.group is not None, "a member has a group"
         self._router = router
-        self._group = group
+        self._group = settings.group
         self._listener = listener
-        self._assignors = tuple(assignors)
-        self._max_poll_interval_ms = max_poll_interval_ms
-        self._group_instance_id = group_instance_id
+        self._assignors = tuple(settings.partition_assignment_strategy)
+        self._max_poll_interval_ms = settings.max_poll_interval_ms
+        self._group_instance_id = settings.group_instance_id
         self._machine = Membership(
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
             retry_backoff_ms=router.retry_backoff_ms,
-            is_static=group_instance_id is not None,
+            is_static=settings.group_instance_id is not None,
         )
         self._topics: tuple[str, ...] = ()
         self._polled_at_ms = 0
@@ -226,7 +218,7 @@ class GroupMember:
             case events.Assigned(partitions):
                 if self._assigned_counts is None:  # another member leads: this one has not refreshed the topics yet
                     self._next_refresh_ms = self._router.now_ms()
-                self._listener.assigned(partitions)
+                self._listener.assigned_by_group(partitions)
             case events.ForgetCoordinator():
                 self._router.forget_coordinator(self._group)
             case events.Failed(code):

@@ -1,11 +1,11 @@
 """A group's progress by offsets and key hashes (KIP-X, individual commits): OffsetFetch, OffsetCommit with ranges."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tailrace.client.errors import check
-from tailrace.client.group.committed_offsets import OUTSIDE, ConsumerGroupMetadata
+from tailrace.client.group.committed_offsets import COMMIT_TIMEOUT_MS, ConsumerGroupMetadata
 from tailrace.client.router import Router
 from tailrace.model import __version__
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
@@ -91,15 +91,17 @@ class RangeBudget(NamedTuple):
 class RangeProgress:
     """The progress of one group at its coordinator."""
 
-    def __init__(self, router: Router, group: str) -> None:
+    def __init__(self, router: Router, group: str, author: Callable[[], ConsumerGroupMetadata]) -> None:
+        """`author`: the member that commits now; it may raise KafkaError."""
         self._router = router
         self._group = group
+        self._author = author
         self._known: dict[TopicPartition, KeyProgress] = {}
         """As they were fetched last: a commit is in that state epoch."""
         self._supporter: Connection | None = None
         """The last connection to a coordinator that takes ranges."""
 
-    async def is_supported(self) -> bool:
+    async def takes_ranges(self) -> bool:
         """Whether the coordinator of the group takes ranges now."""
         return await self._router.ask_coordinator(self._group, self._announces)
 
@@ -120,7 +122,7 @@ class RangeProgress:
             self._supporter = connection
         return is_supported
 
-    async def fetch(self, partition: TopicPartition) -> KeyProgress | None:
+    async def committed(self, partition: TopicPartition) -> KeyProgress | None:
         """The group's progress in this partition; None if it has committed nothing there."""
 
         topic = OffsetFetchRequestTopics(name=partition.topic, partition_indexes=(partition.partition,))
@@ -134,21 +136,18 @@ class RangeProgress:
     async def commit(
         self,
         ranges: Mapping[TopicPartition, Iterable[Rectangle]],
-        *,
-        member: ConsumerGroupMetadata = OUTSIDE,
-        timeout_ms: int | None = None,
     ) -> dict[TopicPartition, RangeBudget]:
         """Commit that these records are done, beside all that is committed. Repeating it does no harm.
 
         Raises KafkaError of the first partition that is refused; the others are committed. UNSUPPORTED_VERSION if the
-        coordinator takes no ranges: nothing is sent then. FENCED_STATE_EPOCH if the offset was reset since `fetch`,
+        coordinator takes no ranges: nothing is sent then. FENCED_STATE_EPOCH if the offset was reset since `committed`,
         OFFSET_METADATA_TOO_LARGE if there are too many ranges.
         """
         wanted = {partition: tuple(rectangles) for partition, rectangles in ranges.items()}
         wanted = {partition: rectangles for partition, rectangles in wanted.items() if rectangles}
         if not wanted:
             return {}
-        request = self._request(wanted, member)
+        request = self._request(wanted, self._author())
 
         async def ask(connection: Connection) -> OffsetCommitResponse:
             answer = await self._ask_to_commit(connection, request)
@@ -157,7 +156,7 @@ class RangeProgress:
                     raise KafkaError(ErrorCode(code), f"commit of ranges for group {self._group!r}")
             return answer
 
-        answer = await self._router.ask_coordinator(self._group, ask, timeout_ms=timeout_ms)
+        answer = await self._router.ask_coordinator(self._group, ask, timeout_ms=COMMIT_TIMEOUT_MS)
         budgets = {}
         for partition, code, budget in _codes_in(answer):
             if code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
@@ -166,23 +165,23 @@ class RangeProgress:
             budgets[partition] = budget
         return budgets
 
-    async def cut(self, partition: TopicPartition, offset: int, *, member: ConsumerGroupMetadata = OUTSIDE) -> None:
+    async def cut(self, partition: TopicPartition, offset: int) -> None:
         """The log was truncated at this offset (KIP-320): forget what is committed from there on, and move the offset
         itself back if it is higher.
 
-        Does nothing if `fetch` has found no progress. Raises KafkaError FENCED_STATE_EPOCH if the offset was reset
+        Does nothing if `committed` has found no progress. Raises KafkaError FENCED_STATE_EPOCH if the offset was reset
         since then.
         """
         known = self._known.get(partition)
         if known is None:
             return
-        one = OffsetCommitRequestPartition(
+        wanted = OffsetCommitRequestPartition(
             partition_index=partition.partition,
             committed_offset=offset,
             committed_metadata="",
             state_epoch=known.state_epoch,
         )
-        request = self._request_of({partition.topic: [one]}, member)
+        request = self._request_of({partition.topic: [wanted]}, self._author())
 
         async def ask(connection: Connection) -> None:
             answer = await self._ask_to_commit(connection, request)
@@ -190,7 +189,7 @@ class RangeProgress:
                 check(code, f"cut of {partition} at {offset} for group {self._group!r}")
 
         await self._router.ask_coordinator(self._group, ask)
-        await self.fetch(partition)
+        await self.committed(partition)
 
     async def _ask_to_commit(self, connection: Connection, request: OffsetCommitRequest) -> OffsetCommitResponse:
         """Raises UNSUPPORTED_VERSION if this coordinator takes no ranges: nothing is sent then."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.corrupt_batch import CorruptBatch
 
@@ -28,9 +28,7 @@ class CorruptBatches:
     """The policy of one reader about batches that it cannot decode, and the count of those that it has skipped."""
 
     def __init__(self, on_corrupt: str = "raise", *, now_ms: Callable[[], int] = lambda: 0) -> None:
-        """Raises KafkaError INVALID_CONFIG unless `on_corrupt` is raise or skip."""
-        if on_corrupt not in ("raise", "skip"):
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"on_corrupt {on_corrupt!r}; it is raise or skip")
+        """`on_corrupt`: raise or skip."""
         self.are_skipped: Final = on_corrupt == "skip"
         self.batches = 0
         """The batches that were stepped over, in total."""

@@ -15,10 +15,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from time import monotonic
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
 from tailrace.client.reading.consumer_metrics import MetricName, corrupt_metrics
 from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.fetching import (
@@ -34,6 +34,7 @@ from tailrace.client.reading.fetching import (
 from tailrace.client.reading.key_filter import filtered
 from tailrace.client.reading.replica_leases import LEAST_LEASE_MS
 from tailrace.client.router import Router
+from tailrace.client.settings import RangedFetchSettings, parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId, format_topic_id
 from tailrace.model.key_ranges import KeyRange
@@ -66,14 +67,6 @@ class Chunk(NamedTuple):
 
     buffers: list[Buffer]
     next_offset: int
-
-
-def parse_isolation(name: str) -> int:
-    """The number of this isolation level. Raises KafkaError(INVALID_REQUEST)."""
-    levels = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
-    if name not in levels:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"isolation level {name!r}; known are {', '.join(levels)}")
-    return levels[name]
 
 
 class _Absences:
@@ -126,7 +119,7 @@ class _NearReplicas:
         return now_ms >= self._avoided_until_ms.get(partition, now_ms)
 
 
-class AsyncRangedFetch:
+class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
     """A reader of ranges. A range fails after `timeout_ms` without progress.
 
     `rack` (client.rack) lets the cluster name a replica nearer than the leader (KIP-392). A batch that cannot be
@@ -134,41 +127,22 @@ class AsyncRangedFetch:
     as `RangedFetch.arrow` does. `fetch_range` gives batches as they are stored, if their headers can be read.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        isolation: str = "read_uncommitted",
-        max_bytes: int = 8_388_608,
-        max_wait_ms: int = 500,
-        timeout_ms: int = 120_000,
-        rack: str = "",
-        on_corrupt: str = "raise",
-        client_id: str = "tailrace-ranged-fetch",
-        router: Router | None = None,
-    ) -> None:
-        self._router = router if router is not None else Router(bootstrap_servers, client_id=client_id)
-        self.corrupt = CorruptBatches(on_corrupt, now_ms=_now_ms)
+    @made_of(RangedFetchSettings)
+    def __init__(self, settings: RangedFetchSettings, router: Router | None = None) -> None:
+        """`router`: that of another client, which closes it."""
+        self._router = Router(settings) if router is None else router
+        self.corrupt = CorruptBatches(settings.on_corrupt, now_ms=_now_ms)
         """Decides about batches that cannot be decoded, and counts those that were skipped."""
         self._absences = _Absences()
         self._near_replicas = _NearReplicas(lease_ms=self._router.view.max_age_ms)
-        self._max_bytes = max_bytes
-        self._timeout_ms = timeout_ms
+        self._settings = settings
         self._options = FetchOptions(
-            max_wait_ms=max_wait_ms,
+            max_wait_ms=settings.max_wait_ms,
             min_bytes=1,
-            max_bytes=max_bytes,
-            isolation_level=parse_isolation(isolation),
-            rack=rack,
+            max_bytes=settings.max_bytes,
+            isolation_level=parse_isolation(settings.isolation),
+            rack=settings.rack,
         )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         self.corrupt.flush()
@@ -200,8 +174,7 @@ class AsyncRangedFetch:
             self._router,
             _Range(topic_partition, start, end, topic_id, key_ranges),
             self._options,
-            self._max_bytes,
-            self._timeout_ms,
+            self._settings.timeout_ms,
             self._absences,
             self._near_replicas,
         )
@@ -244,7 +217,6 @@ class _Reading:
         router: Router,
         wanted: _Range,
         options: FetchOptions,
-        max_bytes: int,
         timeout_ms: int,
         absences: _Absences,
         near_replicas: _NearReplicas,
@@ -256,7 +228,6 @@ class _Reading:
         self._start = wanted.start
         self._end = wanted.end
         self._options = options
-        self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._absences = absences
         self._near_replicas = near_replicas
@@ -383,9 +354,9 @@ class _Reading:
         """The estimated size of the rest of the range: a small range must not bring megabytes beyond its end."""
         done = self._offset - self._start
         if done <= 0 or not self._bytes_read:
-            return min(_FIRST_FETCH_BYTES, self._max_bytes)
+            return min(_FIRST_FETCH_BYTES, self._options.max_bytes)
         estimate = (self._end - self._offset) * self._bytes_read * 9 // (done * 8) + _SMALLEST_FETCH_BYTES
-        return min(estimate, self._max_bytes)
+        return min(estimate, self._options.max_bytes)
 
     async def _on_fault(self, fault: KafkaError) -> None:
         self._last_fault = fault

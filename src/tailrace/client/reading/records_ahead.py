@@ -40,18 +40,13 @@ class RecordsAhead:
         except IndexError:
             return None
 
-    def take(self, limit: int) -> list[ConsumerRecord]:
-        """Take up to `limit` records."""
-        taken: list[ConsumerRecord] = []
-        while len(taken) < limit and (record := self.pop()) is not None:
-            taken.append(record)
-        return taken
-
     def remove(self, partitions: Container[TopicPartition]) -> dict[TopicPartition, list[Record]]:
         """Remove the records of these partitions, and return them."""
         kept: list[ConsumerRecord] = []
         removed: dict[TopicPartition, list[Record]] = {}
-        for record in self.take(len(self._records)):
+        for _ in range(len(self._records)):
+            if (record := self.pop()) is None:
+                break
             name = TopicPartition(record.topic, record.partition)
             if name in partitions:
                 removed.setdefault(name, []).append(Record(*record[2:]))
@@ -66,4 +61,6 @@ class RecordsAhead:
 
     def next_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the first record of each partition."""
-        return {TopicPartition(one.topic, one.partition): one.offset for one in reversed(tuple(self._records))}
+        return {
+            TopicPartition(record.topic, record.partition): record.offset for record in reversed(tuple(self._records))
+        }

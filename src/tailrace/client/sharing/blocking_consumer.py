@@ -1,14 +1,13 @@
 """The shared consumer without asyncio: `run` blocks, and its handler runs in threads."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from functools import partial
 
-from tailrace.client.errors import several
+from tailrace.client.construction import made_of
 from tailrace.client.loop_thread import Facade, loop_thread
+from tailrace.client.settings import SharedConsumerSettings
 from tailrace.client.sharing.handler import Handler
 from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
-from tailrace.client.sharing.shared_record import Decode
 from tailrace.client.sharing.sharing_metrics import SharingMetrics
 from tailrace.model.errors import KafkaError
 
@@ -16,22 +15,9 @@ from tailrace.model.errors import KafkaError
 class SharedConsumer(Facade[AsyncSharedConsumer]):
     """See `tailrace.client.sharing.shared_consumer.AsyncSharedConsumer`, whose settings it takes."""
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        group: str,
-        topics: Iterable[str],
-        decode: Decode | None = None,
-        **settings: Any,
-    ) -> None:
-        wanted = several(topics)
-
-        def make() -> AsyncSharedConsumer:
-            return AsyncSharedConsumer(bootstrap_servers, group=group, topics=wanted, decode=decode, **settings)
-
-        make()  # refuses bad settings here and not at the run
-        super().__init__(make)
+    @made_of(SharedConsumerSettings)
+    def __init__(self, settings: SharedConsumerSettings) -> None:
+        super().__init__(partial(AsyncSharedConsumer.of, settings))
         self._is_stopped = False
 
     def run(self, handler: Handler, *, concurrency: int = 16) -> None:

@@ -76,7 +76,7 @@ class WrittenProgress:
 class StableOffsets(Protocol):
     """The part of a consumer that any server has the other end of."""
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> object:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> object:
         """Commit these offsets."""
         ...
 

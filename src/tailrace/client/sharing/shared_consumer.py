@@ -4,32 +4,28 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
-from tailrace.client.errors import several
+from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.offsets import request_end
+from tailrace.client.reading.consumer_reader import ConsumerReader
 from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.settings import SharedConsumerSettings
 from tailrace.client.sharing.done_offsets import ProgressCommit
-from tailrace.client.sharing.group_reader import GroupReader
 from tailrace.client.sharing.handler import Handler, HandlerCalls, result_of
 from tailrace.client.sharing.lanes import Lanes, LaneWork
 from tailrace.client.sharing.outcome_counts import OutcomeCounts, fault_text
 from tailrace.client.sharing.outcomes import Outcome, Retry, outcome_of
 from tailrace.client.sharing.progress_store import ProgressStore, WrittenProgress
 from tailrace.client.sharing.shared_partition import SharedPartition
-from tailrace.client.sharing.shared_record import Decode
 from tailrace.client.sharing.sharing_metrics import SharingMetrics, held_key
-from tailrace.client.sharing.sharing_settings import check_settings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 
 LANE_RECORDS: Final = 16
 LEAST_RECORDS_IN_HAND: Final = 1_000
 """The most records in hand are so many for each lane, and so many at least."""
-BYTES_IN_HAND: Final = 64 << 20
-_POLL_RECORDS: Final = 500
-"""The default of the consumer."""
-_POLL_S: Final = 0.5
+_POLL_MS: Final = 500
 _RETRY_S: Final = 0.1
 """The pause after a failed request to the coordinator."""
 
@@ -47,7 +43,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class AsyncSharedConsumer:
+class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
     """A member of a group that works on records key by key, with `run`. It runs once.
 
     Of each partition one record of a key is with the handler at a time, in the order of offsets; keys do not wait for
@@ -61,53 +57,14 @@ class AsyncSharedConsumer:
     The other settings are those of `tailrace.aio.Consumer`, without enable_auto_commit.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        group: str,
-        topics: Iterable[str],
-        decode: Decode | None = None,
-        auto_commit_interval_ms: int = 5_000,
-        max_collected_ranges: int = 256,
-        max_records_in_hand: int | None = None,
-        max_bytes_in_hand: int = BYTES_IN_HAND,
-        grace_ms: int = 10_000,
-        auto_offset_reset: str = "earliest",
-        client_id: str = "tailrace-shared-consumer",
-        **settings: Any,
-    ) -> None:
-        wanted = several(topics)
-        if not group or not wanted:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a shared consumer has a group, and topics to share in it")
-        least = {
-            "auto.commit.interval.ms": (auto_commit_interval_ms, 1),
-            "max.collected.ranges": (max_collected_ranges, 0),
-            "max_records_in_hand": (max_records_in_hand, 1),
-            "max_bytes_in_hand": (max_bytes_in_hand, 1),
-            "grace_ms": (grace_ms, 0),
-        }
-        check_settings(least, grace_ms, settings)
-        self._group = group
-        self._decode = decode
-        self._commit_interval_ms = auto_commit_interval_ms
-        self._most_holes = max_collected_ranges
-        self._most_records = max_records_in_hand
-        self._most_bytes = max_bytes_in_hand
-        self._grace_ms = grace_ms
-        self._reader = GroupReader(
-            bootstrap_servers,
-            group=group,
-            topics=wanted,
-            on_revoke=self._on_revoke,
-            on_assigned=self._close_partitions,
-            auto_offset_reset=auto_offset_reset,
-            client_id=client_id,
-            **settings,
-        )
-        self._store = ProgressStore(self._reader, self._reader)
-        self._lanes = Lanes(1, most_records=LEAST_RECORDS_IN_HAND, most_bytes=max_bytes_in_hand)
-        self._poll_records: int = settings.get("max_poll_records", _POLL_RECORDS)
+    @made_of(SharedConsumerSettings)
+    def __init__(self, settings: SharedConsumerSettings) -> None:
+        self._settings = settings
+        self._group = settings.group or ""
+        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_assigned=self._close_partitions)
+        self._store = ProgressStore(self._reader, self._reader.progress)
+        self._lanes = Lanes(1, most_records=LEAST_RECORDS_IN_HAND, most_bytes=settings.max_bytes_in_hand)
+        self._poll_records = settings.max_poll_records
         self._calls: HandlerCalls | None = None
         self._partitions: dict[TopicPartition, SharedPartition] = {}
         self._paused: dict[TopicPartition, SharedPartition] = {}
@@ -123,7 +80,7 @@ class AsyncSharedConsumer:
         self._fault: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_pump_planned = False
-        self._counts = OutcomeCounts(group)
+        self._counts = OutcomeCounts(self._group)
 
     # the run
 
@@ -139,10 +96,10 @@ class AsyncSharedConsumer:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"concurrency {concurrency}; at least 1")
         if self._calls is not None or self._closed.is_set():
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a shared consumer runs once: make another one")
-        most = self._most_records or max(LANE_RECORDS * concurrency, LEAST_RECORDS_IN_HAND)
-        self._lanes = Lanes(concurrency, most_records=most, most_bytes=self._most_bytes)
+        most = self._settings.max_records_in_hand or max(LANE_RECORDS * concurrency, LEAST_RECORDS_IN_HAND)
+        self._lanes = Lanes(concurrency, most_records=most, most_bytes=self._settings.max_bytes_in_hand)
         self._poll_records = min(self._poll_records, max(most // 2, 1))
-        self._calls = HandlerCalls(handler, self._decode, concurrency)
+        self._calls = HandlerCalls(handler, self._settings.decode, concurrency)
         tasks = [self._start(self._read()), self._start(self._commit_regularly())]
         try:
             await self._ending.wait()
@@ -163,14 +120,6 @@ class AsyncSharedConsumer:
             self._closed.set()
             await self._reader.close()
         await self._closed.wait()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def _fail(self, fault: BaseException) -> None:
         """End the run with this."""
@@ -208,15 +157,15 @@ class AsyncSharedConsumer:
 
     async def _read(self) -> None:
         while True:
-            self._receive(await self._reader.poll(_POLL_S, max_records=self._poll_records))
+            self._receive(await self._reader.poll(self._now_ms() + _POLL_MS, self._poll_records))
 
     def _receive(self, records: Iterable[ConsumerRecord]) -> None:
         """These were polled just now: since then nothing has changed the positions."""
         by_name: dict[TopicPartition, list[ConsumerRecord]] = defaultdict(list)
         for record in records:
             by_name[TopicPartition(record.topic, record.partition)].append(record)
-        for name in self._reader.assignment:
-            position = self._reader.position(name)
+        for name in self._reader.names:
+            position = self._reader.assigned.position(name)
             if position is not None:
                 self._receive_of(name, by_name.get(name, []), position)
         self._pump()
@@ -225,8 +174,9 @@ class AsyncSharedConsumer:
         partition = self._partitions.get(name)
         if partition is None:
             start = records[0].offset if records else position
-            is_displaced = self._reader.is_displaced(name)
-            partition = SharedPartition(name, start, self._most_holes, is_displaced=is_displaced)
+            consumed = self._reader.assigned.get(name)
+            is_displaced = consumed is not None and consumed.position.is_displaced
+            partition = SharedPartition(name, start, self._settings.max_collected_ranges, is_displaced=is_displaced)
             self._partitions[name] = partition
             self._begin_opening(partition, self._open(partition))
         if partition.is_leaving or partition.is_cut:
@@ -255,7 +205,7 @@ class AsyncSharedConsumer:
         cut: int | None = None
         if committed is not None and partition.start < committed.end_offset:
             # The log is shorter than the group has read, or a commit came late: the end of the log tells which.
-            end = await self._answer(name, lambda: self._reader.end_of(name))
+            end = await self._answer(name, lambda: request_end(self._reader.router, name))
             is_behind = partition.start < committed.stable_offset
             if is_behind and (partition.is_displaced or end < committed.stable_offset):
                 cut = partition.start
@@ -321,9 +271,13 @@ class AsyncSharedConsumer:
         must_wait = partition.waits or not partition.has_room or self._lanes.is_full(name)
         if must_wait and name not in self._paused:
             self._paused[name] = partition
-            self._reader.set_paused(name, True)
+            self._reader.set_paused((name,), True)
         elif not must_wait and self._paused.pop(name, None) is not None:
-            self._reader.set_paused(name, False)
+            self._resume(name)
+
+    def _resume(self, name: TopicPartition) -> None:
+        if name in self._reader.assigned.by_name:  # it may have left meanwhile
+            self._reader.set_paused((name,), False)
 
     # partitions that leave
 
@@ -335,7 +289,7 @@ class AsyncSharedConsumer:
         await _cancelled(one for one, partition in self._openings.items() if not partition.is_cut)
         names = list(self._partitions)
         try:
-            async with asyncio.timeout(self._grace_ms / 1000):
+            async with asyncio.timeout(self._settings.grace_ms / 1000):
                 while not self._lanes.is_idle(names) or any(one.is_cut for one in self._openings.values()):
                     self._finished.clear()
                     await self._finished.wait()
@@ -354,7 +308,7 @@ class AsyncSharedConsumer:
         partition = self._partitions.pop(name, None)
         self._lanes.close(name)
         if self._paused.pop(name, None) is not None:
-            self._reader.set_paused(name, False)
+            self._resume(name)
         if self._calls is not None and self._calls.is_async:
             for task, work in self._running.items():
                 if work.name == name:
@@ -376,7 +330,7 @@ class AsyncSharedConsumer:
         if self._ending.is_set():
             return
         loop = asyncio.get_running_loop()
-        now_ms = self._reader.now_ms()
+        now_ms = self._now_ms()
         for work in self._lanes.take(now_ms):
             task = loop.create_task(self._handle(work))
             self._running[task] = work
@@ -412,7 +366,7 @@ class AsyncSharedConsumer:
         if outcome is not None:
             self._counts.add(work, outcome, fault)
         shown = None if fault is None else fault_text(fault)
-        if self._lanes.finish(work, outcome or Retry(), self._reader.now_ms(), fault=shown):
+        if self._lanes.finish(work, outcome or Retry(), self._now_ms(), fault=shown):
             done = self._partitions[work.name].done
             assert done is not None, "the record was in hand"
             done.done(work.record.offset)
@@ -424,7 +378,7 @@ class AsyncSharedConsumer:
     async def _commit_regularly(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._commit_interval_ms / 1000):
+                async with asyncio.timeout(self._settings.auto_commit_interval_ms / 1000):
                     await self._commit_due.wait()
             except TimeoutError:
                 pass
@@ -470,6 +424,9 @@ class AsyncSharedConsumer:
 
     # state
 
+    def _now_ms(self) -> int:
+        return self._reader.router.now_ms()
+
     @property
     def trouble(self) -> KafkaError | None:
         """The fault that keeps it from reading, while it is retried; None without one."""
@@ -482,12 +439,12 @@ class AsyncSharedConsumer:
             in_hand_bytes=self._lanes.bytes,
             running=self._lanes.running,
             held=self._lanes.held,
-            oldest_held=held_key(self._lanes.oldest_failure, self._reader.now_ms()),
+            oldest_held=held_key(self._lanes.oldest_failure, self._now_ms()),
             done_total=self._counts.done,
             skipped_total=self._counts.skipped,
             retried_total=self._counts.retried,
             failed_total=self._counts.failed,
-            corrupt_batches_skipped_total=self._reader.corrupt_batches,
+            corrupt_batches_skipped_total=self._reader.assigned.corrupt.batches,
             ranges={name: one.use for name, one in self._partitions.items() if one.use is not None},
         )
 

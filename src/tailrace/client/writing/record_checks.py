@@ -1,4 +1,4 @@
-"""Checks of a record before it is sent, and of the settings of its producer: types, names, the size."""
+"""Checks of a record before it is sent: types, names, the size."""
 
 import time
 from collections.abc import Iterable
@@ -8,9 +8,6 @@ from tailrace.client.writing.outgoing import Headers, record_cost
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import topic_name_fault
 from tailrace.protocol.records.batch import HEADER_SIZE
-from tailrace.protocol.records.compression import Codec
-
-_ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
 
 class CheckedRecord:
@@ -120,24 +117,6 @@ def _no_pairs(given: object) -> str:
 
 def _type(given: object) -> str:
     return type(given).__name__
-
-
-def parse_codec(name: str | Codec | None) -> Codec:
-    """The codec of this name; none for None. Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) that lists the names."""
-    if name is None or isinstance(name, Codec):
-        return name or Codec.NONE
-    try:
-        return Codec[name.upper()]
-    except KeyError:
-        known = ", ".join(codec.name.lower() for codec in Codec)
-        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {name!r}; known are {known}") from None
-
-
-def parse_acks(acks: str | int) -> int:
-    """-1 for `all`. Raises KafkaError(INVALID_REQUIRED_ACKS)."""
-    if str(acks) not in _ACKS:
-        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks!r}; say all, 1 or 0")
-    return _ACKS[str(acks)]
 
 
 def stamp_of(timestamp: int | None) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.client.blocking import Admin, RangedFetch, TopicPartition
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
-from tailrace.client.reading.ranged_fetch import parse_isolation
+from tailrace.client.settings import parse_isolation
 from tailrace.testing.spark.servers import Servers, addresses
 
 if TYPE_CHECKING:

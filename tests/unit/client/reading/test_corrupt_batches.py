@@ -9,7 +9,7 @@ import pytest
 from tailrace.client.reading.assigned_partitions import AssignedPartitions
 from tailrace.client.reading.corrupt_batches import LOGGER, CorruptBatches
 from tailrace.client.reading.fetching import FetchOptions, PartitionFetch, read_partition
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
@@ -232,9 +232,3 @@ def test_lines_are_bounded_and_none_is_forgotten(caplog: pytest.LogCaptureFixtur
     assert caplog.messages[-1] == "11 more batches that cannot be read are skipped"
     assert corrupt.batches == 1_031
     assert all(record.levelno == logging.WARNING for record in caplog.records)
-
-
-def test_another_word_is_refused_with_both() -> None:
-    with pytest.raises(KafkaError, match="on_corrupt 'ignore'; it is raise or skip") as fault:
-        CorruptBatches("ignore")
-    assert fault.value.code == ErrorCode.INVALID_CONFIG

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tailrace.client.reading import ranged_fetch
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch
+from tailrace.client.settings import RangedFetchSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition
@@ -205,7 +207,8 @@ class TwoReplicas:
             replica.epochs = [0] * 10
         self.leader.preferred = 2
         self.nodes = ScriptedNodes(self._answer, {PARTITION: 1})
-        self.reader = AsyncRangedFetch("127.0.0.1:1", rack="a", max_wait_ms=1, timeout_ms=60_000, router=self.nodes)
+        settings = RangedFetchSettings("127.0.0.1:1", rack="a", max_wait_ms=1, timeout_ms=60_000)
+        self.reader = AsyncRangedFetch.of(settings, self.nodes)
 
     async def _answer(self, node_id: int, request: Any) -> Any:
         return await {1: self.leader, 2: self.follower}[node_id].answer(request)
@@ -329,7 +332,7 @@ def test_the_leader_serves_where_the_near_replica_stands_still() -> None:
 def test_a_range_that_no_replica_has_names_the_last_that_was_asked() -> None:
     async def run() -> None:
         replicas = TwoReplicas()
-        replicas.reader._timeout_ms = 0
+        replicas.reader._settings = dataclasses.replace(replicas.reader._settings, timeout_ms=0)
         with pytest.raises(KafkaError, match=r"no record at or after offset 10 .* from the leader at last"):
             await replicas.read(10, 11)
 

@@ -13,6 +13,7 @@ from tailrace.client.reading.fetching import FetchOptions
 from tailrace.client.reading.read_notices import Jump, ReadNotices
 from tailrace.client.reading.start_search import StartSearch
 from tailrace.client.router import Router
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 
@@ -25,7 +26,7 @@ class StartSearchBench:
     """A search in logs that all begin and end at the same offsets. The request for a bound of None fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reset: int, bounds: tuple[int | None, int | None]) -> None:
-        self.router = Router("127.0.0.1:1")
+        self.router = Router(ClientSettings("127.0.0.1:1"))
         options = FetchOptions(max_wait_ms=500, min_bytes=1, max_bytes=1_000, isolation_level=0, rack="")
         self.fetcher = Fetcher(self.router, options, max_partition_bytes=1_000)
         self.fetcher.assign([RNG])

@@ -5,6 +5,7 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -12,8 +13,10 @@ import pytest
 
 from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.blocking import Admin, Producer
-from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.group.committed_offsets import OffsetAndMetadata
+from tailrace.client.group.range_progress import RangeProgress
 from tailrace.client.producer import AsyncProducer
+from tailrace.client.reading.consumer_reader import ConsumerReader
 from tailrace.client.sharing import outcomes
 from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
 from tailrace.client.sharing.progress_store import ProgressStore
@@ -256,7 +259,7 @@ def test_a_stop_in_the_middle_commits_what_is_done_and_a_restart_goes_on_there(
                     consumer.stop()
 
             if not is_second:
-                consumer._grace_ms = 1
+                consumer._settings = replace(consumer._settings, grace_ms=1)
             await consumer.run(handle)
         ends = await ends_of(tailrace_cluster, topic)
         assert await offsets_of(tailrace_cluster, topic) == ends
@@ -662,7 +665,7 @@ def test_a_partition_whose_progress_is_full_reads_nothing_new_until_there_is_roo
         await seen.until(lambda: name in consumer.metrics().ranges and seen.count >= ends[1] + ends[2])
         assert consumer.metrics().ranges[name].is_high
         await ranges.until(lambda: consumer.metrics().in_hand == 0)
-        assert name in consumer._reader.paused()
+        assert name in consumer._reader.assigned.paused
         assert seen.count < RECORDS
         ranges.refused.clear()
         await seen.until(lambda: seen.count == RECORDS)
@@ -698,7 +701,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 def test_a_setting_of_commits_is_not_taken() -> None:
     async def main() -> None:
         with pytest.raises(TypeError, match="enable_auto_commit"):
-            AsyncSharedConsumer("127.0.0.1:1", group="g", topics=["orders"], enable_auto_commit=True)
+            AsyncSharedConsumer("127.0.0.1:1", group="g", topics=["orders"], enable_auto_commit=True)  # type: ignore[call-arg]
 
     asyncio.run(main())
 
@@ -717,15 +720,15 @@ def test_the_concurrency_is_one_at_least() -> None:
 def cut_log(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Once the list has an offset, the position of partition 0 goes back to it, as after an unclean election."""
     cuts: list[int] = []
-    poll = AsyncConsumer.poll
+    poll = ConsumerReader.poll
 
-    async def cutting(self: AsyncConsumer, *arguments: Any, **options: Any) -> Any:
+    async def cutting(self: ConsumerReader, *arguments: Any) -> Any:
         if cuts:
-            name = next(one for one in self.assignment if one.partition == 0)
-            await self.seek(name, cuts.pop())
-        return await poll(self, *arguments, **options)
+            name = next(name for name in self.names if name.partition == 0)
+            self.assigned.seek(name, cuts.pop())
+        return await poll(self, *arguments)
 
-    monkeypatch.setattr(AsyncConsumer, "poll", cutting)
+    monkeypatch.setattr(ConsumerReader, "poll", cutting)
     return cuts
 
 
@@ -733,11 +736,11 @@ def cut_log(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def progress_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AsyncSharedConsumer]:
     """A function that gives a consumer servers of one kind for the progress of its group."""
 
-    async def takes_none(self: AsyncConsumer) -> bool:
+    async def takes_none(self: RangeProgress) -> bool:
         return False
 
     if request.param == "stable offsets":
-        monkeypatch.setattr(AsyncConsumer, "takes_ranges", takes_none)
+        monkeypatch.setattr(RangeProgress, "takes_ranges", takes_none)
     ranges = RangesOfAGroup()
     is_in_memory = request.param == "ranges in memory"
     return lambda consumer: with_ranges(consumer, ranges) if is_in_memory else consumer
@@ -898,7 +901,7 @@ def test_an_offset_that_goes_back_while_the_partition_is_opened_counts(tailrace_
         async def committed(self, partitions: TopicPartition) -> ProgressOfAGroup | None:
             if partitions == name and name not in self.progress:
                 self.progress[name] = CommittedProgress(10)
-                await consumer._reader.commit({name: 10})
+                await consumer._reader.commit({name: OffsetAndMetadata(10)})
             return await super().committed(partitions)
 
     consumer: AsyncSharedConsumer
@@ -962,7 +965,7 @@ def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back(
             pump()
             if consumer._running and not is_lost:
                 is_lost = True
-                for name in consumer._reader.assignment:
+                for name in consumer._reader.names:
                     consumer._start_over(name)
 
         async def handle(record: SharedRecord) -> None:

@@ -7,6 +7,7 @@ from typing import cast
 
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.router import Router
+from tailrace.client.settings import ClientSettings
 from tailrace.client.writing.accumulator import Accumulator
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.client.writing.sender import Sender
@@ -39,7 +40,7 @@ class ClockedRouter(Router):
     """A router without a cluster, with these first times on its clock, which then stands still."""
 
     def __init__(self, times: Iterator[int]) -> None:
-        super().__init__("127.0.0.1:1")
+        super().__init__(ClientSettings("127.0.0.1:1"))
         self._times = times
         self._now_ms = 0
         self.asked = asyncio.Event()
@@ -77,7 +78,9 @@ class MovingRouter(Router):
     """Node 1 leads and cannot be reached; after an attempt, metadata names node 2 as leader."""
 
     def __init__(self) -> None:
-        super().__init__("127.0.0.1:1", retry_backoff_ms=600_000)  # a second attempt would come after the test
+        super().__init__(
+            ClientSettings("127.0.0.1:1", retry_backoff_ms=600_000)
+        )  # a second attempt would come after the test
         self.tried: list[int] = []
         self._describe(1)
 

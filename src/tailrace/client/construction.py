@@ -1,0 +1,64 @@
+"""Clients made of settings: the constructor takes the keywords, `of` a value, and an `async with` block closes."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from tailrace.client.settings import ClientSettings
+
+P = ParamSpec("P")
+S = TypeVar("S", bound=ClientSettings)
+C = TypeVar("C")
+
+
+class Configured(Generic[S]):
+    """A client that is made of the keywords of its settings, or of a settings value."""
+
+    @classmethod
+    def of(cls, settings: S, *parts: Any) -> Self:
+        """The client with these settings. `parts`: further arguments of its own constructor."""
+        client = cls.__new__(cls)
+        inspect.unwrap(cls.__init__)(client, settings, *parts)
+        return client
+
+
+class AsyncClient(Configured[S]):
+    """An asyncio client, usable in an `async with` block."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish and close the connections."""
+        raise NotImplementedError
+
+
+def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Callable[Concatenate[C, P], None]]:
+    """The constructor that is decorated gets a settings value; the decorated one takes the keywords of its class.
+
+    An unknown keyword is a TypeError that names it.
+    """
+    signature = inspect.signature(settings)
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+    def decorate(construct: Callable[[C, S], None]) -> Callable[Concatenate[C, P], None]:
+        @wraps(construct)
+        def made(client: C, /, *args: P.args, **keywords: P.kwargs) -> None:
+            unknown = sorted(keywords.keys() - signature.parameters.keys())
+            if unknown:
+                raise TypeError(f"{type(client).__name__} has no setting {', '.join(unknown)}")
+            construct(client, settings(*args, **keywords))
+
+        vars(made)["__signature__"] = signature.replace(  # for help()
+            parameters=[own, *signature.parameters.values()], return_annotation=None
+        )
+        return made
+
+    return decorate

@@ -1,0 +1,317 @@
+"""The reading part of a consumer: assigned partitions, their positions, and the membership that assigns them.
+
+A consumer and a shared consumer each hold a reader. It commits nothing: `on_revoke` may, before partitions leave.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from tailrace.client.group.committed_offsets import (
+    COMMIT_TIMEOUT_MS,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    commit_group_offsets,
+)
+from tailrace.client.group.member_host import GroupMember
+from tailrace.client.group.range_progress import RangeProgress
+from tailrace.client.reading.consumer_metrics import MetricName, consumer_metrics
+from tailrace.client.reading.corrupt_batches import CorruptBatches
+from tailrace.client.reading.fetcher import Fetcher
+from tailrace.client.reading.fetching import FetchOptions
+from tailrace.client.reading.position_validation import PositionValidator
+from tailrace.client.reading.read_notices import ReadNotices
+from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.reading.start_search import StartSearch
+from tailrace.client.router import Router
+from tailrace.client.settings import ReaderSettings
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange, fault_of
+from tailrace.model.partitions import TopicPartition
+
+_CHECK_MS = 1_000
+"""The interval at which a poll checks for a fault that keeps it from reading: while it waits, and before records."""
+
+
+class ConsumerReader:
+    """Reads chosen partitions, or those that its group assigns. Callbacks run on its event loop.
+
+    `on_revoke` ends before the partitions are given up. `on_assigned` is called after the assignment changed, also to
+    nothing.
+    """
+
+    def __init__(
+        self,
+        settings: ReaderSettings,
+        *,
+        on_revoke: Callable[[], Awaitable[None]],
+        on_assigned: Callable[[], None],
+    ) -> None:
+        self.router = Router(settings)
+        self._on_revoke = on_revoke
+        self._on_assigned = on_assigned
+        self._group = settings.group
+        self._progress = (
+            None if settings.group is None else RangeProgress(self.router, settings.group, self.group_metadata)
+        )
+        self._notices = ReadNotices(
+            settings.group, settings.client_id, bootstrap_timeout_ms=settings.bootstrap_timeout_ms
+        )
+        options = FetchOptions(
+            settings.fetch_max_wait_ms,
+            settings.fetch_min_bytes,
+            settings.fetch_max_bytes,
+            settings.isolation_level,
+            settings.client_rack,
+        )
+        corrupt = CorruptBatches(settings.on_corrupt, now_ms=self.router.now_ms)
+        self.fetcher = Fetcher(
+            self.router, options, max_partition_bytes=settings.max_partition_fetch_bytes, corrupt=corrupt
+        )
+        self.assigned = self.fetcher.assigned
+        """The assigned partitions, with their positions and the records at hand."""
+        self._search = StartSearch(
+            self.router,
+            self.fetcher,
+            group=settings.group,
+            reset=settings.reset,
+            isolation_level=settings.isolation_level,
+            notices=self._notices,
+        )
+        self._validator = PositionValidator(
+            self.router, self.fetcher, resets=settings.reset is not None, notices=self._notices
+        )
+        self._member = None if settings.group is None else GroupMember(self.router, settings, self)
+        self._next_check_ms = 0
+        self._is_closed = False
+        self._has_lost_partitions = False
+        self._first_topics: tuple[str, ...] = tuple(settings.topics)
+        """The topics of the constructor, until the first poll subscribes to them."""
+        self._is_subscribed = False
+        self._knows_what_to_read = bool(self._first_topics)
+
+    # the assignment
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Share these topics with the group, from the next poll on."""
+        if self._member is None:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give one, or use assign()")
+        self._first_topics = ()
+        self._knows_what_to_read = self._is_subscribed = True
+        self._member.subscribe(topics)
+
+    def check_assignable(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
+        """Raise KafkaError if these partitions cannot be assigned; else the group's sharing is over."""
+        if self._is_subscribed:
+            detail = "this consumer shares topics in a group; assign() is for others"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+        for name, ranges in wanted.items():
+            if (fault := fault_of(ranges)) is not None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name}: {fault}")
+
+    def assign(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
+        """Read these partitions, each in these ranges of key hashes, outside any group's sharing."""
+        self._first_topics = ()
+        self._knows_what_to_read = True
+        self._cancel_tasks()
+        self.fetcher.assign(wanted)
+
+    @property
+    def names(self) -> frozenset[TopicPartition]:
+        """The assigned partitions."""
+        return frozenset(self.assigned.by_name)
+
+    def set_paused(self, names: Iterable[TopicPartition], is_paused: bool) -> None:
+        """Stop or resume these partitions. Raises KafkaError unless all are assigned."""
+        if is_paused:
+            self.assigned.pause(names)
+        else:
+            self.assigned.resume(names)
+            self.fetcher.wake()
+
+    def start_over(self, name: TopicPartition) -> None:
+        """Read this partition from its committed offset again, or by the reset policy if it has none any more."""
+        names = self.names
+        if name in names:
+            self.fetcher.assign(names - {name})
+            self.fetcher.assign(names)
+
+    def doubt(self, name: TopicPartition) -> None:
+        """Compare the position with the log: a fault shows that the log may have been cut."""
+        self.assigned.doubt(name)
+        self.router.view.mark_stale(name.topic)
+        self.fetcher.wake()
+
+    # records
+
+    async def poll(self, deadline_ms: int, limit: int) -> list[ConsumerRecord]:
+        """The next records, in order of offset per partition; an empty list at the deadline. Raises KafkaError."""
+        self.check_open()
+        if not self._knows_what_to_read:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give a group and topics, or call assign()")
+        if self._first_topics:
+            self.subscribe(self._first_topics)
+        self._notices.begin_poll(self.router.now_ms())
+        while True:
+            if await self._is_ready(deadline_ms):
+                taken = self.fetcher.take(limit)
+                self._validator.advance()
+                if taken:
+                    # Records of one partition must not hide the fault of another.
+                    if self.router.now_ms() >= self._next_check_ms:
+                        self._check_faults()
+                    return [ConsumerRecord(name.topic, name.partition, *record) for name, record in taken]
+                check_ms = self.router.now_ms() + _CHECK_MS
+                due_ms = min(self._search.next_due_ms(deadline_ms), self._validator.next_due_ms(deadline_ms))
+                await self.fetcher.wait(min(due_ms, check_ms))
+            self.check_open()
+            self._check_faults()
+            if self.router.now_ms() >= deadline_ms:
+                return []
+
+    async def _is_ready(self, deadline_ms: int) -> bool:
+        """Whether there are partitions to read; waits a moment for the group's assignment."""
+        if self._is_subscribed and self._member is not None:
+            self._member.changed.clear()
+            self._member.on_poll()
+            if self._member.fault is not None:
+                raise self._member.fault
+            if not self._member.is_stable:
+                wait_ms = min(deadline_ms - self.router.now_ms(), self.router.retry_backoff_ms)
+                try:
+                    async with asyncio.timeout(max(wait_ms, 0) / 1000):
+                        await self._member.changed.wait()
+                except TimeoutError:
+                    return False
+                if not self._member.is_stable:
+                    return False
+        self._search.advance()
+        self._validator.check()
+        return True
+
+    def check_open(self) -> None:
+        """Raise KafkaError after `close`."""
+        if self._is_closed:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this consumer is closed")
+
+    def _check_faults(self) -> None:
+        router, now_ms = self.router, self.router.now_ms()
+        self._next_check_ms = now_ms + _CHECK_MS
+        self._notices.check(
+            self.trouble, now_ms, has_answered=router.has_answered, failed_attempt_ms=router.failed_attempt_ms
+        )
+
+    @property
+    def trouble(self) -> KafkaError | None:
+        """The fault that keeps `poll` from returning all records, while it is retried; None without one."""
+        of_group = None if self._member is None else self._member.trouble
+        return of_group or self._search.trouble or self._validator.trouble or self.fetcher.trouble
+
+    def metrics(self, next_offsets: Mapping[TopicPartition, int]) -> dict[MetricName, int]:
+        """Numbers about the reading now. `next_offsets`: the next record to return, by partition."""
+        return consumer_metrics(self.fetcher, next_offsets, metadata_requests=self.router.view.refreshes)
+
+    # the group
+
+    @property
+    def progress(self) -> RangeProgress:
+        """The group's progress at its coordinator. Raises KafkaError INVALID_GROUP_ID without a group."""
+        if self._progress is None:
+            raise self._without_group()
+        return self._progress
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int = COMMIT_TIMEOUT_MS
+    ) -> None:
+        """Commit these offsets, in the name of the group alone before the first poll."""
+        if offsets:
+            member = ConsumerGroupMetadata(self._group or "") if self._first_topics else self.group_metadata()
+            await commit_group_offsets(self.router, member.group_id, offsets, member=member, timeout_ms=timeout_ms)
+
+    def epoch_before(self, name: TopicPartition, offset: int) -> int:
+        """The leader epoch of the last record before this offset; -1: unknown."""
+        return self.assigned.epoch_before(name, offset)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The group and this member of it; no member with `assign`.
+
+        Raises KafkaError: UNKNOWN_MEMBER_ID while this member is out of its group, INVALID_GROUP_ID without a group.
+        """
+        self.check_member()
+        member = self._member if self._is_subscribed else None
+        identity = member.identity if member is not None else ConsumerGroupMetadata(self._group or "")
+        if self._first_topics or (member and identity.generation_id < 0):
+            raise self._not_a_member()  # to the coordinator it would be a client outside the group
+        return identity
+
+    def check_member(self) -> None:
+        """Raise KafkaError without a group, and after the group has removed this member until it has joined again."""
+        if self._group is None:
+            raise self._without_group()
+        if self._has_lost_partitions:
+            raise self._not_a_member()
+
+    @staticmethod
+    def _without_group() -> KafkaError:
+        return KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has no committed offsets")
+
+    def _not_a_member(self) -> KafkaError:
+        detail = (
+            f"no member of group {self._group!r} now: others may have read these partitions; the next poll joins again"
+        )
+        return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, detail)
+
+    # callbacks of the membership
+
+    async def revoke(self) -> None:
+        """Let the owner commit, then stop reading: the group rebalances."""
+        await self._on_revoke()
+        self.assigned_by_group(())
+
+    def assigned_by_group(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Read these partitions: the group has assigned them to this member."""
+        self._has_lost_partitions = False
+        self._cancel_tasks()
+        self.fetcher.assign(partitions)
+        self._on_assigned()
+
+    def lost(self) -> None:
+        """Stop reading: the group has removed this member, and others may read its partitions already."""
+        self.assigned_by_group(())
+        self._has_lost_partitions = True
+
+    # the end
+
+    async def close(self) -> None:
+        """Leave the group, after `on_revoke`, and close the connections. May be called again.
+
+        A cancelled call leaves no more, but still closes the connections, within a second.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._member is not None and self._is_subscribed:
+                await self._member.leave()
+            else:
+                await self._on_revoke()
+        finally:
+            self._cancel_tasks()
+            try:
+                await self.fetcher.close()
+            finally:
+                self.router.close()
+
+    def _cancel_tasks(self) -> None:
+        """Cancel the search and the comparison that run beside the poll."""
+        self._search.cancel()
+        self._validator.cancel()
+
+    async def abandon(self) -> None:
+        """Stop at once, without leaving the group. For the end of the interpreter."""
+        self._is_closed = True
+        if self._member is not None:
+            await self._member.stop()
+        self._cancel_tasks()
+        await self.fetcher.stop()
+        self.router.close()
+        await asyncio.sleep(0)  # cancelled tasks end now

@@ -1,0 +1,263 @@
+"""Settings of the clients: a frozen value for each kind of client, checked when it is made.
+
+1. A field has the name of the public keyword. With dots for underscores it is Kafka's name, which messages show.
+2. The constructor of a client takes the keywords of its settings class (`construction.made_of`). The parts of a client
+   get the value.
+3. `ClientSettings` is the part that all clients share: addresses, the client's name, waits and retries. `Router` needs
+   nothing else, so encryption and authentication belong there. `on` takes them over for another kind of client.
+4. A number is a whole number with a lowest value, 0 unless its field says otherwise.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, Field, dataclass, field, fields
+from typing import Any, Final, Self
+
+from tailrace.client.errors import several
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.net.connection import parse_addresses
+from tailrace.protocol.records.compression import Codec
+
+Partitioner = Callable[[str, bytes | None, int], int]
+"""(topic, key, number of partitions) -> partition."""
+
+ASSIGNMENT_STRATEGIES: Final = ("range", "roundrobin")
+
+_ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
+_ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
+_RESETS: Final = {"earliest": -2, "latest": -1, "none": None}
+
+
+def _number(default: Any, *, least: int = 0, is_ours: bool = False, why: str = "") -> Any:
+    """A field of a number. `is_ours`: Kafka has no such setting, and messages show its name with underscores.
+
+    `why` stands in the message about a number that is too small, in place of the lowest value.
+    """
+    return field(default=default, metadata={"least": least, "is_ours": is_ours, "why": why})
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """The settings that every client has. An administrator's client has no others.
+
+    `request_timeout_ms` bounds a request; `default_api_timeout_ms` a whole call with its retries; between retries it
+    waits `retry_backoff_ms`, twice as long each time, at most `retry_backoff_max_ms`. `bootstrap_timeout_ms` is the
+    longest wait for the first answer of the cluster: after that, its address is probably wrong.
+    """
+
+    bootstrap_servers: str
+    _: KW_ONLY
+    client_id: str = "tailrace-admin"
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    bootstrap_timeout_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Check every field. Raises KafkaError, mostly INVALID_CONFIG."""
+        for setting in fields(self):
+            _check(setting, getattr(self, setting.name))
+        parse_addresses(self.bootstrap_servers)
+
+    @classmethod
+    def on(cls, client: "ClientSettings", **others: Any) -> Self:
+        """Settings of this class for the cluster of another client, with its waits; the name is that of this class."""
+        shared = {setting.name: getattr(client, setting.name) for setting in fields(ClientSettings)}
+        del shared["client_id"]
+        return cls(**(shared | others))
+
+
+def _check(setting: "Field[Any]", value: object) -> None:
+    """Raise KafkaError INVALID_CONFIG unless the value has the kind of this field, and is in its range."""
+    kind: Any = setting.type
+    name = setting.name if setting.metadata.get("is_ours") else setting.name.replace("_", ".")
+    if value is None and kind in (int | None, str | None, bool | None):
+        return
+    if kind in (int, int | None):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} {value!r}; say a whole number")
+        least = setting.metadata.get("least", 0)
+        if value < least:
+            why = setting.metadata.get("why") or f"at least {least}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} {value}; {why}")
+    elif kind in (bool, bool | None) and not isinstance(value, bool):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} {value!r}; say True or False")
+    elif kind in (str, str | None) and not isinstance(value, str):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} {value!r}; say a text")
+
+
+@dataclass(frozen=True)
+class ProducerSettings(ClientSettings):
+    """The settings of a producer."""
+
+    _: KW_ONLY
+    acks: str | int = "all"
+    compression: str | Codec | None = None
+    linger_ms: int = 5
+    batch_size: int = 16_384
+    buffer_memory: int = 33_554_432
+    delivery_timeout_ms: int = 120_000
+    max_block_ms: int = 60_000
+    max_request_size: int = 1_048_576
+    idempotent: bool | None = None
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    partitioner: Partitioner | None = None
+    client_id: str = "tailrace-producer"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if str(self.acks) not in _ACKS:
+            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self.acks!r}; say all, 1 or 0")
+        if self.is_idempotent and self.acks_number != -1:
+            detail = f"acks={self.acks}: an idempotent producer needs acks=all"
+            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, detail)
+        if self.transactional_id is not None and not (self.is_idempotent and self.transactional_id):
+            detail = "transactional_id needs at least one character, and an idempotent producer with acks=all"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+        parse_codec(self.compression)
+
+    @property
+    def acks_number(self) -> int:
+        """The number in a Produce request: -1 for all."""
+        return _ACKS[str(self.acks)]
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether the producer numbers its batches: by default with acks=all."""
+        return self.acks_number == -1 if self.idempotent is None else self.idempotent
+
+    def buffer_full(self) -> KafkaError:
+        """The error of a record for which there was no space in time."""
+        detail = f"buffer.memory {self.buffer_memory} stayed full for max.block.ms {self.max_block_ms}"
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+
+
+def parse_codec(name: str | Codec | None) -> Codec:
+    """The codec of this name; none for None. Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) that lists the names."""
+    if name is None or isinstance(name, Codec):
+        return name or Codec.NONE
+    try:
+        return Codec[name.upper()]
+    except KeyError:
+        known = ", ".join(codec.name.lower() for codec in Codec)
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {name!r}; known are {known}") from None
+
+
+@dataclass(frozen=True)
+class ReaderSettings(ClientSettings):
+    """The settings of all consumers, for the reading of topics and the membership in a group."""
+
+    _: KW_ONLY
+    group: str | None = None
+    topics: Iterable[str] = ()
+    auto_offset_reset: str = "latest"
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    max_poll_records: int = _number(500, least=1, why="a poll returns at least one record")
+    partition_assignment_strategy: Sequence[str] = ("range",)
+    group_instance_id: str | None = None
+    isolation: str = "read_uncommitted"
+    on_corrupt: str = "raise"
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    max_partition_fetch_bytes: int = 1_048_576
+    client_rack: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "topics", several(self.topics))
+        object.__setattr__(self, "partition_assignment_strategy", tuple(self.partition_assignment_strategy))
+        if self.auto_offset_reset not in _RESETS:
+            detail = f"auto.offset.reset {self.auto_offset_reset!r}; known are {', '.join(_RESETS)}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+        unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNMENT_STRATEGIES]
+        if self.group is not None and (unknown or not self.partition_assignment_strategy):
+            known = ", ".join(ASSIGNMENT_STRATEGIES)
+            detail = f"partition.assignment.strategy {', '.join(unknown)!r}; known are {known}"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
+        parse_isolation(self.isolation)
+        _check_on_corrupt(self.on_corrupt)
+
+    @property
+    def reset(self) -> int | None:
+        """The offset of auto.offset.reset, as in ListOffsets; None: no committed offset is an error."""
+        return _RESETS[self.auto_offset_reset]
+
+    @property
+    def isolation_level(self) -> int:
+        return parse_isolation(self.isolation)
+
+
+def parse_isolation(name: str) -> int:
+    """The number of this isolation level. Raises KafkaError(INVALID_REQUEST)."""
+    if name not in _ISOLATION_LEVELS:
+        detail = f"isolation level {name!r}; known are {', '.join(_ISOLATION_LEVELS)}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+    return _ISOLATION_LEVELS[name]
+
+
+def _check_on_corrupt(choice: str) -> None:
+    if choice not in ("raise", "skip"):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"on_corrupt {choice!r}; it is raise or skip")
+
+
+@dataclass(frozen=True)
+class ConsumerSettings(ReaderSettings):
+    """The settings of a consumer."""
+
+    _: KW_ONLY
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    client_id: str = "tailrace-consumer"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.topics and self.group is None:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give one, or use assign()")
+
+
+@dataclass(frozen=True)
+class SharedConsumerSettings(ReaderSettings):
+    """The settings of a shared consumer."""
+
+    _: KW_ONLY
+    decode: Callable[[bytes], Any] | None = None
+    auto_offset_reset: str = "earliest"
+    auto_commit_interval_ms: int = _number(5_000, least=1)
+    max_collected_ranges: int = 256
+    max_records_in_hand: int | None = _number(None, least=1, is_ours=True)
+    max_bytes_in_hand: int = _number(64 << 20, least=1, is_ours=True)
+    grace_ms: int = _number(10_000, is_ours=True)
+    client_id: str = "tailrace-shared-consumer"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.group or not self.topics:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a shared consumer has a group, and topics to share in it")
+        if self.grace_ms > self.session_timeout_ms // 2:
+            detail = f"grace_ms {self.grace_ms}; at most half of session.timeout.ms, {self.session_timeout_ms}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+
+
+@dataclass(frozen=True)
+class RangedFetchSettings(ClientSettings):
+    """The settings of a reader of ranges. `timeout_ms` without progress end a range."""
+
+    _: KW_ONLY
+    isolation: str = "read_uncommitted"
+    max_bytes: int = _number(8_388_608, is_ours=True)
+    max_wait_ms: int = _number(500, is_ours=True)
+    timeout_ms: int = _number(120_000, is_ours=True)
+    rack: str = ""
+    on_corrupt: str = "raise"
+    client_id: str = "tailrace-ranged-fetch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_isolation(self.isolation)
+        _check_on_corrupt(self.on_corrupt)

@@ -1,0 +1,136 @@
+"""Settings of clients: their checks, their names in messages, and the clients that are made of them."""
+
+import inspect
+import pickle
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+import tailrace
+from tailrace import aio
+from tailrace.client.construction import Configured
+from tailrace.client.group.member_host import ASSIGNORS
+from tailrace.client.settings import (
+    ASSIGNMENT_STRATEGIES,
+    ClientSettings,
+    ConsumerSettings,
+    ProducerSettings,
+    RangedFetchSettings,
+    SharedConsumerSettings,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+
+SERVERS = "127.0.0.1:1"
+GROUP = {"group": "g", "topics": ("orders",)}
+KINDS: dict[type[ClientSettings], dict[str, Any]] = {
+    ClientSettings: {},
+    ConsumerSettings: {},
+    ProducerSettings: {},
+    RangedFetchSettings: {},
+    SharedConsumerSettings: GROUP,
+}
+CLIENTS = {
+    "Admin": ClientSettings,
+    "Consumer": ConsumerSettings,
+    "Producer": ProducerSettings,
+    "RangedFetch": RangedFetchSettings,
+    "SharedConsumer": SharedConsumerSettings,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "message", "code"),
+    [
+        (ConsumerSettings, {"fetch_min_bytes": -1}, "fetch.min.bytes -1; at least 0", ErrorCode.INVALID_CONFIG),
+        (
+            ConsumerSettings,
+            {"max_poll_records": 0},
+            "max.poll.records 0; a poll returns at least one record",
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (
+            ConsumerSettings,
+            {"session_timeout_ms": "45000"},
+            "session.timeout.ms '45000'; say a whole number",
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (ConsumerSettings, {"max_poll_records": True}, "max.poll.records True; say a whole", ErrorCode.INVALID_CONFIG),
+        (
+            ConsumerSettings,
+            {"enable_auto_commit": "yes"},
+            "enable.auto.commit 'yes'; say True",
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (ConsumerSettings, {"group": b"g"}, "group b'g'; say a text", ErrorCode.INVALID_CONFIG),
+        (ConsumerSettings, {"client_rack": None}, "client.rack None; say a text", ErrorCode.INVALID_CONFIG),
+        (ConsumerSettings, {"topics": "orders"}, "this takes several names", ErrorCode.INVALID_REQUEST),
+        (
+            ConsumerSettings,
+            {"on_corrupt": "ignore"},
+            "on_corrupt 'ignore'; it is raise or skip",
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (RangedFetchSettings, {"on_corrupt": "no"}, "on_corrupt 'no'; it is raise or skip", ErrorCode.INVALID_CONFIG),
+        (RangedFetchSettings, {"isolation": "dirty"}, "isolation level 'dirty'; known are", ErrorCode.INVALID_REQUEST),
+        (
+            ConsumerSettings,
+            {"group": "g", "partition_assignment_strategy": ("sticky",)},
+            "partition.assignment.strategy 'sticky'; known are range, roundrobin",
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ),
+        (ProducerSettings, {"linger_ms": 0.5}, "linger.ms 0.5; say a whole number", ErrorCode.INVALID_CONFIG),
+        (ProducerSettings, {"acks": "some"}, "acks='some'; say all, 1 or 0", ErrorCode.INVALID_REQUIRED_ACKS),
+        (
+            ProducerSettings,
+            {"acks": 1, "idempotent": True},
+            "acks=1: an idempotent producer needs acks=all",
+            ErrorCode.INVALID_REQUIRED_ACKS,
+        ),
+        (ProducerSettings, {"compression": "rar"}, "codec 'rar'; known are", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (SharedConsumerSettings, {**GROUP, "grace_ms": -1}, "grace_ms -1; at least 0", ErrorCode.INVALID_CONFIG),
+        (ClientSettings, {"bootstrap_servers": "no port:"}, "bootstrap server 'no port:'", ErrorCode.INVALID_REQUEST),
+        (ClientSettings, {"retry_backoff_ms": None}, "retry.backoff.ms None; say a whole", ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_a_bad_setting_is_refused_by_its_kafka_name(
+    kind: type[ClientSettings], setting: dict[str, Any], message: str, code: ErrorCode
+) -> None:
+    with pytest.raises(KafkaError) as refused:
+        kind(**({"bootstrap_servers": SERVERS} | setting))
+    assert refused.value.detail.startswith(message)
+    assert refused.value.code is code
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_settings_value_is_frozen_and_goes_to_other_processes(kind: type[ClientSettings]) -> None:
+    settings = kind(SERVERS, **KINDS[kind])
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    with pytest.raises(AttributeError):
+        settings.client_id = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_for_the_cluster_of_another_client_share_all_but_the_name(kind: type[ClientSettings]) -> None:
+    client = ClientSettings("a:1,b:2", client_id="job", request_timeout_ms=7, bootstrap_timeout_ms=8)
+    settings = kind.on(client, **KINDS[kind])
+    shared = {field.name for field in fields(ClientSettings)} - {"client_id"}
+    assert all(getattr(settings, name) == getattr(client, name) for name in shared)
+    assert settings.client_id == kind(SERVERS, **KINDS[kind]).client_id
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("module", [tailrace, aio])
+def test_a_client_takes_the_keywords_of_its_settings_and_no_others(module: Any, name: str) -> None:
+    client, kind = getattr(module, name), CLIENTS[name]
+    assert issubclass(client, Configured)
+    parameters = inspect.signature(client).parameters
+    assert list(parameters) == list(inspect.signature(kind).parameters)
+    assert parameters["client_id"].default == kind(SERVERS, **KINDS[kind]).client_id
+    with pytest.raises(TypeError, match=f"{client.__name__} has no setting fetch_minimum"):
+        client(SERVERS, **KINDS[kind], fetch_minimum=1)
+    client.of(kind(SERVERS, **KINDS[kind]))
+
+
+def test_the_assignment_strategies_are_those_that_members_know() -> None:
+    assert tuple(ASSIGNORS) == ASSIGNMENT_STRATEGIES
