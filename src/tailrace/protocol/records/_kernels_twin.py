@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from tailrace.model.content_hash import murmur64
 from tailrace.model.key_hash import murmur2
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records._checking_twin import check_records, renumber_records
@@ -304,6 +303,31 @@ def murmur2_column(column: BinaryBuffers, count: int) -> bytearray:
         content = _bytes_at(column, row)
         hashes.append(0 if content is None else murmur2(bytes(content)))
     return bytearray(hashes)
+
+
+_MULTIPLIER: Final = 0xC6A4A7935BD1E995
+_HASH_SEED: Final = 0x9E3779B97F4A7C15
+_HASH_MASK: Final = 0xFFFFFFFFFFFFFFFF
+_HASH_SHIFT: Final = 47
+
+
+def murmur64(content: bytes) -> int:
+    """A hash of 64 bits, unsigned, to compare contents: MurmurHash64A with a fixed seed.
+
+    Not for contents of an adversary: two with one hash can be made.
+    """
+    length = len(content)
+    h = _HASH_SEED ^ ((length * _MULTIPLIER) & _HASH_MASK)
+    body = length & ~7
+    for i in range(0, body, 8):
+        k = (int.from_bytes(content[i : i + 8], "little") * _MULTIPLIER) & _HASH_MASK
+        k ^= k >> _HASH_SHIFT
+        h = ((h ^ ((k * _MULTIPLIER) & _HASH_MASK)) * _MULTIPLIER) & _HASH_MASK
+    if body != length:
+        h = ((h ^ int.from_bytes(content[body:], "little")) * _MULTIPLIER) & _HASH_MASK
+    h ^= h >> _HASH_SHIFT
+    h = (h * _MULTIPLIER) & _HASH_MASK
+    return h ^ (h >> _HASH_SHIFT)
 
 
 def murmur64_column(column: BinaryBuffers, count: int) -> bytearray:
