@@ -15,9 +15,6 @@ from tailrace.metadata.broker_commands import (
 )
 from tailrace.metadata.commands import (
     AlterPartition,
-    AssignDirectories,
-    DirectoriesAssigned,
-    DirectoryAssignment,
     InSyncChange,
     InSyncOutcome,
     InSyncReplica,
@@ -32,7 +29,7 @@ from tailrace.metadata.image import EMPTY_IMAGE, Endpoint, SupportedFeature, Top
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
-from tailrace.protocol.messages import log_dirs, registrations, replicas
+from tailrace.protocol.messages import registrations, replicas
 from tailrace.protocol.messages.topics import CreatableTopicResult, CreateTopicsResponse
 from tailrace.protocol.schema import decode, encode_bytes, replace
 from tailrace.server.controller_link import controller_wire as wire
@@ -222,35 +219,6 @@ def test_a_partition_that_the_answer_leaves_out_or_that_is_gone_has_an_error() -
         assert read.outcomes[0].result.code is code
 
 
-assignments = st.lists(
-    st.builds(
-        DirectoryAssignment,
-        directory_id=st.sampled_from([b"first directory.", b"second directory"]),
-        topic_id=topic_ids,
-        partition=int32s,
-    ),
-    max_size=6,
-    unique_by=lambda one: (one.directory_id, one.topic_id, one.partition),
-).map(tuple)
-
-
-@quick
-@given(st.builds(AssignDirectories, broker_id=broker_ids, broker_epoch=epochs, assignments=assignments), st.data())
-def test_directories_of_replicas_and_what_becomes_of_each(command: AssignDirectories, data: st.DataObject) -> None:
-    request = over_the_wire(replicas_wire.directories_request(command), 0)
-    read = replicas_wire.directories_command(request)
-    assert set(read.assignments) == set(command.assignments)
-    errors = {one: data.draw(st.sampled_from([None, ErrorCode.UNKNOWN_TOPIC_ID])) for one in read.assignments}
-    answer = DirectoriesAssigned(
-        errors=tuple(None if (code := errors[one]) is None else KafkaError(code) for one in read.assignments)
-    )
-    response = over_the_wire(replicas_wire.directories_response(request, answer), 0)
-    told = replicas_wire.directories_assigned(command, response)
-    assert isinstance(told, DirectoriesAssigned)
-    codes = [None if error is None else error.code for error in told.errors]
-    assert codes == [errors[one] for one in command.assignments]
-
-
 @quick
 @given(
     st.lists(
@@ -319,11 +287,3 @@ def test_a_refusal_is_a_refusal_and_an_unknown_code_a_fault(read: Any, response:
 def test_a_registration_says_its_epoch() -> None:
     response = registrations.BrokerRegistrationResponse(broker_epoch=12)
     assert wire.registered(response) == BrokerRegistered(broker_epoch=12)
-
-
-def test_directories_that_the_answer_leaves_out_have_an_error() -> None:
-    one = DirectoryAssignment(directory_id=b"first directory.", topic_id=TopicId(bytes(16)), partition=0)
-    command = AssignDirectories(broker_id=BrokerId(1), broker_epoch=1, assignments=(one,))
-    told = replicas_wire.directories_assigned(command, log_dirs.AssignReplicasToDirsResponse(directories=()))
-    assert isinstance(told, DirectoriesAssigned)
-    assert told.errors[0] is not None

@@ -5,7 +5,7 @@ outcome of one that ends with REQUEST_TIMED_OUT is not known: it may still take 
 it is carried out twice:
 
 - RegisterBroker, RegisterController: the incarnation id tells that it is the same process, and the answer is the same.
-- BrokerHeartbeat, AssignDirectories: fenced by the broker epoch; they say how things are.
+- BrokerHeartbeat: fenced by the broker epoch; it says how things are.
 - AlterPartition: fenced by the broker, leader and partition epochs. One that took effect unnoticed is answered with
   INVALID_UPDATE_VERSION when it is sent again, and the leader has the new state from the image; likewise a
   replica that leaves. Another copy of one that was refused may take effect later: the leader reckons with that
@@ -34,7 +34,6 @@ from tailrace.metadata.broker_commands import (
 )
 from tailrace.metadata.commands import (
     AlterPartition,
-    AssignDirectories,
     ControllerCommand,
     ControllerResponse,
     CreateTopics,
@@ -162,10 +161,6 @@ _KINDS: Final[dict[type[Any], _Kind]] = {
         replicas_wire.partitions_altered,
         end_offset=lambda response: response.metadata_end_offset,
         oldest_version=_WITH_EPOCHS,
-    ),
-    AssignDirectories: _Kind(
-        lambda command, _: replicas_wire.directories_request(command),
-        lambda command, response, _: replicas_wire.directories_assigned(command, response),
     ),
 }
 

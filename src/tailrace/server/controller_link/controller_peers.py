@@ -6,13 +6,14 @@ directory fails stops. AlterPartition (56): v2 topic ids, v3 broker epochs. Allo
 ControllerRegistration (70), AssignReplicasToDirs (73): one version. For the controllers' listener alone.
 """
 
+from functools import partial
 from typing import Final
 
 from tailrace.metadata.broker_commands import BrokerRegistered, ProducerIdBlock
-from tailrace.metadata.commands import DirectoriesAssigned, PartitionsAltered
+from tailrace.metadata.commands import AssignDirectories, DirectoriesAssigned, DirectoryAssignment, PartitionsAltered
 from tailrace.metadata.senders import is_of_registered
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId
+from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.messages import log_dirs, registrations, replicas, transactions
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link import controller_wire as wire
@@ -152,7 +153,51 @@ class AssignReplicasToDirsHandler:
         self._controller = controller
 
     def handle(self, request: log_dirs.AssignReplicasToDirsRequest, context: RequestContext) -> None:
-        def response(answer: DirectoriesAssigned) -> log_dirs.AssignReplicasToDirsResponse:
-            return replicas_wire.directories_response(request, answer)
+        answer = context.answering(request, partial(_assigned, request))
+        self._controller.submit(_assignments(request), answer)
 
-        self._controller.submit(replicas_wire.directories_command(request), context.answering(request, response))
+
+def _assignments(request: log_dirs.AssignReplicasToDirsRequest) -> AssignDirectories:
+    return AssignDirectories(
+        broker_id=BrokerId(request.broker_id),
+        broker_epoch=request.broker_epoch,
+        secret=request.secret,
+        assignments=tuple(
+            DirectoryAssignment(
+                directory_id=directory.id, topic_id=TopicId(topic.topic_id), partition=named.partition_index
+            )
+            for directory in request.directories
+            for topic in directory.topics
+            for named in topic.partitions
+        ),
+    )
+
+
+def _assigned(
+    request: log_dirs.AssignReplicasToDirsRequest, answer: DirectoriesAssigned
+) -> log_dirs.AssignReplicasToDirsResponse:
+    """The errors in the shape and the order of the request."""
+    errors = iter(answer.errors)
+
+    def code() -> int:
+        error = next(errors)
+        return ErrorCode.NONE if error is None else error.code
+
+    return log_dirs.AssignReplicasToDirsResponse(
+        directories=tuple(
+            log_dirs.AssignedDirectoryResult(
+                id=directory.id,
+                topics=tuple(
+                    log_dirs.AssignedTopicResult(
+                        topic_id=topic.topic_id,
+                        partitions=tuple(
+                            log_dirs.AssignedPartitionResult(partition_index=named.partition_index, error_code=code())
+                            for named in topic.partitions
+                        ),
+                    )
+                    for topic in directory.topics
+                ),
+            )
+            for directory in request.directories
+        )
+    )

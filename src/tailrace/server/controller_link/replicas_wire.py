@@ -1,15 +1,9 @@
-"""Changes of replicas that brokers request, as Kafka's messages: to the wire and back.
-
-As `controller_wire`.
-"""
+"""Changes of in-sync replicas that leaders request, as Kafka's messages: to the wire and back. As `controller_wire`."""
 
 from dataclasses import replace
 
 from tailrace.metadata.commands import (
     AlterPartition,
-    AssignDirectories,
-    DirectoriesAssigned,
-    DirectoryAssignment,
     InSyncChange,
     InSyncOutcome,
     InSyncReplica,
@@ -20,14 +14,12 @@ from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState
-from tailrace.protocol.messages import log_dirs, replicas
+from tailrace.protocol.messages import replicas
 from tailrace.server.controller_link.controller_wire import refusal
 
 _FIRST_WITH_BROKER_EPOCHS = 3
 _RECOVERED, _RECOVERING = 0, 1
 _STAYS = 0
-
-# In-sync replicas
 
 
 def alter_partition_request(command: AlterPartition) -> replicas.AlterPartitionRequest:
@@ -171,100 +163,4 @@ def _result(
         in_sync_replicas=tuple(BrokerId(broker_id) for broker_id in answered.isr),
         is_recovering=answered.leader_recovery_state == _RECOVERING,
         partition_epoch=answered.partition_epoch,
-    )
-
-
-# Directories
-
-
-def directories_request(command: AssignDirectories) -> log_dirs.AssignReplicasToDirsRequest:
-    by_directory: dict[bytes, dict[TopicId, list[int]]] = {}
-    for one in command.assignments:
-        by_directory.setdefault(one.directory_id, {}).setdefault(one.topic_id, []).append(one.partition)
-    return log_dirs.AssignReplicasToDirsRequest(
-        broker_id=command.broker_id,
-        broker_epoch=command.broker_epoch,
-        secret=command.secret,
-        directories=tuple(
-            log_dirs.AssignedDirectory(
-                id=directory_id,
-                topics=tuple(
-                    log_dirs.AssignedTopic(
-                        topic_id=topic_id,
-                        partitions=tuple(log_dirs.AssignedPartition(partition_index=index) for index in indexes),
-                    )
-                    for topic_id, indexes in topics.items()
-                ),
-            )
-            for directory_id, topics in by_directory.items()
-        ),
-    )
-
-
-def directories_command(request: log_dirs.AssignReplicasToDirsRequest) -> AssignDirectories:
-    return AssignDirectories(
-        broker_id=BrokerId(request.broker_id),
-        broker_epoch=request.broker_epoch,
-        secret=request.secret,
-        assignments=tuple(
-            DirectoryAssignment(
-                directory_id=directory.id, topic_id=TopicId(topic.topic_id), partition=one.partition_index
-            )
-            for directory in request.directories
-            for topic in directory.topics
-            for one in topic.partitions
-        ),
-    )
-
-
-def directories_response(
-    request: log_dirs.AssignReplicasToDirsRequest, answer: DirectoriesAssigned
-) -> log_dirs.AssignReplicasToDirsResponse:
-    """In the shape and the order of the request."""
-    errors = iter(answer.errors)
-
-    def code() -> int:
-        error = next(errors)
-        return ErrorCode.NONE if error is None else error.code
-
-    return log_dirs.AssignReplicasToDirsResponse(
-        directories=tuple(
-            log_dirs.AssignedDirectoryResult(
-                id=directory.id,
-                topics=tuple(
-                    log_dirs.AssignedTopicResult(
-                        topic_id=topic.topic_id,
-                        partitions=tuple(
-                            log_dirs.AssignedPartitionResult(partition_index=one.partition_index, error_code=code())
-                            for one in topic.partitions
-                        ),
-                    )
-                    for topic in directory.topics
-                ),
-            )
-            for directory in request.directories
-        )
-    )
-
-
-def directories_assigned(
-    command: AssignDirectories, response: log_dirs.AssignReplicasToDirsResponse
-) -> DirectoriesAssigned | KafkaError:
-    error = refusal(response.error_code, "the directories")
-    if error is not None:
-        return error
-    answered = {
-        (directory.id, topic.topic_id, one.partition_index): one.error_code
-        for directory in response.directories
-        for topic in directory.topics
-        for one in topic.partitions
-    }
-    return DirectoriesAssigned(
-        errors=tuple(
-            refusal(
-                answered.get((one.directory_id, one.topic_id, one.partition), ErrorCode.UNKNOWN_SERVER_ERROR),
-                f"partition {one.partition} of {format_topic_id(one.topic_id)}",
-            )
-            for one in command.assignments
-        )
     )

@@ -21,11 +21,8 @@ from tailrace.metadata.broker_commands import (
 )
 from tailrace.metadata.commands import (
     AlterPartition,
-    AssignDirectories,
     ControllerCommand,
     ControllerResponse,
-    DirectoriesAssigned,
-    DirectoryAssignment,
     InSyncChange,
     InSyncReplica,
     PartitionsAltered,
@@ -215,13 +212,6 @@ def test_of_the_controllers_own_brokers_requests_only_topics_wait_for_its_direct
     for callback in waiting:
         callback()
     assert isinstance(created[0], TopicsCreated)
-
-
-def test_replicas_are_where_their_broker_says(nodes: ChannelBench) -> None:
-    topic_id = nodes.create("orders").topic_id
-    one = DirectoryAssignment(directory_id=b"another director", topic_id=topic_id, partition=0)
-    command = AssignDirectories(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch, assignments=(one,))
-    assert nodes.answer(command) == DirectoriesAssigned(errors=(None,))
 
 
 def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: ChannelBench) -> None:
