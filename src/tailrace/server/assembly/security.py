@@ -7,10 +7,14 @@ from tailrace.protocol.messages import (
     security,
 )
 from tailrace.protocol.registry import Listeners
-from tailrace.server.admin.acls import NoAclsHandler
-from tailrace.server.admin.delegation_tokens import CreateDelegationTokenHandler, NoDelegationTokensHandler
 from tailrace.server.admin.quotas import AlterClientQuotasHandler, DescribeClientQuotasHandler
-from tailrace.server.admin.scram_users import AlterUserScramCredentialsHandler, DescribeUserScramCredentialsHandler
+from tailrace.server.admin.security import (
+    AlterUserScramCredentialsHandler,
+    CreateDelegationTokenHandler,
+    DescribeUserScramCredentialsHandler,
+    NoAclsHandler,
+    NoDelegationTokensHandler,
+)
 from tailrace.server.dispatch import HandlerTable, by_api
 
 _NO_ACLS: Final = NoAclsHandler()

@@ -1,25 +1,82 @@
-"""DescribeUserScramCredentials (50) and AlterUserScramCredentials (51): a node has no users with passwords (KIP-554).
+"""The answers of a node without security to administrators of security: it has no rights, tokens and passwords.
 
-All users are none, and a user that is named is not found. A credential that would have no effect is refused with
-UNSUPPORTED_VERSION, user by user, as a cluster does whose metadata have no place for credentials; the deletion of a
-credential finds none, as in Kafka.
+1. DescribeAcls (29), CreateAcls (30), DeleteAcls (31): SECURITY_DISABLED, as Kafka without an authorizer, at the top of
+   DescribeAcls, and of each binding or filter of the others. Tools that look for access control lists where there may
+   be none, as MirrorMaker 2 and kminion do, expect that code.
+2. Delegation tokens (38 to 41) are refused, as by Kafka on a listener without authentication. The APIs are announced
+   because tools tell by them which release they speak to: without them kcl and kminion take a node for Kafka 1.0.
+3. DescribeUserScramCredentials (50) and AlterUserScramCredentials (51) (KIP-554): a user that is named is not found. A
+   credential that would have no effect is refused with UNSUPPORTED_VERSION, user by user, as by a cluster whose
+   metadata have no place for credentials; the deletion of a credential finds none, as in Kafka.
 """
 
 from collections import Counter
-from typing import Final
+from typing import Final, NoReturn
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.security import (
     AlteredScramUser,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeDelegationTokenRequest,
     DescribedScramUser,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 from tailrace.server.context import RequestContext
+
+
+class NoAclsHandler:
+    """Refuses the requests of access control lists."""
+
+    def handle(
+        self, request: DescribeAclsRequest | CreateAclsRequest | DeleteAclsRequest, context: RequestContext
+    ) -> NoReturn:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+
+
+_TOKENS_REFUSED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+_USER, _ANONYMOUS = "User", "ANONYMOUS"
+"""The requester, on a listener without authentication."""
+
+
+class CreateDelegationTokenHandler:
+    """Makes no token."""
+
+    def handle(self, request: CreateDelegationTokenRequest, context: RequestContext) -> CreateDelegationTokenResponse:
+        owner_type, owner_name = _USER, _ANONYMOUS
+        if request.owner_principal_type is not None and request.owner_principal_name:
+            owner_type, owner_name = request.owner_principal_type, request.owner_principal_name
+        return CreateDelegationTokenResponse(
+            error_code=_TOKENS_REFUSED,
+            principal_type=owner_type,
+            principal_name=owner_name,
+            token_requester_principal_type=_USER,
+            token_requester_principal_name=_ANONYMOUS,
+            token_id="",
+            hmac=b"",
+        )
+
+
+class NoDelegationTokensHandler:
+    """Finds no token."""
+
+    def handle(
+        self,
+        request: RenewDelegationTokenRequest | ExpireDelegationTokenRequest | DescribeDelegationTokenRequest,
+        context: RequestContext,
+    ) -> NoReturn:
+        raise KafkaError(_TOKENS_REFUSED)
+
 
 _MECHANISMS: Final = frozenset((1, 2))
 """SCRAM-SHA-256, SCRAM-SHA-512."""
