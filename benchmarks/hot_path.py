@@ -262,7 +262,7 @@ def product_loop(frames: Sequence[bytes], directory: Path, requests: int) -> tup
     node = DataPath(str(directory), files=OsFiles(), settings={"log.durability": "page-cache"})
     node.create("orders", topic_id=TopicId(bytes(15) + b"\x01"))
     received = bytearray(frames[0])
-    on_frame, on_turn_end = node.dispatcher.on_frame, node.dispatcher.on_turn_end
+    on_frame, on_turn_end = node.dispatcher.on_frame, node.table.write_staged
     connection = Sink()
     start = time.process_time()
     for frame in islice(cycle(frames), requests):

@@ -132,14 +132,13 @@ class DataPath:
         self.dispatcher = self.broker.dispatcher
         if own_handlers is not None:
             self.serve({**self.broker.handlers, **own_handlers(self.broker)})
-        self.clock.on_turn_end = self.broker.dispatcher.on_turn_end  # whatever the dispatcher is, this is its table
+        self.clock.on_turn_end = self.table.write_staged
         self.connection = RecordingConnection()
 
     def serve(self, handlers: HandlerTable) -> None:
         """Serve these instead of the broker's."""
         self.dispatcher = Dispatcher(
             handlers,
-            write_staged=self.table.write_staged,
             on_broken_invariant=raise_broken_invariant,
             finalized=self.broker.finalized_features,
         )
@@ -224,7 +223,7 @@ class DataPath:
 
     def end_turn(self) -> None:
         """End the turn, and do what has become due."""
-        self.dispatcher.on_turn_end()
+        self.table.write_staged()
         self.clock.advance(0)
 
     def produce(

@@ -68,7 +68,7 @@ def test_a_behaviour_is_where_its_row_says(behaviour: Behaviour) -> None:
         {"room": "server"},
         {"room": "replication"},
         {"function": "server.waiters.LongPolls.expired"},
-        {"function": "server.dispatch.Dispatcher.on_turn_end"},
+        {"function": "server.dispatch.Dispatcher.on_frame"},
         {"mark": "_plan"},
         {"mark": "turn"},
     ],

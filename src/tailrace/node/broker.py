@@ -245,7 +245,6 @@ class RunningBroker:
         log_overruled_settings(self._config, self._metadata.image)
         broker.start()
         self._hang_watch.start()
-        self._turns.on_turn_end = broker.dispatcher.on_turn_end
 
     def _registration(self, advertised: Sequence[ListenerAddress]) -> RegisterBroker:
         before = self._metadata.image.brokers.get(self._id)

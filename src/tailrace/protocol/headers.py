@@ -91,15 +91,23 @@ def encode_request(request: Any, version: int, correlation_id: int, client_id: s
     parts: list[Buffer] = [_FIXED.pack(schema.api_key, version, correlation_id, length), client]
     if schema.flexible.has(version):
         parts.append(b"\0")
-    return _with_body(request, version, parts)
+    chunks: list[Buffer] = []
+    encode_into(request, version, parts, chunks)
+    if parts:
+        chunks.append(b"".join(parts))
+    return chunks
 
 
 def encode_response(response: Any, version: int, correlation_id: int) -> list[Buffer]:
     """A whole response without its frame length."""
     schema = response.__schema__
-    if version >= schema.flexible.first and schema.api_key != API_VERSIONS:
-        return _with_body(response, version, [_CORRELATION_AND_NO_TAGS.pack(correlation_id)])
-    return _with_body(response, version, [_CORRELATION.pack(correlation_id)])
+    is_flexible = version >= schema.flexible.first and schema.api_key != API_VERSIONS
+    parts: list[Buffer] = [(_CORRELATION_AND_NO_TAGS if is_flexible else _CORRELATION).pack(correlation_id)]
+    chunks: list[Buffer] = []
+    encode_into(response, version, parts, chunks)
+    if parts:
+        chunks.append(b"".join(parts))
+    return chunks
 
 
 def encode_response_in_steps(response: Any, version: int, correlation_id: int) -> Generator[None, None, list[Buffer]]:
@@ -110,14 +118,6 @@ def encode_response_in_steps(response: Any, version: int, correlation_id: int) -
     chunks: list[Buffer] = []
     yield from encode_in_steps(response, version, parts, chunks)
     chunks.append(b"".join(parts))
-    return chunks
-
-
-def _with_body(message: Any, version: int, parts: list[Buffer]) -> list[Buffer]:
-    chunks: list[Buffer] = []
-    encode_into(message, version, parts, chunks)
-    if parts:
-        chunks.append(b"".join(parts))
     return chunks
 
 

@@ -202,14 +202,6 @@ class RequestContext:
             for _ in steps:
                 pass
 
-    def respond_encoded(self, answer: bytes) -> None:
-        """Send an encoded response, header included: for the hot lane."""
-        self.connection.answer(self.slot, (answer,))
-
-    def respond_in_chunks(self, chunks: Sequence[Buffer]) -> None:
-        """Send an encoded response, header included."""
-        self.connection.answer(self.slot, chunks)
-
     def respond_nothing(self) -> None:
         """End the request without an answer (Produce with acks=0): later answers must not wait for one."""
         self.connection.answer(self.slot, None)

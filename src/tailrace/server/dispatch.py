@@ -116,13 +116,12 @@ class _Route:
 
 
 class Dispatcher:
-    """Answers frames. `write_staged` is called once at the end of each turn."""
+    """Answers frames."""
 
     def __init__(
         self,
         handlers: HandlerTable,
         *,
-        write_staged: Callable[[], None],
         on_broken_invariant: Callable[[BaseException], None],
         finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED,
         long: LongRequests | None = None,
@@ -135,7 +134,6 @@ class Dispatcher:
         everything: HandlerTable = {**handlers, own: self._api_versions}
         by_key = sorted(everything.items(), key=lambda row: row[0].key)
         self._routes = {api.key: _Route(api, handler) for api, handler in by_key}
-        self._write_staged = write_staged
         self._on_broken_invariant = on_broken_invariant
         self._known_faults: set[tuple[str, str, int]] = set()
         self.errors = ResponseErrors()
@@ -242,10 +240,6 @@ class Dispatcher:
             self._on_broken_invariant(broken)
         except Exception as fault:  # noqa: BLE001 - a fault of one handler costs one request, not the node
             self._answer_fault(api, request, context, fault)
-
-    def on_turn_end(self) -> None:
-        """Write what the requests of this turn have staged."""
-        self._write_staged()
 
     def _refuse(
         self, connection: ServerConnection, slot: int, api_key: int, api_version: int, correlation_id: int

@@ -79,9 +79,7 @@ class Played:
         self.asked: list[type] = []
         self._answers = answers
         handled = (quorum.VoteRequest, fetch.FetchRequest, BrokerHeartbeatRequest)
-        dispatcher = Dispatcher(
-            {api_of(request): self for request in handled}, write_staged=lambda: None, on_broken_invariant=fail
-        )
+        dispatcher = Dispatcher({api_of(request): self for request in handled}, on_broken_invariant=fail)
         self.listener = default_listener("CONTROLLER", turns=turns, on_frame=dispatcher.on_frame)
         self.listener.bind(["127.0.0.1"], 0)
 

@@ -71,7 +71,7 @@ class PeersBench:
 
     async def listen(self, handlers: HandlerTable | None = None) -> None:
         mine = by_api({VoteRequest: self.voter, FetchRequest: self.voter})
-        dispatcher = Dispatcher(handlers or mine, write_staged=lambda: None, on_broken_invariant=fail)
+        dispatcher = Dispatcher(handlers or mine, on_broken_invariant=fail)
         self.listener = default_listener("CONTROLLER", turns=self.turns, on_frame=dispatcher.on_frame)
         self.listener.bind(["127.0.0.1"], 0)
         await self.listener.start()

@@ -48,14 +48,8 @@ class DispatchBench:
 
     def __init__(self, handle: Handle = lambda request, context: HeartbeatResponse()) -> None:
         self.broken: list[BaseException] = []
-        self.writes = 0
         self.connection = RecordingConnection()
-        self.dispatcher = Dispatcher(
-            {APIS[HEARTBEAT]: ScriptedHandler(handle)}, write_staged=self._write, on_broken_invariant=self.broken.append
-        )
-
-    def _write(self) -> None:
-        self.writes += 1
+        self.dispatcher = Dispatcher({APIS[HEARTBEAT]: ScriptedHandler(handle)}, on_broken_invariant=self.broken.append)
 
     def send(self, frame: bytes) -> bytes | None:
         """The answer to a frame in slot 0, or None if there is none yet."""
@@ -67,9 +61,7 @@ class DispatchBench:
 def test_a_fetch_may_have_200_000_partitions_and_their_topics_beside(topics: int) -> None:
     connection = RecordingConnection()
     handler = ScriptedHandler(lambda request, context: FetchResponse(responses=()))
-    dispatcher = Dispatcher(
-        by_api({FetchRequest: handler}), write_staged=lambda: None, on_broken_invariant=lambda fault: None
-    )
+    dispatcher = Dispatcher(by_api({FetchRequest: handler}), on_broken_invariant=lambda fault: None)
     partitions = tuple(
         FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1) for index in range(200_000 // topics)
     )
@@ -117,7 +109,7 @@ def test_a_request_of_costly_elements_has_fewer_of_them(
     handler, connection = ScriptedHandler(), RecordingConnection()
     request = request_of(elements)
     handlers = by_api({type(request): handler})
-    dispatcher = Dispatcher(handlers, write_staged=lambda: None, on_broken_invariant=lambda fault: None)
+    dispatcher = Dispatcher(handlers, on_broken_invariant=lambda fault: None)
     frame = b"".join(encode_request(request, version, 1, None))
     dispatcher.on_frame(connection, 0, memoryview(frame))
     assert (len(handler.requests), connection.is_open) == (is_served, is_served)
@@ -340,7 +332,6 @@ def test_produce_is_announced_from_version_0_and_refused_below_3() -> None:
     connection = RecordingConnection()
     dispatcher = Dispatcher(
         {APIS[0]: ScriptedHandler(lambda request, context: None)},
-        write_staged=lambda: None,
         on_broken_invariant=lambda error: pytest.fail(str(error)),
     )
     dispatcher.on_frame(connection, 0, memoryview(struct.pack(">hhih", 0, 2, 9, -1)))

@@ -49,7 +49,6 @@ class LongBench:
         self.refusal = refusal
         self.dispatcher = Dispatcher(
             by_api({ListOffsetsRequest: self}),
-            write_staged=lambda: None,
             on_broken_invariant=self.broken.append,
             long=self.long,
         )
@@ -202,7 +201,6 @@ def test_a_late_response_is_made_in_slices_too() -> None:
     kept: list[Any] = []
     dispatcher = Dispatcher(
         by_api({ListOffsetsRequest: Keeping(kept)}),
-        write_staged=lambda: None,
         on_broken_invariant=bench.broken.append,
         long=bench.long,
     )
@@ -271,7 +269,6 @@ def test_the_memory_of_an_answer_is_freed_in_steps(partitions: int) -> None:
     kept, connection, broken = StepsKept(), RecordingConnection(), list[BaseException]()
     dispatcher = Dispatcher(
         by_api({ListOffsetsRequest: NamesHandler()}),
-        write_staged=lambda: None,
         on_broken_invariant=broken.append,
         long=kept,
     )

@@ -130,7 +130,6 @@ class Broker:
         """The handlers of all APIs for clients but ApiVersions, which the dispatcher answers."""
         self.dispatcher: Final = Dispatcher(
             self.handlers,
-            write_staged=self.partitions.write_staged,
             on_broken_invariant=on_broken_invariant,
             finalized=self.finalized_features,
             long=self.long,

@@ -91,9 +91,7 @@ class ControllerApis:
             **by_api({envelope.EnvelopeRequest: opened}),
         }
         """Everything that a listener of controllers serves, but for ApiVersions."""
-        self.dispatcher: Final = Dispatcher(
-            self.handlers, write_staged=lambda: None, on_broken_invariant=on_broken_invariant, long=long
-        )
+        self.dispatcher: Final = Dispatcher(self.handlers, on_broken_invariant=on_broken_invariant, long=long)
 
     def _of_administrators(self, creating: Controller, clock: Clock, *, deletion_enabled: bool) -> HandlerTable:
         controller, host = self.controller, self.host
@@ -158,4 +156,4 @@ def founder_dispatcher(key: ReplicaKey, *, on_broken_invariant: Callable[[BaseEx
     """The dispatcher of the same listener before the quorum is founded: a description of this replica, and refusals."""
     handlers: dict[Api, Handler] = dict.fromkeys(CONTROLLER_APIS.values(), NotFoundedHandler())
     handlers[api_of(quorum.DescribeQuorumRequest)] = FounderHandler(key)
-    return Dispatcher(handlers, write_staged=lambda: None, on_broken_invariant=on_broken_invariant)
+    return Dispatcher(handlers, on_broken_invariant=on_broken_invariant)

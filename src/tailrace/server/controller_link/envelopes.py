@@ -254,7 +254,6 @@ class EnvelopeHandler:
         self._quorum = quorum
         self._dispatcher = Dispatcher(
             {api: handler for api, handler in handlers.items() if api.key in FORWARDED_APIS},
-            write_staged=lambda: None,
             on_broken_invariant=on_broken_invariant,
             long=long,
         )

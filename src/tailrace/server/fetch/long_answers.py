@@ -44,7 +44,7 @@ def respond_in_steps(context: RequestContext, response: FetchResponse) -> Iterat
     parts.append(whole[at + (1 if flexible else 4) :])
     chunks.append(b"".join(parts))
     if context.connection.is_open:
-        context.respond_in_chunks(chunks)
+        context.connection.answer(context.slot, chunks)
 
 
 def _encoded(context: RequestContext, response: FetchResponse) -> list[Buffer]:

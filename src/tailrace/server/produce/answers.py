@@ -248,17 +248,16 @@ class SoleAnswer(PartitionAnswer):
         context, appended = self.context, self.appended
         if self.refusal is None and self.acks and appended is not None:
             version = context.api_version
-            context.respond_encoded(
-                encode_produced(
-                    version,
-                    context.correlation_id,
-                    self.topic_name if version < FIRST_WITH_TOPIC_IDS else self.topic_id,
-                    self.index,
-                    appended.base_offset,
-                    appended.log_append_time_ms,
-                    appended.log_start_offset,
-                )
+            encoded = encode_produced(
+                version,
+                context.correlation_id,
+                self.topic_name if version < FIRST_WITH_TOPIC_IDS else self.topic_id,
+                self.index,
+                appended.base_offset,
+                appended.log_append_time_ms,
+                appended.log_start_offset,
             )
+            context.connection.answer(context.slot, (encoded,))
         else:
             _finish(context, self.acks, (self,), self._endpoints)
 
