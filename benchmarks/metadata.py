@@ -13,13 +13,10 @@ from typing import Self
 from tailrace.metadata.commands import ControllerCommand
 from tailrace.metadata.feature_levels import METADATA_VERSION, METADATA_VERSION_FEATURE
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
-from tailrace.metadata.records import (
-    FeatureLevelRecord,
-    MetadataRecord,
-    PartitionRecord,
-    RegisterBrokerRecord,
-    TopicRecord,
-)
+from tailrace.metadata.records.brokers import RegisterBrokerRecord
+from tailrace.metadata.records.cluster import FeatureLevelRecord
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import PartitionRecord, TopicRecord
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import snapshot_values
 from tailrace.model.errors import KafkaError

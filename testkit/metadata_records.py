@@ -2,7 +2,8 @@
 
 from tailrace.metadata.derive import PartitionChange
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import FRAME_VERSION, KINDS, BrokerEvent, MetadataRecord
+from tailrace.metadata.records.brokers import BrokerEvent
+from tailrace.metadata.records.kinds import FRAME_VERSION, KINDS, MetadataRecord
 from tailrace.metadata.replay import derivation
 from tailrace.model.steps import result_of
 from tailrace.protocol.primitives import uvarint

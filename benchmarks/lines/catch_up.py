@@ -12,7 +12,8 @@ from benchmarks.metadata import Replica
 from benchmarks.peers import directory
 from benchmarks.rounds import Rounds
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import PartitionChangeRecord, encode_record
+from tailrace.metadata.records.kinds import encode_record
+from tailrace.metadata.records.topics import PartitionChangeRecord
 from tailrace.metadata.snapshot_image import snapshot_values
 from tailrace.model.ids import TopicId
 from tailrace.raft.effects import AppendAsLeader

@@ -12,7 +12,8 @@ from benchmarks.lines.snapshots import BROKERS, PER_TOPIC, RECORD_BYTES
 from benchmarks.peers import directory
 from benchmarks.rounds import Rounds
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import PartitionChangeRecord, encode_record, partition_record
+from tailrace.metadata.records.kinds import encode_record
+from tailrace.metadata.records.topics import PartitionChangeRecord, partition_record
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import PartitionState
 from tailrace.model.topic_config import TopicConfig

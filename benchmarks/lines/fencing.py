@@ -9,13 +9,9 @@ from benchmarks.rounds import Rounds
 from tailrace.metadata.deciding.state_changes import change_record
 from tailrace.metadata.derive import PartitionChange
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import (
-    BrokerRegistrationChangeRecord,
-    FenceBrokerRecord,
-    MetadataRecord,
-    encode_record,
-    partition_record,
-)
+from tailrace.metadata.records.brokers import BrokerRegistrationChangeRecord, FenceBrokerRecord
+from tailrace.metadata.records.kinds import MetadataRecord, encode_record
+from tailrace.metadata.records.topics import partition_record
 from tailrace.metadata.replay import derivation
 from tailrace.model.steps import result_of
 from tailrace.protocol.records.record import BatchBuilder

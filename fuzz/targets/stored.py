@@ -9,7 +9,7 @@ from fuzz.finding import found
 from fuzz.targets.target import Target
 from tailrace.coordinators.groups import records as group_records
 from tailrace.coordinators.groups.consumer_records import VALUE_OF
-from tailrace.metadata import records as metadata_records
+from tailrace.metadata.records.kinds import decode_record
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.messages.consumer_protocol import (
@@ -26,7 +26,7 @@ from testkit.metadata_records import encode_record_in
 def check_metadata_record(data: bytes) -> None:
     """The value of a record of the metadata log."""
     try:
-        record = metadata_records.decode_record(data)
+        record = decode_record(data)
     except MalformedMessage:
         return
     except KafkaError as refused:
@@ -34,7 +34,7 @@ def check_metadata_record(data: bytes) -> None:
             found(f"what is not known is refused as such, not as {refused.code.name}")
         return
     encoded = encode_record_in(record, _version_of(data))
-    if metadata_records.decode_record(encoded) != record:
+    if decode_record(encoded) != record:
         found("decode(encode(record)) == record")
 
 

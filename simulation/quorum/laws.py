@@ -11,7 +11,7 @@ from simulation.harness.breach import Breach
 from simulation.harness.world import Life
 from simulation.quorum.node import QuorumNode
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
-from tailrace.metadata.records import decode_record
+from tailrace.metadata.records.kinds import decode_record
 from tailrace.metadata.replay import apply_all
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import LeaderEpoch

@@ -14,7 +14,8 @@ from tailrace.metadata import broker_commands as brokers
 from tailrace.metadata import commands
 from tailrace.metadata.commands import AlterPartition, InSyncChange, InSyncReplica
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ClusterImage
-from tailrace.metadata.records import BrokerEvent, MetadataRecord, decode_record, encode_record
+from tailrace.metadata.records.brokers import BrokerEvent
+from tailrace.metadata.records.kinds import MetadataRecord, decode_record, encode_record
 from tailrace.metadata.replay import apply, apply_all
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tailrace.coordinators.transactions.records import CoordinatorRecord
     from tailrace.metadata.commands import ControllerCommand, ControllerResponse
     from tailrace.metadata.image import ClusterImage, ImageDelta
-    from tailrace.metadata.records import MetadataRecord
+    from tailrace.metadata.records.kinds import MetadataRecord
     from tailrace.model.errors import ErrorCode
     from tailrace.raft.effects import Effect as RaftEffect
     from tailrace.raft.events import Event as RaftEvent

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.metadata.image import EMPTY_IMAGE
-from tailrace.metadata.records import decode_record
+from tailrace.metadata.records.kinds import decode_record
 from tailrace.metadata.replay import apply_all
 from tailrace.model.partitions import PartitionState
 from tailrace.protocol.records.batch import iter_batches

@@ -13,19 +13,15 @@ from interop.kafka_tools import JARS, absent, dump_log_segments, run
 from interop.librdkafka import wait_until
 from tailrace.cli.main import main
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
-from tailrace.metadata.records import (
-    BrokerEndpoint,
-    BrokerFeature,
-    ConfigRecord,
-    ControllerEndpoint,
-    FeatureLevelRecord,
-    MetadataRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
+from tailrace.metadata.records.brokers import (
+    RecordedEndpoint,
+    RecordedFeature,
     RegisterBrokerRecord,
     RegisterControllerRecord,
-    TopicRecord,
 )
+from tailrace.metadata.records.cluster import FeatureLevelRecord, ProducerIdsRecord
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import ConfigRecord, PartitionRecord, TopicRecord
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import SnapshotLoader, snapshot_values
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
@@ -59,7 +55,7 @@ def _kafka() -> None:
 
 def image() -> ClusterImage:
     """Something of every kind that an image holds, and enough of it for several batches."""
-    endpoint = BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0)
+    endpoint = RecordedEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0)
     records: list[MetadataRecord] = [FeatureLevelRecord(name="metadata.version", feature_level=26)]
     records += [
         RegisterBrokerRecord(
@@ -67,7 +63,7 @@ def image() -> ClusterImage:
             incarnation_id=bytes([number]) * 16,
             broker_epoch=number,
             end_points=(endpoint,),
-            features=(BrokerFeature(name="metadata.version", min_supported_version=25, max_supported_version=26),),
+            features=(RecordedFeature(name="metadata.version", min_supported_version=25, max_supported_version=26),),
             rack="a" if number % 2 else None,
             fenced=number == 3,
             log_dirs=(bytes([9, number]) * 8,),
@@ -79,7 +75,7 @@ def image() -> ClusterImage:
             controller_id=1,
             incarnation_id=bytes(range(16)),
             zk_migration_ready=False,
-            end_points=(ControllerEndpoint(name="CONTROLLER", host="127.0.0.1", port=9093, security_protocol=0),),
+            end_points=(RecordedEndpoint(name="CONTROLLER", host="127.0.0.1", port=9093, security_protocol=0),),
             features=(),
         )
     )

@@ -49,7 +49,7 @@ from tailrace.metadata.image import (
     ResourceType,
     confusable_form,
 )
-from tailrace.metadata.records import MetadataRecord, decode_record, encode_record, key_of
+from tailrace.metadata.records.kinds import MetadataRecord, decode_record, encode_record, key_of
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError

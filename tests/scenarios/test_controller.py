@@ -40,22 +40,26 @@ from tailrace.metadata.commands import (
 )
 from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import ConfigResource, Endpoint, ResourceType
-from tailrace.metadata.records import (
-    UNASSIGNED_DIRECTORY,
+from tailrace.metadata.records.brokers import (
+    FenceBrokerRecord,
+    RecordedEndpoint,
+    RecordedFeature,
+    RegisterBrokerRecord,
+    UnfenceBrokerRecord,
+)
+from tailrace.metadata.records.cluster import (
     AbortTransactionRecord,
     BeginTransactionRecord,
-    BrokerEndpoint,
-    BrokerFeature,
-    ConfigRecord,
     FeatureLevelRecord,
-    FenceBrokerRecord,
-    MetadataRecord,
-    PartitionRecord,
     ProducerIdsRecord,
-    RegisterBrokerRecord,
+)
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import (
+    UNASSIGNED_DIRECTORY,
+    ConfigRecord,
+    PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
-    UnfenceBrokerRecord,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId, TopicId
@@ -427,11 +431,11 @@ SCENARIOS = [
                 broker_id=1,
                 incarnation_id=b"i" * 16,
                 broker_epoch=NEXT_OFFSET,
-                end_points=(BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0),),
+                end_points=(RecordedEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0),),
                 features=(
-                    BrokerFeature(name="metadata.version", min_supported_version=26, max_supported_version=27),
-                    BrokerFeature(name="transaction.version", min_supported_version=0, max_supported_version=2),
-                    BrokerFeature(name="tailrace.sinks", min_supported_version=1, max_supported_version=1),
+                    RecordedFeature(name="metadata.version", min_supported_version=26, max_supported_version=27),
+                    RecordedFeature(name="transaction.version", min_supported_version=0, max_supported_version=2),
+                    RecordedFeature(name="tailrace.sinks", min_supported_version=1, max_supported_version=1),
                 ),
                 rack="a",
                 fenced=True,

@@ -12,7 +12,7 @@ from tailrace.metadata.commands import (
     LeaveReason,
     PartitionsAltered,
 )
-from tailrace.metadata.records import created_partition, partition_record
+from tailrace.metadata.records.topics import created_partition, partition_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState

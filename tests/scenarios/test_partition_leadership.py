@@ -42,7 +42,8 @@ from tailrace.metadata.commands import (
     TopicSpec,
 )
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ConfigResource, ResourceType, SupportedFeature
-from tailrace.metadata.records import ConfigRecord, created_partition, decode_record, encode_record, partition_record
+from tailrace.metadata.records.kinds import decode_record, encode_record
+from tailrace.metadata.records.topics import ConfigRecord, created_partition, partition_record
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import ErrorCode, KafkaError

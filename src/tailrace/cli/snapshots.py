@@ -13,7 +13,7 @@ import typer
 
 from tailrace.cli.dump_log import command as dump_log
 from tailrace.cli.output import Cell, Format, Output, Row, counted, say, show
-from tailrace.metadata.records import decode_record
+from tailrace.metadata.records.kinds import decode_record
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
 from tailrace.model.partitions import METADATA_TOPIC, OffsetAndEpoch

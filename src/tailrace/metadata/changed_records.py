@@ -10,7 +10,7 @@ A record of the log adds records to the snapshot that would be written next, mod
 """
 
 from tailrace.metadata.image import ClusterImage, ImageDelta, RecordKey
-from tailrace.metadata.records import KINDS
+from tailrace.metadata.records.kinds import KINDS
 
 
 class ChangedRecords:

@@ -54,15 +54,10 @@ from tailrace.metadata.feature_levels import (
 )
 from tailrace.metadata.heartbeats import Heartbeats
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.records import (
-    AbortTransactionRecord,
-    BrokerEvent,
-    ConfigRecord,
-    FeatureLevelRecord,
-    MetadataRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-)
+from tailrace.metadata.records.brokers import BrokerEvent, RegisterBrokerRecord
+from tailrace.metadata.records.cluster import AbortTransactionRecord, FeatureLevelRecord, ProducerIdsRecord
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import ConfigRecord
 from tailrace.metadata.replay import Foreseen, Replay, apply_all, derivation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ProducerId

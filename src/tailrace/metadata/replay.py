@@ -12,17 +12,10 @@ from tailrace.metadata import derive
 from tailrace.metadata.derive import Derived, Steps
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.metadata.image_draft import ImageDraft
-from tailrace.metadata.records import (
-    KINDS,
-    NOT_DERIVED,
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    BrokerEvent,
-    EndTransactionRecord,
-    MetadataRecord,
-    RecordKind,
-    changed_partition,
-)
+from tailrace.metadata.records.brokers import NOT_DERIVED, BrokerEvent
+from tailrace.metadata.records.cluster import AbortTransactionRecord, BeginTransactionRecord, EndTransactionRecord
+from tailrace.metadata.records.kinds import KINDS, MetadataRecord, RecordKind
+from tailrace.metadata.records.topics import changed_partition
 from tailrace.metadata.stored_partitions import StoredChange, StoredPartition, StoredRecord
 from tailrace.model.steps import result_of
 

@@ -16,7 +16,7 @@ from tailrace.metadata.image import (
     ImageDelta,
     TopicImage,
 )
-from tailrace.metadata.records import KINDS, MetadataRecord, encode_record
+from tailrace.metadata.records.kinds import KINDS, MetadataRecord, encode_record
 from tailrace.metadata.replay import Replay
 from tailrace.metadata.stored_partitions import RecordReader
 from tailrace.model.errors import CorruptRecords

@@ -9,14 +9,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, cast
 
-from tailrace.metadata.records import (
-    KINDS,
-    MetadataRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    created_partition,
-    decode_record,
-)
+from tailrace.metadata.records.kinds import KINDS, MetadataRecord, decode_record
+from tailrace.metadata.records.topics import PartitionChangeRecord, PartitionRecord, created_partition
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
 

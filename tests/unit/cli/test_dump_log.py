@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tailrace.metadata.records import FenceBrokerRecord, encode_record
+from tailrace.metadata.records.brokers import FenceBrokerRecord
+from tailrace.metadata.records.kinds import encode_record
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker
 from tailrace.protocol.records.record import BatchBuilder, Record, build_batch
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tailrace.cli.main import main
-from tailrace.metadata.records import FeatureLevelRecord, TopicRecord, encode_record
+from tailrace.metadata.records.cluster import FeatureLevelRecord
+from tailrace.metadata.records.kinds import encode_record
+from tailrace.metadata.records.topics import TopicRecord
 from tailrace.model.ids import LeaderEpoch
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.storage import OsFiles

@@ -2,9 +2,9 @@
 
 from tailrace.metadata.changed_records import ChangedRecords
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
-from tailrace.metadata.records import (
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import (
     ConfigRecord,
-    MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,

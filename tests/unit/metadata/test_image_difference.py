@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from tailrace.metadata.image import EMPTY_IMAGE, ConfigResource, ResourceType, full_delta
-from tailrace.metadata.records import (
+from tailrace.metadata.records.brokers import RegisterBrokerRecord
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import (
     ConfigRecord,
-    MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
-    RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
 )

@@ -10,7 +10,8 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.controller import DECIDERS, ControllerMachine, Situation
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.image_draft import ImageDraft, ImageTable
-from tailrace.metadata.records import KINDS, MetadataRecord, RecordKind, TopicRecord, decode_record, encode_record
+from tailrace.metadata.records.kinds import KINDS, MetadataRecord, RecordKind, decode_record, encode_record
+from tailrace.metadata.records.topics import TopicRecord
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import SnapshotLoader, difference, records_of, snapshot_values
 from tailrace.metadata.stored_partitions import RecordReader

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata import records as r
+from tailrace.metadata.records import brokers, cluster, kinds, topics
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.primitives import uvarint
 from testkit.metadata_records import encode_record_in
@@ -17,8 +17,8 @@ def uuid(number: int) -> bytes:
     return bytes(range(1, 9)) + number.to_bytes(8, "big")
 
 
-ENDPOINT = r.BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=59092, security_protocol=0)
-FEATURE = r.BrokerFeature(name="metadata.version", min_supported_version=7, max_supported_version=25)
+ENDPOINT = brokers.RecordedEndpoint(name="PLAINTEXT", host="127.0.0.1", port=59092, security_protocol=0)
+FEATURE = brokers.RecordedFeature(name="metadata.version", min_supported_version=7, max_supported_version=25)
 BROKER: dict[str, Any] = {
     "broker_id": 1,
     "incarnation_id": uuid(5),
@@ -37,20 +37,20 @@ PARTITION: dict[str, Any] = {
 }
 DIRECTORIES = (uuid(9), uuid(10), uuid(11))
 
-RECORDS: dict[str, r.MetadataRecord] = {
-    **{f"register_broker-{v}": r.RegisterBrokerRecord(**BROKER, rack="rack-a") for v in (0, 1, 2)},
-    "register_broker-3": r.RegisterBrokerRecord(**BROKER, rack="rack-a", log_dirs=(uuid(9),)),
-    "register_broker_bare-3": r.RegisterBrokerRecord(
+RECORDS: dict[str, kinds.MetadataRecord] = {
+    **{f"register_broker-{v}": brokers.RegisterBrokerRecord(**BROKER, rack="rack-a") for v in (0, 1, 2)},
+    "register_broker-3": brokers.RegisterBrokerRecord(**BROKER, rack="rack-a", log_dirs=(uuid(9),)),
+    "register_broker_bare-3": brokers.RegisterBrokerRecord(
         broker_id=2, incarnation_id=uuid(6), broker_epoch=7, end_points=(), features=(), rack=None, fenced=False
     ),
-    "unregister_broker-0": r.UnregisterBrokerRecord(broker_id=1, broker_epoch=42),
-    "topic-0": r.TopicRecord(name="orders", topic_id=uuid(1)),
-    "partition-0": r.PartitionRecord(**PARTITION),
-    "partition-1": r.PartitionRecord(**PARTITION, directories=DIRECTORIES),
-    "partition-2": r.PartitionRecord(
+    "unregister_broker-0": brokers.UnregisterBrokerRecord(broker_id=1, broker_epoch=42),
+    "topic-0": topics.TopicRecord(name="orders", topic_id=uuid(1)),
+    "partition-0": topics.PartitionRecord(**PARTITION),
+    "partition-1": topics.PartitionRecord(**PARTITION, directories=DIRECTORIES),
+    "partition-2": topics.PartitionRecord(
         **PARTITION, directories=DIRECTORIES, eligible_leader_replicas=(3,), last_known_elr=()
     ),
-    "partition_recovering-2": r.PartitionRecord(
+    "partition_recovering-2": topics.PartitionRecord(
         partition_id=0,
         topic_id=uuid(1),
         replicas=(1,),
@@ -61,10 +61,10 @@ RECORDS: dict[str, r.MetadataRecord] = {
         partition_epoch=0,
         directories=(uuid(9),),
     ),
-    "config-0": r.ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="1000"),
-    "config_removed-0": r.ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value=None),
-    "partition_change-0": r.PartitionChangeRecord(partition_id=3, topic_id=uuid(1), isr=(2,), leader=2),
-    "partition_change_all-2": r.PartitionChangeRecord(
+    "config-0": topics.ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="1000"),
+    "config_removed-0": topics.ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value=None),
+    "partition_change-0": topics.PartitionChangeRecord(partition_id=3, topic_id=uuid(1), isr=(2,), leader=2),
+    "partition_change_all-2": topics.PartitionChangeRecord(
         partition_id=3,
         topic_id=uuid(1),
         isr=(2,),
@@ -77,31 +77,33 @@ RECORDS: dict[str, r.MetadataRecord] = {
         last_known_elr=(1,),
         directories=(uuid(9), uuid(10)),
     ),
-    "partition_change_none-2": r.PartitionChangeRecord(partition_id=3, topic_id=uuid(1)),
-    "fence_broker-0": r.FenceBrokerRecord(id=1, epoch=42),
-    "unfence_broker-0": r.UnfenceBrokerRecord(id=1, epoch=42),
-    "remove_topic-0": r.RemoveTopicRecord(topic_id=uuid(1)),
-    "feature_level-0": r.FeatureLevelRecord(name="metadata.version", feature_level=25),
-    "producer_ids-0": r.ProducerIdsRecord(broker_id=1, broker_epoch=42, next_producer_id=1000),
-    "broker_registration_change-0": r.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=42, fenced=1),
-    "broker_registration_change-1": r.BrokerRegistrationChangeRecord(
+    "partition_change_none-2": topics.PartitionChangeRecord(partition_id=3, topic_id=uuid(1)),
+    "fence_broker-0": brokers.FenceBrokerRecord(id=1, epoch=42),
+    "unfence_broker-0": brokers.UnfenceBrokerRecord(id=1, epoch=42),
+    "remove_topic-0": topics.RemoveTopicRecord(topic_id=uuid(1)),
+    "feature_level-0": cluster.FeatureLevelRecord(name="metadata.version", feature_level=25),
+    "producer_ids-0": cluster.ProducerIdsRecord(broker_id=1, broker_epoch=42, next_producer_id=1000),
+    "broker_registration_change-0": brokers.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=42, fenced=1),
+    "broker_registration_change-1": brokers.BrokerRegistrationChangeRecord(
         broker_id=1, broker_epoch=42, fenced=-1, in_controlled_shutdown=1
     ),
-    "broker_registration_change-2": r.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=42, log_dirs=(uuid(9),)),
-    "no_op-0": r.NoOpRecord(),
-    "zk_migration_state-0": r.ZkMigrationStateRecord(zk_migration_state=3),
-    "begin_transaction-0": r.BeginTransactionRecord(name="Bootstrap records"),
-    "begin_transaction_bare-0": r.BeginTransactionRecord(),
-    "end_transaction-0": r.EndTransactionRecord(),
-    "abort_transaction-0": r.AbortTransactionRecord(reason="why"),
-    "clear_elr-0": r.ClearElrRecord(topic_name="orders"),
-    "clear_elr_all-0": r.ClearElrRecord(topic_name=""),
-    "register_controller-0": r.RegisterControllerRecord(
+    "broker_registration_change-2": brokers.BrokerRegistrationChangeRecord(
+        broker_id=1, broker_epoch=42, log_dirs=(uuid(9),)
+    ),
+    "no_op-0": cluster.NoOpRecord(),
+    "zk_migration_state-0": cluster.ZkMigrationStateRecord(zk_migration_state=3),
+    "begin_transaction-0": cluster.BeginTransactionRecord(name="Bootstrap records"),
+    "begin_transaction_bare-0": cluster.BeginTransactionRecord(),
+    "end_transaction-0": cluster.EndTransactionRecord(),
+    "abort_transaction-0": cluster.AbortTransactionRecord(reason="why"),
+    "clear_elr-0": topics.ClearElrRecord(topic_name="orders"),
+    "clear_elr_all-0": topics.ClearElrRecord(topic_name=""),
+    "register_controller-0": brokers.RegisterControllerRecord(
         controller_id=1,
         incarnation_id=uuid(5),
         zk_migration_ready=False,
-        end_points=(r.ControllerEndpoint(name="CONTROLLER", host="127.0.0.1", port=9093, security_protocol=0),),
-        features=(r.ControllerFeature(name="metadata.version", min_supported_version=7, max_supported_version=25),),
+        end_points=(brokers.RecordedEndpoint(name="CONTROLLER", host="127.0.0.1", port=9093, security_protocol=0),),
+        features=(brokers.RecordedFeature(name="metadata.version", min_supported_version=7, max_supported_version=25),),
     ),
 }
 
@@ -118,27 +120,27 @@ def test_a_record_has_the_bytes_that_kafka_writes(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_kafkas_bytes_read_as_the_record_they_were_made_of(name: str) -> None:
-    assert r.decode_record(golden()[name]) == RECORDS[name]
+    assert kinds.decode_record(golden()[name]) == RECORDS[name]
 
 
 def test_every_record_type_has_golden_bytes_in_every_version() -> None:
     assert set(golden()) == set(RECORDS)
     covered = {(type(record), int(name[-1])) for name, record in RECORDS.items()}
-    for kind in r.KINDS.by_number.values():
+    for kind in kinds.KINDS.by_number.values():
         for version in range(kind.version + 1):
-            if kind.record is not r.PartitionChangeRecord or version != 1:  # v1 is a subset of v2
+            if kind.record is not topics.PartitionChangeRecord or version != 1:  # v1 is a subset of v2
                 assert (kind.record, version) in covered
 
 
 @pytest.mark.parametrize("name", ["register_broker-3", "partition-2", "partition_change_all-2", "no_op-0"])
 def test_a_record_is_written_in_the_version_of_this_release(name: str) -> None:
-    assert r.encode_record(RECORDS[name]) == golden()[name]
+    assert kinds.encode_record(RECORDS[name]) == golden()[name]
 
 
 def test_our_own_fields_are_tagged_and_absent_when_nothing_is_derived() -> None:
-    sealed = r.FenceBrokerRecord(id=1, epoch=42, derived_count=2, derived_crc=0xDEADBEEF)
-    encoded = r.encode_record(sealed)
-    assert r.decode_record(encoded) == sealed
+    sealed = brokers.FenceBrokerRecord(id=1, epoch=42, derived_count=2, derived_crc=0xDEADBEEF)
+    encoded = kinds.encode_record(sealed)
+    assert kinds.decode_record(encoded) == sealed
     assert encoded.startswith(golden()["fence_broker-0"][:-1])
 
 
@@ -155,7 +157,7 @@ def test_our_own_fields_are_tagged_and_absent_when_nothing_is_derived() -> None:
 )
 def test_a_record_of_a_newer_release_is_refused_with_the_way_out(value: bytes, what: str) -> None:
     with pytest.raises(KafkaError, match="newer release") as refusal:
-        r.decode_record(value)
+        kinds.decode_record(value)
     assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
     assert what in refusal.value.detail
 
@@ -163,9 +165,9 @@ def test_a_record_of_a_newer_release_is_refused_with_the_way_out(value: bytes, w
 @pytest.mark.parametrize("cut", [0, 1, 2, 5])
 def test_a_cut_record_is_malformed(cut: int) -> None:
     with pytest.raises(MalformedMessage):
-        r.decode_record(golden()["topic-0"][:cut])
+        kinds.decode_record(golden()["topic-0"][:cut])
 
 
 def test_bytes_after_a_record_are_malformed() -> None:
     with pytest.raises(MalformedMessage):
-        r.decode_record(golden()["topic-0"] + b"\0")
+        kinds.decode_record(golden()["topic-0"] + b"\0")

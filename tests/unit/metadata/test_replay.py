@@ -5,27 +5,31 @@ import pytest
 from tailrace.metadata import derive
 from tailrace.metadata.feature_levels import METADATA_VERSION, METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType
-from tailrace.metadata.records import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
+from tailrace.metadata.records.brokers import (
     BrokerEvent,
     BrokerRegistrationChangeRecord,
-    ClearElrRecord,
-    ConfigRecord,
-    EndTransactionRecord,
-    FeatureLevelRecord,
     FenceBrokerRecord,
-    MetadataRecord,
-    NoOpRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
     RegisterBrokerRecord,
-    RemoveTopicRecord,
-    TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+)
+from tailrace.metadata.records.cluster import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    ProducerIdsRecord,
     ZkMigrationStateRecord,
+)
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import (
+    ClearElrRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
 )
 from tailrace.metadata.replay import apply, apply_all
 from tailrace.model.errors import ErrorCode, KafkaError

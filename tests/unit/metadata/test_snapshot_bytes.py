@@ -3,22 +3,16 @@
 from pathlib import Path
 
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
-from tailrace.metadata.records import (
-    BrokerEndpoint,
-    BrokerFeature,
-    ConfigRecord,
-    ControllerEndpoint,
-    ControllerFeature,
-    FeatureLevelRecord,
-    MetadataRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
+from tailrace.metadata.records.brokers import (
+    RecordedEndpoint,
+    RecordedFeature,
     RegisterBrokerRecord,
     RegisterControllerRecord,
-    TopicRecord,
     UnfenceBrokerRecord,
 )
+from tailrace.metadata.records.cluster import FeatureLevelRecord, ProducerIdsRecord
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import ConfigRecord, PartitionChangeRecord, PartitionRecord, TopicRecord
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import SnapshotLoader, snapshot_values
 from tailrace.protocol.records.record import Record, build_batch
@@ -36,8 +30,10 @@ def image() -> ClusterImage:
                 broker_id=number,
                 incarnation_id=bytes([number]) * 16,
                 broker_epoch=number,
-                end_points=(BrokerEndpoint(name="PLAINTEXT", host="one", port=9092, security_protocol=0),),
-                features=(BrokerFeature(name="metadata.version", min_supported_version=26, max_supported_version=27),),
+                end_points=(RecordedEndpoint(name="PLAINTEXT", host="one", port=9092, security_protocol=0),),
+                features=(
+                    RecordedFeature(name="metadata.version", min_supported_version=26, max_supported_version=27),
+                ),
                 rack=rack,
                 log_dirs=(A, B),
             )
@@ -72,8 +68,8 @@ def image() -> ClusterImage:
             controller_id=3000,
             incarnation_id=A,
             zk_migration_ready=False,
-            end_points=(ControllerEndpoint(name="CONTROLLER", host="two", port=9093, security_protocol=1),),
-            features=(ControllerFeature(name="metadata.version", min_supported_version=26, max_supported_version=27),),
+            end_points=(RecordedEndpoint(name="CONTROLLER", host="two", port=9093, security_protocol=1),),
+            features=(RecordedFeature(name="metadata.version", min_supported_version=26, max_supported_version=27),),
         ),
         FeatureLevelRecord(name="metadata.version", feature_level=27),
         FeatureLevelRecord(name="transaction.version", feature_level=2),

@@ -3,7 +3,8 @@
 import pytest
 
 from tailrace.metadata.image import EMPTY_IMAGE
-from tailrace.metadata.records import ConfigRecord, TopicRecord, encode_record
+from tailrace.metadata.records.kinds import encode_record
+from tailrace.metadata.records.topics import ConfigRecord, TopicRecord
 from tailrace.metadata.snapshot_image import SnapshotLoader, snapshot_values
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.protocol.records.control import SnapshotFooterRecord, build_control_batch

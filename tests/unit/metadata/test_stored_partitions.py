@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.metadata.records import (
-    MetadataRecord,
+from tailrace.metadata.records.kinds import MetadataRecord, decode_record, encode_record
+from tailrace.metadata.records.topics import (
     PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
     created_partition,
-    decode_record,
-    encode_record,
 )
 from tailrace.metadata.stored_partitions import RecordReader, StoredChange, StoredPartition, StoredRecord
 from tailrace.model.errors import KafkaError

@@ -20,7 +20,7 @@ from tailrace.coordinators.groups.records import (
 )
 from tailrace.coordinators.groups.records import decode_record as decode_group_record
 from tailrace.coordinators.transactions.records import TRANSACTION_KEY, TransactionLogKey, TransactionLogValue
-from tailrace.metadata.records import decode_record as decode_metadata_record
+from tailrace.metadata.records.kinds import decode_record as decode_metadata_record
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import format_topic_id
 from tailrace.protocol.declaration import Array, Blob, Fixed, Nested, Schema, WireType, schema_of

@@ -19,7 +19,8 @@ from tailrace.metadata.commands import (
 )
 from tailrace.metadata.deciding.state_changes import change_record, with_in_sync
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import UNASSIGNED_DIRECTORY, MetadataRecord
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import UNASSIGNED_DIRECTORY
 from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id

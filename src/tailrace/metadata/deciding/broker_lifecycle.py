@@ -17,17 +17,17 @@ from tailrace.metadata.broker_commands import (
 from tailrace.metadata.deciding.state_changes import departure_records
 from tailrace.metadata.heartbeats import Heartbeats
 from tailrace.metadata.image import BrokerImage, ClusterImage, SupportedFeature
-from tailrace.metadata.records import (
+from tailrace.metadata.records.brokers import (
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
-    MetadataRecord,
     RegisterBrokerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    broker_endpoints,
-    broker_features,
     controller_registration,
+    recorded_endpoints,
+    recorded_features,
 )
+from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.senders import CommandOfBroker, check_secret
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -214,8 +214,8 @@ def _registration(command: RegisterBroker, broker_epoch: int, before: BrokerImag
         broker_id=command.broker_id,
         incarnation_id=command.incarnation_id,
         broker_epoch=broker_epoch,
-        end_points=broker_endpoints(command.endpoints),
-        features=broker_features(command.features),
+        end_points=recorded_endpoints(command.endpoints),
+        features=recorded_features(command.features),
         rack=command.rack,
         fenced=True,
         log_dirs=tuple(sorted(command.log_directories)),

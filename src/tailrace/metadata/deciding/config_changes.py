@@ -16,7 +16,8 @@ from tailrace.metadata.deciding.state_changes import (
     with_in_sync,
 )
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage, ConfigResource, ResourceType, TopicImage
-from tailrace.metadata.records import ConfigRecord, MetadataRecord
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import ConfigRecord
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError

@@ -6,7 +6,7 @@ from tailrace.metadata.commands import ElectLeaders, LeadersElected, PartitionOu
 from tailrace.metadata.deciding.placement import MAX_PARTITIONS_PER_REQUEST
 from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record, with_in_sync
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import MetadataRecord
+from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch

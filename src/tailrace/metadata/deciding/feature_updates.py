@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from tailrace.metadata.broker_commands import OWN_FEATURES, CarriedOut, FeatureUpdate, UpdateFeatures
 from tailrace.metadata.image import ClusterImage, SupportedFeature
-from tailrace.metadata.records import FeatureLevelRecord, MetadataRecord
+from tailrace.metadata.records.cluster import FeatureLevelRecord
+from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 

@@ -25,7 +25,7 @@ from tailrace.metadata.commands import AlterPartition, InSyncChange, InSyncOutco
 from tailrace.metadata.deciding.assignments import finished
 from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record, with_in_sync
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import MetadataRecord
+from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, format_topic_id
 from tailrace.model.machines import Decision

@@ -14,7 +14,7 @@ from tailrace.metadata.deciding.elections import with_preferred_leader
 from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record
 from tailrace.metadata.derive import SLICE, Steps
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import MetadataRecord
+from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import PartitionState

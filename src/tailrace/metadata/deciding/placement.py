@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tailrace.metadata.image import BrokerImage, ClusterImage
-from tailrace.metadata.records import UNASSIGNED_DIRECTORY, PartitionRecord
+from tailrace.metadata.records.topics import UNASSIGNED_DIRECTORY, PartitionRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 

@@ -5,13 +5,8 @@ from collections.abc import Callable
 from tailrace.metadata import rules_26
 from tailrace.metadata.derive import departure_steps
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import (
-    NO_LEADER_CHANGE,
-    NO_RECOVERY_CHANGE,
-    RECOVERING,
-    MetadataRecord,
-    PartitionChangeRecord,
-)
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE, RECOVERING, PartitionChangeRecord
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState
 from tailrace.model.steps import result_of

@@ -30,7 +30,8 @@ from tailrace.metadata.deciding.placement import (
 )
 from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import ClusterImage, ResourceType, TopicImage, confusable_form
-from tailrace.metadata.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, TopicRecord
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import ConfigRecord, RemoveTopicRecord, TopicRecord
 from tailrace.metadata.views import view_refusal, view_refusal_by_id
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import METADATA_TOPIC_ID, ZERO_TOPIC_ID, TopicId, format_topic_id

@@ -18,7 +18,7 @@ _CONTROLLER = 27
 
 
 @struct
-class BrokerEndpoint:
+class RecordedEndpoint:
     name: str
     host: str
     port: UInt16
@@ -26,7 +26,7 @@ class BrokerEndpoint:
 
 
 @struct
-class BrokerFeature:
+class RecordedFeature:
     name: str
     min_supported_version: Int16
     max_supported_version: Int16
@@ -40,8 +40,8 @@ class RegisterBrokerRecord(MetadataRecord):
     is_migrating_zk_broker: bool = field(versions="2+", default=False)
     incarnation_id: Uuid
     broker_epoch: Int64
-    end_points: tuple[BrokerEndpoint, ...]
-    features: tuple[BrokerFeature, ...]
+    end_points: tuple[RecordedEndpoint, ...]
+    features: tuple[RecordedFeature, ...]
     rack: str | None
     fenced: bool = True
     in_controlled_shutdown: bool = field(versions="1+", default=False)
@@ -73,8 +73,8 @@ def _write_brokers(image: ClusterImage) -> Iterator[RegisterBrokerRecord]:
             broker_id=broker.broker_id,
             incarnation_id=broker.incarnation_id,
             broker_epoch=broker.broker_epoch,
-            end_points=broker_endpoints(broker.endpoints),
-            features=broker_features(broker.features),
+            end_points=recorded_endpoints(broker.endpoints),
+            features=recorded_features(broker.features),
             rack=broker.rack,
             fenced=broker.fenced,
             in_controlled_shutdown=broker.in_controlled_shutdown,
@@ -82,18 +82,18 @@ def _write_brokers(image: ClusterImage) -> Iterator[RegisterBrokerRecord]:
         )
 
 
-def broker_endpoints(endpoints: Iterable[Endpoint]) -> tuple[BrokerEndpoint, ...]:
-    """The listeners of a broker, for its registration."""
+def recorded_endpoints(endpoints: Iterable[Endpoint]) -> tuple[RecordedEndpoint, ...]:
+    """Listeners in the form of records."""
     return tuple(
-        BrokerEndpoint(name=e.listener_name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+        RecordedEndpoint(name=e.listener_name, host=e.host, port=e.port, security_protocol=e.security_protocol)
         for e in endpoints
     )
 
 
-def broker_features(features: Iterable[SupportedFeature]) -> tuple[BrokerFeature, ...]:
-    """The features of a broker, for its registration."""
+def recorded_features(features: Iterable[SupportedFeature]) -> tuple[RecordedFeature, ...]:
+    """Features in the form of records."""
     return tuple(
-        BrokerFeature(name=f.name, min_supported_version=f.min_version, max_supported_version=f.max_version)
+        RecordedFeature(name=f.name, min_supported_version=f.min_version, max_supported_version=f.max_version)
         for f in features
     )
 
@@ -242,21 +242,6 @@ BrokerEvent = RegisterBrokerRecord | FenceBrokerRecord | UnfenceBrokerRecord | B
 """The records from which partition changes are derived."""
 
 
-@struct
-class ControllerEndpoint:
-    name: str
-    host: str
-    port: UInt16
-    security_protocol: Int16
-
-
-@struct
-class ControllerFeature:
-    name: str
-    min_supported_version: Int16
-    max_supported_version: Int16
-
-
 @message(name="RegisterControllerRecord", versions="0", flexible="0+")
 class RegisterControllerRecord(MetadataRecord):
     """A controller has started."""
@@ -264,8 +249,8 @@ class RegisterControllerRecord(MetadataRecord):
     controller_id: Int32
     incarnation_id: Uuid
     zk_migration_ready: bool
-    end_points: tuple[ControllerEndpoint, ...]
-    features: tuple[ControllerFeature, ...]
+    end_points: tuple[RecordedEndpoint, ...]
+    features: tuple[RecordedFeature, ...]
 
 
 def _register_controller(draft: ImageDraft, record: RegisterControllerRecord) -> None:
@@ -286,14 +271,8 @@ def controller_registration(
         controller_id=controller_id,
         incarnation_id=incarnation_id,
         zk_migration_ready=False,
-        end_points=tuple(
-            ControllerEndpoint(name=e.listener_name, host=e.host, port=e.port, security_protocol=e.security_protocol)
-            for e in endpoints
-        ),
-        features=tuple(
-            ControllerFeature(name=f.name, min_supported_version=f.min_version, max_supported_version=f.max_version)
-            for f in features
-        ),
+        end_points=recorded_endpoints(endpoints),
+        features=recorded_features(features),
     )
 
 
@@ -317,12 +296,12 @@ KINDS.add(
 )
 
 
-def _endpoints(endpoints: Iterable[BrokerEndpoint | ControllerEndpoint]) -> tuple[Endpoint, ...]:
+def _endpoints(endpoints: Iterable[RecordedEndpoint]) -> tuple[Endpoint, ...]:
     return tuple(
         Endpoint(listener_name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
         for e in endpoints
     )
 
 
-def _features(features: Iterable[BrokerFeature | ControllerFeature]) -> tuple[SupportedFeature, ...]:
+def _features(features: Iterable[RecordedFeature]) -> tuple[SupportedFeature, ...]:
     return tuple(SupportedFeature(f.name, f.min_supported_version, f.max_supported_version) for f in features)

@@ -15,7 +15,7 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.derive import SLICE, Steps
 from tailrace.metadata.image import ClusterImage, ImageDelta
-from tailrace.metadata.records import MetadataRecord, encode_record
+from tailrace.metadata.records.kinds import MetadataRecord, encode_record
 from tailrace.metadata.senders import is_of_registered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.record import record_size_bound

@@ -13,7 +13,7 @@ from tailrace.metadata.commands import (
     TopicSpec,
 )
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import UNASSIGNED_DIRECTORY
+from tailrace.metadata.records.topics import UNASSIGNED_DIRECTORY
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from testkit.controller_commands import create_topics

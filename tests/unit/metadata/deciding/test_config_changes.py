@@ -9,7 +9,8 @@ from tailrace.metadata.commands import ConfigChange, ConfigOperation, ConfigsAlt
 from tailrace.metadata.deciding import config_changes
 from tailrace.metadata.deciding.config_changes import ConfigChanges
 from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType
-from tailrace.metadata.records import ConfigRecord, MetadataRecord
+from tailrace.metadata.records.kinds import MetadataRecord
+from tailrace.metadata.records.topics import ConfigRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.model.topic_config import TopicConfig

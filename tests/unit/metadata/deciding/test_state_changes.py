@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.metadata.deciding.state_changes import change_record
-from tailrace.metadata.records import changed_partition
+from tailrace.metadata.records.topics import changed_partition
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
 

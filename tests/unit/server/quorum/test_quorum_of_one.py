@@ -13,7 +13,8 @@ from tailrace.metadata.commands import (
     TopicsCreated,
     TopicSpec,
 )
-from tailrace.metadata.records import FeatureLevelRecord, encode_record
+from tailrace.metadata.records.cluster import FeatureLevelRecord
+from tailrace.metadata.records.kinds import encode_record
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.primitives import uvarint

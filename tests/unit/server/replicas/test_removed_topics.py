@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
-from tailrace.metadata.records import RegisterBrokerRecord, RemoveTopicRecord, TopicRecord, UnregisterBrokerRecord
+from tailrace.metadata.records.brokers import RegisterBrokerRecord, UnregisterBrokerRecord
+from tailrace.metadata.records.topics import RemoveTopicRecord, TopicRecord
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import difference
 from tailrace.model.ids import BrokerId, TopicId
