@@ -29,8 +29,8 @@ from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.coordination.checkpoint_keeper import CheckpointCounts
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.groups.host import GroupCoordinatorService
-from tailrace.server.partitions.log_directory import KeptLogs
 from tailrace.server.partitions.partition_maps import Dormant
+from tailrace.server.partitions.renamed_directories import KeptLogs
 from tailrace.server.partitions.scrubber import ScrubMeasure
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.measure import QuorumMeasure

@@ -103,7 +103,8 @@ class _DirectoryBatch:
 
     def _rename(self, deletion: _Deletion) -> None:
         directory = self._directory
-        rename = directory.rename_damaged if deletion.is_damaged else directory.rename_deleted
+        renamed = directory.renamed
+        rename = renamed.rename_damaged if deletion.is_damaged else renamed.rename_deleted
         try:
             path = rename(deletion.partition, deletion.topic_id)
         except KafkaError as fault:
@@ -277,7 +278,7 @@ class DirectoryWork:
 
     def _remove(self, paths: list[str]) -> None:
         for path in paths:
-            self._directory.remove(path)
+            self._directory.renamed.remove(path)
 
     def _go_on(self) -> None:
         """Begin a batch with all that waits, unless a batch is under way."""

@@ -2,11 +2,10 @@
 
 1. `partition.metadata` has the id of the topic. A directory of another topic with the same name (deleted while this
    node was down) is renamed, never opened.
-2. A directory to be removed is renamed first, to Kafka's `<topic>-<partition>.<32 hex digits>-delete`: after a crash
-   it is not taken for a partition again, and `scan` removes it.
+2. A directory to be removed is renamed first (`renamed_directories`): after a crash it is not taken for a partition
+   again, and `scan` removes it.
 3. A directory without metadata is kept: an administrator may need its data. So is the log of a damaged replica that was
-   fetched again: `<topic>-<partition>.<32 hex digits of the topic id>.<n>-damaged`, which only an administrator
-   removes.
+   fetched again.
 4. The checkpoints have no entry of a deleted log when a new log of its name begins.
 5. A directory that is missing at the start is reported as an error. An empty log replaces it, as in Kafka: this node
    has its records no more, and other replicas may have them.
@@ -14,16 +13,15 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
 from tailrace.model.ids import TopicId
-from tailrace.model.partitions import METADATA_TOPIC, TopicPartition, topic_name_fault
+from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.damage_cut import DamageCut
-from tailrace.server.partitions.log_reports import report_recovery, report_vanished
 from tailrace.server.partitions.offset_checkpoints import OffsetCheckpoint
+from tailrace.server.partitions.renamed_directories import RenamedDirectories, parse_directory_name
 from tailrace.storage import ClosedLog, ClosedLogs, ClosedTopic, FileSystem, Log
 from tailrace.storage.checkpoints import (
     CLEANER_OFFSETS,
@@ -41,12 +39,9 @@ from tailrace.storage.closed_logs import read_closed_logs, write_closed_logs
 from tailrace.storage.file_names import LOG_SUFFIX, segment_name
 from tailrace.storage.file_system import join, parent
 
-DELETE_SUFFIX: Final = "-delete"
-DAMAGED_SUFFIX: Final = "-damaged"
-_MAX_NAME: Final = 255
 _NO_BROKER_EPOCH: Final = -1
 _BITS_PER_CHARACTER: Final = 6
-"""Of a topic's id, as files have it."""
+"""The bits that a character of a topic's id stands for in files."""
 _PROBE: Final = "room.tmp"
 """The file that `can_write` writes and removes."""
 _MANY: Final = 17
@@ -54,13 +49,6 @@ _MANY: Final = 17
 sync takes 4 ms. It waits for the writes of all programs on that disk, without a bound."""
 
 _logger = logging.getLogger("tailrace.server")
-
-
-class KeptLogs(NamedTuple):
-    """Damaged logs that were renamed and kept."""
-
-    directories: int = 0
-    size_bytes: int = 0
 
 
 class LogDirectory:
@@ -79,8 +67,8 @@ class LogDirectory:
         """Logs whose directories are gone, with their flushed offsets; reported when they are requested."""
         self.was_clean = False
         """Whether the last stop was clean: then logs are opened without a scan of their batches."""
-        self.kept_logs = KeptLogs()
-        """The damaged logs that are kept here, as of the start or the last one that came."""
+        self.renamed: Final = RenamedDirectories(path, files)
+        """The directories of deleted logs and of damaged ones."""
 
     def scan(self) -> None:
         """Read the checkpoints and list the directories. Finishes removals that a crash has interrupted."""
@@ -98,14 +86,9 @@ class LogDirectory:
         names = set(self._files.list_dir(self.path))
         if closed_in_epoch is not None:
             names -= self._take_closed_logs(names, closed_in_epoch)
-        for name in sorted(names):
-            if name.endswith(DELETE_SUFFIX):
-                self._files.remove_tree(join(self.path, name))
-            elif (found := parse_directory_name(name)) is not None:
-                self._found.add(found)
+        self.renamed.finish_removals(names)
+        self._found.update(found for name in names if (found := parse_directory_name(name)) is not None)
         self._note_vanished()
-        if any(name.endswith(DAMAGED_SUFFIX) for name in names):
-            self._measure_damaged()
 
     def _note_vanished(self) -> None:
         """Note the logs whose directories are gone, and remove their entries from the checkpoints.
@@ -190,7 +173,7 @@ class LogDirectory:
             return None
 
     def claim(self, partition: TopicPartition) -> None:
-        """The directory is about to be renamed, and so unclaimed no more."""
+        """Note that the directory is about to be renamed."""
         self.forget_renamed(partition)
         topic = self._closed.get(partition.topic)
         if topic is not None:
@@ -252,7 +235,7 @@ class LogDirectory:
             # The checkpoints must stay: without them the next start would take the damage for a torn end, and cut it.
             self._found.add(partition)
             raise
-        report_recovery(partition, log)
+        _report_recovery(partition, log)
         return log
 
     def _check_topic(self, partition: TopicPartition, directory: str, topic_id: TopicId) -> None:
@@ -269,7 +252,7 @@ class LogDirectory:
             write_partition_metadata(self._files, directory, topic_id)
         elif stored_id != topic_id:
             _logger.warning("event=directory-of-another-topic partition=%s action=remove", partition)
-            path = self.rename_deleted(partition, stored_id)
+            path = self.renamed.rename_deleted(partition, stored_id)
             self._found.discard(partition)  # even if a step from here on fails
             self._files.sync_dir(self.path)
             self._files.remove_tree(path)
@@ -288,7 +271,7 @@ class LogDirectory:
         """Make an empty log. It is not durable before `sync_made`."""
         known_end = self._vanished.pop(partition, None)
         if known_end is not None:
-            report_vanished(partition, known_end)
+            _report_vanished(partition, known_end)
         if self.forget(partition):  # entries of another topic, whose directory was renamed
             self.write_checkpoints()
         directory = join(self.path, str(partition))
@@ -317,12 +300,12 @@ class LogDirectory:
         )
 
     def distrust(self, partition: TopicPartition) -> None:
-        """Have the next `open_log` scan this log, even after a clean stop: the log was used since then, or cut."""
+        """Let the next `open_log` scan this log, even after a clean stop: the log was used since then, or cut."""
         self._found.add(partition)
         self._distrusted.add(partition)
 
     def keep_deleted(self, partition: TopicPartition) -> None:
-        """Have the next `open_log` try the failed rename of a deleted log's directory again, if it still exists."""
+        """Let the next `open_log` try the failed rename of a deleted log's directory again, if it still exists."""
         if self._files.exists(join(self.path, str(partition))):
             self.distrust(partition)
 
@@ -333,29 +316,6 @@ class LogDirectory:
     def high_watermark_of(self, partition: TopicPartition) -> int:
         """The high watermark in the checkpoint, 0 if it has none."""
         return self._checkpoints[HIGH_WATERMARKS].get(partition)
-
-    def rename_deleted(self, partition: TopicPartition, topic_id: TopicId) -> str:
-        """Rename the partition's directory, so that it can be removed later; returns its path now. Not durable yet."""
-        number = int.from_bytes(topic_id)
-        while self._files.exists(path := self._renamed_path(partition, f"{number:032x}{DELETE_SUFFIX}")):
-            number = (number + 1) % 2**128  # of a replica that was here before: its removal takes its time
-        self._files.rename(join(self.path, str(partition)), path)
-        return path
-
-    def _renamed_path(self, partition: TopicPartition, ending: str) -> str:
-        suffix = f"-{partition.partition}.{ending}"
-        return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
-
-    def rename_damaged(self, partition: TopicPartition, topic_id: TopicId) -> str:
-        """Rename the directory of a damaged log, durably; its path from now on. On any thread. Raises StorageError.
-
-        Its checkpoints must stay until this is done: whatever is left of it would pass for a short healthy log.
-        """
-        path = self._damaged_path(partition, topic_id)
-        self._files.rename(join(self.path, str(partition)), path)
-        self._files.sync_dir(self.path)
-        self._measure_damaged()
-        return path
 
     def damage_cut(
         self,
@@ -368,7 +328,7 @@ class LogDirectory:
         leader_epoch: int,
     ) -> DamageCut:
         """The cut of a damaged log that nothing uses, by the checkpoints of now. `finish_cut` comes when it is done."""
-        directory, path = join(self.path, str(partition)), self._damaged_path(partition, topic_id)
+        directory, path = join(self.path, str(partition)), self.renamed.damaged_path(partition, topic_id)
         recovery_point = self._checkpoints[RECOVERY_POINTS].get(partition)
         high_watermark = self._checkpoints[HIGH_WATERMARKS].get(partition)
 
@@ -392,7 +352,7 @@ class LogDirectory:
 
     def finish_cut(self, partition: TopicPartition, end_offset: int) -> list[str]:
         """Lower the checkpoints of a cut log to its end; returns the names of those to be written."""
-        self._measure_damaged()
+        self.renamed.measure_damaged()
         names = [RECOVERY_POINTS, HIGH_WATERMARKS]
         for name in names:
             checkpoint = self._checkpoints[name]
@@ -400,51 +360,13 @@ class LogDirectory:
         return names
 
     def forget_renamed(self, partition: TopicPartition) -> None:
-        """Its directory has been renamed: there is none any more that must be opened."""
+        """Note that the directory of the partition has been renamed, and need not be opened any more."""
         self._found.discard(partition)
         self._distrusted.discard(partition)
-
-    def _damaged_path(self, partition: TopicPartition, topic_id: TopicId) -> str:
-        number = 1
-        while self._files.exists(path := self._renamed_path(partition, f"{topic_id.hex()}.{number}{DAMAGED_SUFFIX}")):
-            number += 1
-        return path
-
-    def _measure_damaged(self) -> None:
-        """Count the damaged logs that are kept. Raises nothing: an administrator may be removing them now."""
-        try:
-            names = [name for name in self._files.list_dir(self.path) if name.endswith(DAMAGED_SUFFIX)]
-        except StorageError:
-            return  # keep the counts of before
-        sizes = [size for name in names if (size := self._size_of(join(self.path, name))) is not None]
-        self.kept_logs = KeptLogs(len(sizes), sum(sizes))
-
-    def _size_of(self, path: str) -> int | None:
-        """The bytes of all files in a directory; None if there is no such directory."""
-        try:
-            names = self._files.list_dir(path)
-        except StorageError:
-            return None
-        size_bytes = 0
-        for name in names:
-            with suppress(StorageError):
-                size_bytes += self._files.size_of(join(path, name))
-        return size_bytes
-
-    def rename_if_there(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """As `rename_deleted`, durably, for a stop that comes before it was done. Raises StorageError."""
-        if self._files.exists(join(self.path, str(partition))):
-            self.rename_deleted(partition, topic_id)
-            self.sync_names()
 
     def sync_names(self) -> None:
         """Sync the names of the partitions' directories. On any thread."""
         self._files.sync_dir(self.path)
-
-    def remove(self, path: str) -> None:
-        """Remove a renamed directory."""
-        if self._files.exists(path):
-            self._files.remove_tree(path)
 
     def checkpoint(self, name: str) -> OffsetCheckpoint:
         """The checkpoint with this name."""
@@ -479,10 +401,31 @@ def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
     return difference // lowest_bit < 1 << _BITS_PER_CHARACTER
 
 
-def parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition in a directory of this name, or None: `__cluster_metadata-0` is none of this directory."""
-    topic, dash, number = name.rpartition("-")
-    if not dash or topic_name_fault(topic) is not None or not (number.isascii() and number.isdecimal()):
-        return None
-    partition = TopicPartition(topic, int(number))
-    return partition if topic != METADATA_TOPIC and str(partition) == name else None
+def _report_vanished(partition: TopicPartition, known_end: int) -> None:
+    """Log that records are gone without a deletion, and the way out."""
+    _logger.error(
+        "event=partition-vanished partition=%s flushed_up_to=%d action=begin-empty "
+        "hint='stop the node and put the directory back, if there is a copy of it'",
+        partition,
+        known_end,
+    )
+
+
+def _report_recovery(partition: TopicPartition, log: Log) -> None:
+    """Log the changes that the recovery has made, if it has made any."""
+    recovery = log.recovery
+    if recovery.bytes_cut or recovery.segments_removed or recovery.lost_acknowledged:
+        _logger.log(
+            logging.ERROR if recovery.lost_acknowledged else logging.WARNING,
+            "event=log-cut partition=%s end_offset=%d bytes=%d segments=%d acknowledged_up_to=%d reason=%s",
+            partition,
+            log.log_end_offset,
+            recovery.bytes_cut,
+            recovery.segments_removed,
+            recovery.acknowledged_end_offset,
+            recovery.cut_reason,
+        )
+    if (noted := recovery.ignored_log_start) is not None:
+        _logger.warning(
+            "event=log-start-ignored partition=%s noted=%d end_offset=%d", partition, noted, log.log_end_offset
+        )

@@ -8,20 +8,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
-from tailrace.model.partitions import INTERNAL_TOPICS, PartitionState, TopicPartition
+from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.outcomes import Traffic, not_leader
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica import PartitionContext
 from tailrace.replication.staging import Staging
-from tailrace.server.partitions.clean_stop import close_logs
 from tailrace.server.partitions.directory_work import DirectoryWork
-from tailrace.server.partitions.held_back import HeldHighWatermarks
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_faults import Failures, LogFaults, OfflineLogs
 from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoints
+from tailrace.server.partitions.partition_logs import HeldHighWatermarks, PartitionLogs
 from tailrace.server.partitions.partition_maps import EMPTY_LOG, AwakePartitions, Dormant, DormantPartitions
 from tailrace.server.partitions.removals import DamagedLogs, Removals
 from tailrace.server.partitions.segment_removal import SegmentRemoval
@@ -85,7 +84,6 @@ class PartitionTable:
         self.directory: Final = directory
         """The directory of the logs."""
         self._broker_id = broker_id
-        self._refusal: str | None = None
         self._is_closed = False
         self._clock = clock
         self.offline: Final = OfflineLogs(directory, awake=self._awake, dormant=self.dormant)
@@ -105,7 +103,7 @@ class PartitionTable:
         """Retires the segments that are not kept, and removes their files."""
         self._staged: list[Staging] = []
         self._held_back = HeldHighWatermarks(clock)
-        self._context = PartitionContext(
+        context = PartitionContext(
             broker_id=broker_id,
             disk=disk,
             syncing_disk=syncing_disk,
@@ -114,6 +112,15 @@ class PartitionTable:
             is_flushed=is_flushed,
             monotonic_ms=clock.monotonic_ms,
             lag_ms=replica_lag_time_max_ms,
+        )
+        self._logs = PartitionLogs(
+            directory,
+            self._work,
+            faults=self.faults,
+            offline=self.offline,
+            awake=self._awake,
+            context=context,
+            clock=clock,
         )
 
     def open(self) -> None:
@@ -168,17 +175,9 @@ class PartitionTable:
         return self._by_name.get((topic, partition))
 
     def borrow_log(self, topic_partition: TopicPartition) -> Log | None:
-        """The log of a dormant partition, to be read and closed without a clean close; None for any other.
-
-        Raises KafkaError if the log is not as it was closed.
-        """
+        """As `PartitionLogs.borrow`; None for a partition that is not dormant, or has never had a record."""
         dormant = self.dormant.find(*topic_partition)
-        if dormant is None or dormant.is_empty:
-            return None
-        try:
-            return self.directory.reopen(topic_partition, dormant.log, config=dormant.config)
-        except ValueError as fault:
-            raise CorruptRecords(f"the note of its clean stop: {fault}") from fault
+        return None if dormant is None or dormant.is_empty else self._logs.borrow(topic_partition, dormant)
 
     def has(self, topic: str, partition: int) -> bool:
         """Whether the partition is on this node. Wakes no partition."""
@@ -256,7 +255,7 @@ class PartitionTable:
             self._removals.set_successor(key, (state, config))
             return None
         if partition is None:
-            partition = self._open(topic_partition, state, config)
+            partition = self._logs.open(topic_partition, state, config)
         self._take_role(partition, state)
         return partition
 
@@ -265,64 +264,9 @@ class PartitionTable:
         dormant = self.dormant.pop(topic, number)
         if dormant is None:
             return None
-        topic_partition = TopicPartition(topic, number)
-        state = dormant.state
-        try:
-            partition = self._put(topic_partition, state, dormant.config, self._reopened(topic_partition, dormant))
-        except KafkaError as fault:
-            self.faults.report_not_opened(topic_partition, fault)
-            _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
-            return None
-        self._take_role(partition, state)
-        return partition
-
-    def _reopened(self, topic_partition: TopicPartition, dormant: Dormant) -> Log:
-        is_durable = self._work.ensure_made(topic_partition)
-        try:
-            return self.directory.reopen(topic_partition, dormant.log, config=dormant.config, is_durable=is_durable)
-        except (KafkaError, ValueError) as fault:
-            _logger.warning("event=closed-log-ignored partition=%s fault=%s action=open", topic_partition, fault)
-        return self.directory.open_log(
-            topic_partition,
-            topic_id=dormant.state.topic_id,
-            config=dormant.config,
-            now_ms=self._clock.now_ms(),
-            leader_epoch=dormant.state.leader_epoch,
-        )
-
-    def _open(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> Partition:
-        key = (topic_partition.topic, topic_partition.partition)
-        if self.offline.is_unmoved(key, state.topic_id):
-            raise StorageError(self.offline.why(topic_partition))
-        self.offline.forget(key)
-        try:
-            log = self.directory.open_log(
-                topic_partition,
-                topic_id=state.topic_id,
-                config=config,
-                now_ms=self._clock.now_ms(),
-                leader_epoch=state.leader_epoch,
-            )
-            return self._put(topic_partition, state, config, log)
-        except KafkaError as fault:
-            self.faults.report_not_opened(topic_partition, fault)
-            raise
-
-    def _put(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig, log: Log) -> Partition:
-        if topic_partition.topic in INTERNAL_TOPICS:
-            _keep_checkpoint(topic_partition, log)
-        partition = Partition(
-            topic_partition,
-            topic_id=state.topic_id,
-            log=log,
-            config=config,
-            context=self._context,
-            high_watermark=self.directory.high_watermark_of(topic_partition),
-        )
-        self.faults.watch(partition)
-        if self._refusal is not None:
-            partition.refuse_produce(self._refusal)
-        self._awake.put(partition)
+        partition = self._logs.wake(TopicPartition(topic, number), dormant)
+        if partition is not None:
+            self._take_role(partition, dormant.state)
         return partition
 
     def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
@@ -418,11 +362,8 @@ class PartitionTable:
                 staging.write()
 
     def refuse_produce(self, reason: str | None) -> None:
-        """Refuse the batches of producers with this reason, for partitions that are added later, too; None: accept
-        them."""
-        self._refusal = reason
-        for partition in self._by_name.values():
-            partition.refuse_produce(reason)
+        """As `PartitionLogs.refuse_produce`."""
+        self._logs.refuse_produce(reason)
 
     def set_short_of_space(self, is_short: bool) -> None:
         """Set whether the disk is short of space: then nothing that is deleted stays for file.delete.delay.ms."""
@@ -437,15 +378,7 @@ class PartitionTable:
         self._is_closed = True
         self._held_back.close()
         self.segment_removal.close()
-        close_logs(
-            self.directory,
-            self._work,
-            self.checkpoints,
-            awake=self._awake,
-            dormant=self.dormant,
-            offline=self.offline,
-            removals=self._removals,
-        )
+        self._logs.close(dormant=self.dormant, checkpoints=self.checkpoints, removals=self._removals)
 
     @property
     def unclaimed(self) -> Collection[TopicPartition]:
@@ -473,16 +406,6 @@ class PartitionTable:
             leader_epoch=known.leader_epoch,
             broker_id=self._broker_id,
         )
-
-
-def _keep_checkpoint(topic_partition: TopicPartition, log: Log) -> None:
-    try:
-        contradiction = log.keep_checkpoint()
-    except StorageError:
-        log.close(clean=False)
-        raise
-    if contradiction:
-        _logger.warning("event=checkpoint-dropped partition=%s reason=%s", topic_partition, contradiction)
 
 
 def _must_note_gaps(dormant: Dormant, config: TopicConfig) -> bool:

@@ -29,7 +29,7 @@ from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import Alarm
 from tailrace.server.partitions.damage_cut import DamageCut
-from tailrace.server.partitions.log_directory import KeptLogs
+from tailrace.server.partitions.renamed_directories import KeptLogs
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Controller, Peer
 
@@ -137,7 +137,7 @@ class ReplicaRepairs:
     @property
     def kept_logs(self) -> KeptLogs:
         """The damaged logs that are kept on this node."""
-        return self._partitions.directory.kept_logs
+        return self._partitions.directory.renamed.kept_logs
 
     def start(self) -> None:
         """Begin to repair: the partitions have their roles."""

@@ -1,7 +1,7 @@
 from typing import cast
 
 from tailrace.replication.in_sync import InSyncReplicas
-from tailrace.server.partitions.held_back import HeldHighWatermarks
+from tailrace.server.partitions.partition_logs import HeldHighWatermarks
 from tailrace.testing.clock import ManualClock
 
 

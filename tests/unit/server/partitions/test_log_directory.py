@@ -7,7 +7,8 @@ from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.damage_cut import DamageCut
-from tailrace.server.partitions.log_directory import KeptLogs, LogDirectory, parse_directory_name
+from tailrace.server.partitions.log_directory import LogDirectory
+from tailrace.server.partitions.renamed_directories import KeptLogs, parse_directory_name
 from tailrace.storage import DamagedLog, OsFiles, checkpoints
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch
@@ -135,7 +136,7 @@ def test_a_directory_of_another_topic_that_cannot_be_renamed_is_not_opened_the_n
 def test_a_removal_that_a_crash_cut_short_is_finished_by_the_next_scan(files: SimulatedDisk) -> None:
     directory = scanned(files)
     open_log(directory, FIRST_ID)
-    path = directory.rename_deleted(PARTITION, FIRST_ID)
+    path = directory.renamed.rename_deleted(PARTITION, FIRST_ID)
     assert path.endswith(f"/orders-0.{FIRST_ID.hex()}-delete")
     assert files.exists(path)
     scanned(files)
@@ -146,7 +147,7 @@ def test_the_name_of_a_renamed_directory_is_not_longer_than_a_file_system_takes(
     directory = scanned(files)
     long = TopicPartition("t" * 249, 12345)
     directory.open_log(long, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0, leader_epoch=None).close()
-    assert len(directory.rename_deleted(long, FIRST_ID).rpartition("/")[2]) == 255
+    assert len(directory.renamed.rename_deleted(long, FIRST_ID).rpartition("/")[2]) == 255
 
 
 def test_a_renamed_directory_never_replaces_another(files: SimulatedDisk) -> None:
@@ -155,7 +156,7 @@ def test_a_renamed_directory_never_replaces_another(files: SimulatedDisk) -> Non
     aside: set[str] = set()
     for partition in (TopicPartition("t" * 249, 1), TopicPartition("t" * 249, 12), PARTITION, PARTITION):
         directory.open_log(partition, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0, leader_epoch=None).close()
-        aside.add(directory.rename_deleted(partition, FIRST_ID))
+        aside.add(directory.renamed.rename_deleted(partition, FIRST_ID))
     assert len(aside) == 4
     assert all(map(files.exists, aside))
 
@@ -282,4 +283,4 @@ def test_a_file_with_the_name_of_a_damaged_log_keeps_no_node_from_starting(tmp_p
     (tmp_path / "notes-damaged").write_text("what was damaged")
     directory = LogDirectory(str(tmp_path), files=OsFiles(), is_durable=True)
     directory.scan()
-    assert directory.kept_logs == KeptLogs(directories=1, size_bytes=100)
+    assert directory.renamed.kept_logs == KeptLogs(directories=1, size_bytes=100)

@@ -12,8 +12,8 @@ from tailrace.replication.outcomes import NotLeader
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.server.partitions import partition_checkpoints
-from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.periodic_work import PartitionPasses
+from tailrace.server.partitions.renamed_directories import RenamedDirectories
 from tailrace.server.partitions.table import KnownLeader
 from tailrace.storage import Log
 from tailrace.storage.checkpoints import GAP_BOUND, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
@@ -137,16 +137,16 @@ def test_a_topic_is_not_without_its_partition_when_the_one_before_cannot_be_rena
     old = node.create()
     node.produce("orders", b"old", acks=1)
     disk.run()
-    rename, left = LogDirectory.rename_deleted, fails
+    rename, left = RenamedDirectories.rename_deleted, fails
 
-    def fail(directory: LogDirectory, partition: TopicPartition, topic_id: TopicId) -> str:
+    def fail(directory: RenamedDirectories, partition: TopicPartition, topic_id: TopicId) -> str:
         nonlocal left
         left -= 1
         if left >= 0:
             raise StorageError("Input/output error")
         return rename(directory, partition, topic_id)
 
-    monkeypatch.setattr(LogDirectory, "rename_deleted", fail)
+    monkeypatch.setattr(RenamedDirectories, "rename_deleted", fail)
     assert old.state is not None
     made = replace(old.state, topic_id=OTHER_ID)
     node.table.delete("orders", 0)
