@@ -9,15 +9,15 @@ K = TypeVar("K")
 class _Pause(NamedTuple):
     until_ms: int
     number: int
-    """Of the pauses begun."""
+    """The number of pauses that began before."""
 
 
 class Pauses(Generic[K]):
-    """The pauses under way. A step costs no more for those that do not end."""
+    """The pauses under way. A step costs no more for pauses that do not end."""
 
     def __init__(self) -> None:
         self._under_way: dict[K, _Pause] = {}
-        self._heap: list[tuple[_Pause, K]] = []  # the first one is under way, others may be over
+        self._heap: list[tuple[_Pause, K]] = []  # the first pause is under way, others may be over
         self._begun = 0
 
     def __contains__(self, key: K) -> bool:
@@ -35,7 +35,7 @@ class Pauses(Generic[K]):
         heappush(self._heap, (pause, key))
 
     def end(self, key: K) -> None:
-        """End the pause of this one now, if it is paused."""
+        """End the pause of this key now, if it is paused."""
         if self._under_way.pop(key, None) is not None:
             self._drop_past()
 
@@ -47,7 +47,7 @@ class Pauses(Generic[K]):
             due.append((pause.number, key))
             del self._under_way[key]
             self._drop_past()
-        return [key for _, key in sorted(due, key=lambda one: one[0])]
+        return [key for _, key in sorted(due, key=lambda pair: pair[0])]
 
     def _drop_past(self) -> None:
         """Let the pause stand first that ends next."""

@@ -251,10 +251,11 @@ class Replica:
 
     def rise(self, offset: int, written_bytes: int | None = None) -> None:
         """Move the high watermark up; see `HighWatermark.rise`."""
-        watchers = self.watchers
+        watchers, transactions = self.watchers, self.log.producers.transactions
         wants_stable = watchers is not None and watchers.wanted & Change.LAST_STABLE_OFFSET
         stable_before = self.last_stable_offset if wants_stable else 0
-        self.log.producers.transactions.forget_replicated(offset)
+        if transactions.ended:
+            transactions.forget_replicated(offset)
         self.high_watermark.rise(offset, written_bytes)
         if watchers is not None and watchers.wanted:
             is_stable_changed = wants_stable and self.last_stable_offset != stable_before

@@ -10,25 +10,24 @@
    of a partition is the flushed end of its log, so a fetch acknowledges, and nothing else does.
 2. A partition in error pauses alone, with a growing backoff. Only a fetch that gets no answer holds up all of them.
 3. The answer for a partition is used only if the partition is still followed in the same leader epoch, and ready.
-   Answers of an older epoch are dropped.
 4. A log is cut at the offset where its leader epochs diverge from the leader's (KIP-101, KIP-279), and never at a high
    watermark, which may be old. Below its own high watermark it is cut only after an unclean election: see `may_cut` in
    `replication.follower_replica`.
 5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
 6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
-   One that is out of range of a Kafka leader, whose answer has no log start, asks for that (ListOffsets) meanwhile.
+   Meanwhile a partition that is out of range of a Kafka leader, whose answer has no log start, asks for the log start
+   (ListOffsets).
 7. A fetch is stated as its difference from the one before, as on the wire (KIP-227), so that a step costs as much as
    the changes, however many partitions are followed.
 8. A fetch states a limited number of changes. The next one, which leaves without a wait at the leader, goes on.
 9. A leader counts as sent all that is in an answer. So a partition whose answer was not stored leaves the fetch and
-   enters anew, also if it is ready again by the next one.
+   enters anew, even if it is ready again before the next fetch.
 10. A partition that becomes ready while the fetch in flight may wait at the leader ends that wait: a new topic's first
    record with acks=all would wait for it, half a second.
 11. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); one in sync never does.
 """
 
 from collections.abc import Iterable
-from enum import Enum, auto
 from itertools import islice
 from typing import Final
 
@@ -47,7 +46,6 @@ from tailrace.replication.fetcher_events import (
     Follow,
     LogStartKnown,
     PartitionKey,
-    Position,
     ReportRefusal,
     Restart,
     SendFetch,
@@ -55,61 +53,17 @@ from tailrace.replication.fetcher_events import (
     Stored,
     StoreFailed,
     Unfollow,
-    Wanted,
 )
-from tailrace.replication.leader_refusal import LeaderRefusal
+from tailrace.replication.followed_partition import FollowedPartition, FollowState, LeaderRefusal
 from tailrace.replication.pauses import Pauses
 from tailrace.replication.throttle import ReplicationThrottle, ThrottleConfig
 
 FIRST_BACKOFF_MS: Final = 50
 MAX_CHANGES: Final = 1_000
-"""The most that one fetch states. A leader reads so many partitions in less than 10 ms, and they are stated in 3."""
+"""The most changes that a fetch states. A leader reads as many partitions in less than 10 ms."""
 NO_EPOCH: Final = -1
 AT_ONCE: Final = 0
 """A deadline that is over."""
-
-
-class _State(Enum):
-    READY = auto()
-    STORING = auto()
-    CUTTING = auto()
-    PAUSED = auto()
-    BROKEN = auto()
-
-
-class _Followed:
-    """One partition."""
-
-    __slots__ = (
-        "cannot_be_stored",
-        "failures",
-        "leader_epoch",
-        "leader_high_watermark",
-        "leader_log_start",
-        "position",
-        "refusal",
-        "state",
-    )
-
-    def __init__(self, leader_epoch: int, position: Position) -> None:
-        self.leader_epoch = leader_epoch
-        self.position = position
-        self.state = _State.READY
-        self.failures = 0
-        """In a row."""
-        self.refusal: LeaderRefusal | None = None
-        self.leader_high_watermark = self.leader_log_start = -1
-        """As of the last answer; -1 before that."""
-        self.cannot_be_stored = False
-        """The batches given last were not taken over: the bytes were damaged, or the disk had no space."""
-
-    @property
-    def is_in_sync(self) -> bool:
-        """Whether it has all that its leader had committed at the last answer; true before that (decision 0051)."""
-        return self.leader_high_watermark <= self.position.end_offset
-
-    def wanted(self, key: PartitionKey) -> Wanted:
-        return Wanted(key, self.leader_epoch, self.position)
 
 
 class ReplicaFetcher:
@@ -123,7 +77,7 @@ class ReplicaFetcher:
         self._backoff_ms = backoff_ms
         self._throttle = throttle or ReplicationThrottle(ThrottleConfig())
         self._max_changes = max_changes
-        self._followed: dict[PartitionKey, _Followed] = {}
+        self._followed: dict[PartitionKey, FollowedPartition] = {}
         # Ready are the partitions in `_standing` and in `_changed`.
         self._standing: set[PartitionKey] = set()  # without interruption since the last fetch named them
         self._changed: dict[PartitionKey, None] = {}  # no fetch has them like this
@@ -154,18 +108,20 @@ class ReplicaFetcher:
     @property
     def broken(self) -> int:
         """The number of partitions that cannot be stored: for good, or since the last try, which is repeated."""
-        return sum(one.state is _State.BROKEN or one.cannot_be_stored for one in self._followed.values())
+        return sum(
+            followed.state is FollowState.BROKEN or followed.cannot_be_stored for followed in self._followed.values()
+        )
 
     @property
     def refused(self) -> int:
         """The number of partitions that have been refused for so long that it was reported."""
-        refusals = (one.refusal for one in self._followed.values())
+        refusals = (followed.refusal for followed in self._followed.values())
         return sum(refusal is not None and refusal.is_reported for refusal in refusals)
 
     @property
     def max_lag(self) -> int:
         """The most records that a partition is behind its leader's high watermark."""
-        lags = (one.leader_high_watermark - one.position.end_offset for one in self._followed.values())
+        lags = (followed.leader_high_watermark - followed.position.end_offset for followed in self._followed.values())
         return max(0, *lags) if self._followed else 0
 
     @property
@@ -181,7 +137,7 @@ class ReplicaFetcher:
     # Steps
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take one event; what the host must do, in order."""
+        """Take an event; returns what the host must do, in order."""
         effects: list[Effect] = []
         match event:
             case Follow():
@@ -213,7 +169,7 @@ class ReplicaFetcher:
 
     def _follow(self, event: Follow) -> None:
         self._forget(event.key)
-        self._followed[event.key] = _Followed(event.leader_epoch, event.position)
+        self._followed[event.key] = FollowedPartition(event.leader_epoch, event.position)
         self._changed[event.key] = None
         self._silent_until_ms = self._silences = 0  # a leader in a new epoch is a leader that is there
 
@@ -246,13 +202,13 @@ class ReplicaFetcher:
                 self._gone[key] = None
         return effects
 
-    def _take(self, followed: _Followed, answer: FetchAnswer, now_ms: int) -> Effect | None:
+    def _take(self, followed: FollowedPartition, answer: FetchAnswer, now_ms: int) -> Effect | None:
         key, leader_epoch = answer.key, followed.leader_epoch
         if answer.error is not ErrorCode.NONE:
             return self._refused(followed, answer, now_ms)
         followed.refusal = None
         if answer.diverging is not None:
-            self._leave_ready(key, followed, _State.CUTTING)
+            self._leave_ready(key, followed, FollowState.CUTTING)
             return Cut(key=key, leader_epoch=leader_epoch, diverging=answer.diverging)
         followed.failures = 0
         has_news = (
@@ -265,18 +221,18 @@ class ReplicaFetcher:
         self._throttle.count(*key, len(answer.records), now_ms)
         followed.leader_high_watermark = answer.high_watermark
         followed.leader_log_start = answer.log_start_offset
-        self._leave_ready(key, followed, _State.STORING)
+        self._leave_ready(key, followed, FollowState.STORING)
         self._storing.add(key)
         return Store(key=key, leader_epoch=leader_epoch, answer=answer)
 
-    def _refused(self, followed: _Followed, answer: FetchAnswer, now_ms: int) -> Effect | None:
+    def _refused(self, followed: FollowedPartition, answer: FetchAnswer, now_ms: int) -> Effect | None:
         self.failed_answers += 1
         is_out_of_range = answer.error is ErrorCode.OFFSET_OUT_OF_RANGE
         if is_out_of_range:
             effect = _brought_into_range(answer.key, followed, answer.log_start_offset)
             if effect is not None:
                 followed.refusal = None
-                self._leave_ready(answer.key, followed, _State.CUTTING)
+                self._leave_ready(answer.key, followed, FollowState.CUTTING)
                 return effect
         self._pause(answer.key, followed, now_ms)
         refusal = followed.refusal
@@ -288,9 +244,13 @@ class ReplicaFetcher:
         return ReportRefusal(key=answer.key, leader_epoch=followed.leader_epoch, error=answer.error, for_ms=for_ms)
 
     def _log_start_known(self, event: LogStartKnown) -> list[Effect]:
-        """Bring a log that was refused as out of range into its leader's, if it still waits."""
+        """Bring a log that was refused as out of range into its leader's range, if it still waits."""
         followed, refusal = self._followed.get(event.key), None
-        if followed is not None and followed.leader_epoch == event.leader_epoch and followed.state is _State.PAUSED:
+        if (
+            followed is not None
+            and followed.leader_epoch == event.leader_epoch
+            and followed.state is FollowState.PAUSED
+        ):
             refusal = followed.refusal
         if followed is None or refusal is None or refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
             return []
@@ -299,19 +259,19 @@ class ReplicaFetcher:
             return []
         self._pauses.end(event.key)
         followed.refusal = None
-        followed.state = _State.CUTTING
+        followed.state = FollowState.CUTTING
         return [effect]
 
     def _stored(self, event: Stored) -> None:
         followed = self._current(event.key, event.leader_epoch)
         if followed is not None:
-            if followed.state is _State.STORING:
+            if followed.state is FollowState.STORING:
                 # No fetch has left meanwhile. Records, high watermark and log start are those of the answer now.
                 del self._gone[event.key]
                 self._moved.add(event.key)
             followed.position = event.position
             followed.cannot_be_stored = False
-            followed.state = _State.READY
+            followed.state = FollowState.READY
             self._storing.discard(event.key)
             self._changed[event.key] = None
 
@@ -320,24 +280,24 @@ class ReplicaFetcher:
         if followed is not None:
             self._storing.discard(event.key)
             if event.is_final:
-                followed.state = _State.BROKEN
+                followed.state = FollowState.BROKEN
             else:
                 followed.cannot_be_stored = True
                 self._pause(event.key, followed, now_ms)
 
-    def _current(self, key: PartitionKey, leader_epoch: int) -> _Followed | None:
+    def _current(self, key: PartitionKey, leader_epoch: int) -> FollowedPartition | None:
         """The partition, if it waits for its log in this epoch."""
         followed = self._followed.get(key)
         if followed is None or followed.leader_epoch != leader_epoch:
             return None
-        return followed if followed.state in (_State.STORING, _State.CUTTING) else None
+        return followed if followed.state in (FollowState.STORING, FollowState.CUTTING) else None
 
-    def _leave_ready(self, key: PartitionKey, followed: _Followed, state: _State) -> None:
+    def _leave_ready(self, key: PartitionKey, followed: FollowedPartition, state: FollowState) -> None:
         followed.state = state
         self._interrupt(key)
 
     def _interrupt(self, key: PartitionKey) -> None:
-        """The partition is not ready any more, if it was."""
+        """Note that the partition is not ready any more."""
         if key in self._standing:
             self._standing.remove(key)
             self._gone[key] = None
@@ -356,12 +316,12 @@ class ReplicaFetcher:
                 if not followed.is_in_sync:
                     self._pause_until(until_ms, key, followed)
 
-    def _pause(self, key: PartitionKey, followed: _Followed, now_ms: int) -> None:
+    def _pause(self, key: PartitionKey, followed: FollowedPartition, now_ms: int) -> None:
         followed.failures += 1
         self._pause_until(now_ms + self._backoff(followed.failures), key, followed)
 
-    def _pause_until(self, until_ms: int, key: PartitionKey, followed: _Followed) -> None:
-        self._leave_ready(key, followed, _State.PAUSED)
+    def _pause_until(self, until_ms: int, key: PartitionKey, followed: FollowedPartition) -> None:
+        self._leave_ready(key, followed, FollowState.PAUSED)
         self._pauses.begin(key, until_ms)
 
     def _backoff(self, failures: int) -> int:
@@ -369,7 +329,7 @@ class ReplicaFetcher:
 
     def _wake(self, now_ms: int) -> None:
         for key in self._pauses.take_due(now_ms):
-            self._followed[key].state = _State.READY
+            self._followed[key].state = FollowState.READY
             self._changed[key] = None
 
     @property
@@ -393,14 +353,14 @@ class ReplicaFetcher:
 
 
 def _take(keys: dict[PartitionKey, None], count: int) -> tuple[PartitionKey, ...]:
-    """Take the first ones out."""
+    """Take the first keys out."""
     taken = tuple(islice(keys, count))
     for key in taken:
         del keys[key]
     return taken
 
 
-def _brought_into_range(key: PartitionKey, followed: _Followed, leader_start: int) -> Cut | Restart | None:
+def _brought_into_range(key: PartitionKey, followed: FollowedPartition, leader_start: int) -> Cut | Restart | None:
     """The effect that brings a log back into its leader's range; None if there is none. `leader_start` may be -1."""
     leader_epoch, position = followed.leader_epoch, followed.position
     if position.end_offset < leader_start or (position.last_epoch == NO_EPOCH and leader_start >= 0):

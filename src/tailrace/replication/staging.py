@@ -85,7 +85,8 @@ class Staging:
                 if not is_to_be_flushed:
                     self._in_sync.advance_high_watermark(log.log_end_offset)
                     replica.sync_by_count()
-                replica.notify(Change.LOG_END)
+                if replica.watchers is not None:
+                    replica.notify(Change.LOG_END)
         for on_done, outcome in answers:
             on_done(outcome)
         if is_to_be_flushed:

@@ -24,8 +24,8 @@ from tailrace.replication.fetcher_events import (
     StoreFailed,
     Unfollow,
 )
+from tailrace.replication.followed_partition import REFUSED_AFTER_MS, REPORTED_EVERY_MS
 from tailrace.replication.follower_replica import cut_offset, may_cut
-from tailrace.replication.leader_refusal import REFUSED_AFTER_MS, REPORTED_EVERY_MS
 from tailrace.replication.replica_fetcher import FIRST_BACKOFF_MS, ReplicaFetcher
 from tailrace.replication.throttle import ALL_PARTITIONS, ReplicationThrottle, ThrottleConfig
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
