@@ -1,4 +1,4 @@
-"""docs/compatibility.md is true: its tables are what the code says.
+"""docs/compatibility.md and docs/differences.md are true: their tables are what the code says.
 
 REWRITE=1 pytest tests/docs/test_compatibility.py     writes the tables anew
 """
@@ -29,6 +29,8 @@ from tailrace.protocol.schema import MAX_ELEMENTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
+APPENDIX = ROOT / "docs" / "differences.md"
+_DECISIONS = sorted(set(re.findall(r"docs/decisions/(\d{4}[\w-]*\.md)", PAGE.read_text() + APPENDIX.read_text())))
 INTEROP = ROOT / "tests" / "interop"
 _ACCEPTED_ONLY = "Accepted for Kafka's files"
 _KAFKAS_DEFAULT = re.compile(r"\(Kafka: ([^)]*)\)")
@@ -131,6 +133,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "tools": tools,
     "suite": suite,
     "Go clients": go_clients,
+}
+MEASURED: dict[str, Callable[[], str]] = {
     "differences": lambda: table(DIFFERENCES),
     "differences of clusters": lambda: table(REPLICATED),
     "differences of transactions": lambda: table(TRANSACTIONS),
@@ -142,13 +146,19 @@ def test_the_tables_are_what_the_code_says() -> None:
     check_generated(PAGE, GENERATED)
 
 
+def test_the_appendix_has_every_difference_that_tests_list() -> None:
+    check_generated(APPENDIX, MEASURED)
+
+
 def test_every_error_that_is_named_has_its_number() -> None:
-    named = re.findall(r"\b([A-Z][A-Z_]{5,}) \((-?\d+)\)", PAGE.read_text())
+    named = re.findall(r"\b([A-Z][A-Z_]{5,}) \((-?\d+)\)", PAGE.read_text() + APPENDIX.read_text())
     assert named
     for name, number in named:
         assert ErrorCode[name] == int(number), name
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"docs/decisions/(\d{4}[\w-]*\.md)", PAGE.read_text()))))
+@pytest.mark.parametrize(
+    "name", sorted(set(re.findall(r"docs/decisions/(\d{4}[\w-]*\.md)", PAGE.read_text() + APPENDIX.read_text())))
+)
 def test_every_decision_that_is_named_is_there(name: str) -> None:
     assert (PAGE.parent / "decisions" / name).is_file()
