@@ -24,7 +24,7 @@ class RangesToCommit:
 class OffsetToCommit:
     """The offset of one partition, whose topic exists. `metadata` is a text of the client.
 
-    With ranges these are committed, and the offset is the stable one that the reader knows, -1 for none.
+    With ranges the ranges are committed, and the offset is the stable offset that the reader knows, or -1.
     """
 
     topic: str
@@ -77,7 +77,7 @@ MOST_RECORDS_OF_A_SWEEP = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetLostTopics:
-    """A sweep: delete the offsets in these topics that belong to another id than the given one; None: all of them.
+    """A sweep: delete the offsets in these topics that belong to another id than the given id; None: all of them.
 
     A topic that was created again has another id. Offsets without an id count as those of the present topic. The ids
     are read when the command is decided.

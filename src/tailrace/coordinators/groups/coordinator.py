@@ -1,4 +1,4 @@
-"""All groups of one partition of `__consumer_offsets`.
+"""The groups of one partition of `__consumer_offsets`.
 
 Two entries:
 - `step` for the events of members: it changes the memory of this coordinator, and returns effects such as writes;

@@ -20,7 +20,7 @@ from tailrace.protocol.messages.membership import (
 )
 
 WriteId = NewType("WriteId", int)
-"""One write of a group's metadata, unique for a coordinator: a group may be deleted and created again, and must not get
+"""A write of a group's metadata, unique for a coordinator: a group may be deleted and created again, and must not get
 the outcome of a write of the first group."""
 
 
@@ -90,7 +90,7 @@ MembershipResponse = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Send the response of a request. Every request gets exactly one."""
+    """Send the response of a request, which gets exactly one response."""
 
     request_id: RequestId
     response: MembershipResponse
@@ -123,7 +123,7 @@ class MemberExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """Commit these records of a consumer group, then answer; without records, answer after the earlier ones."""
+    """Commit these records of a consumer group, then answer; without records, answer after the earlier records."""
 
     event: Asked
     group_id: str

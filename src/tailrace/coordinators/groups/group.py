@@ -2,7 +2,7 @@
 
 Invariants:
 1. `state` changes by `transition_to` only, along TRANSITIONS.
-2. Stable and CompletingRebalance: there are members, one of them leads, and a protocol is chosen that all support. A
+2. Stable and CompletingRebalance: there are members, a member leads, and a protocol is chosen that all support. A
    group that was restored without a leader is stable until its rebalance begins, and gets no request before that.
 3. Empty and Dead: no members.
 4. A static member (KIP-345) has one entry in `static_members`, under its instance id.
@@ -31,7 +31,7 @@ class GroupState(StrEnum):
     PREPARING_REBALANCE = "PreparingRebalance"
     """The group waits until its members have joined again."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """All have joined; the group waits for the leader's assignment, and then for its commit."""
+    """The members have joined; the group waits for the leader's assignment, and then for its commit."""
     STABLE = "Stable"
     DEAD = "Dead"
     """Deleted: the last state."""
@@ -48,11 +48,11 @@ TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member of the group. Deadlines in ms of the host's monotonic clock."""
+    """A member of the group. Deadlines in ms of the host's monotonic clock."""
 
     member_id: str
     group_instance_id: str | None
-    """Of a static member, which keeps its assignment over a restart."""
+    """The instance id of a static member, which keeps its assignment over a restart."""
     client_id: str
     client_host: str
     session_timeout_ms: int
@@ -62,14 +62,14 @@ class Member:
     session_deadline_ms: int
     assignment: bytes = b""
     joining: RequestId | None = None
-    """Its JoinGroup that waits for the end of the rebalance."""
+    """The JoinGroup that waits for the end of the rebalance."""
     syncing: RequestId | None = None
-    """Its SyncGroup that waits for the assignment."""
+    """The SyncGroup that waits for the assignment."""
     is_new: bool = False
     """Whether it waits in its first JoinGroup: the client does not have its id yet."""
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
-        """Its metadata for this assignor; empty if there is none."""
+        """The member's metadata for this assignor; empty if it does not support the assignor."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def is_expired(self, now_ms: int) -> bool:
@@ -191,7 +191,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether a member may name this generation: the present one, or an earlier one in a converted group.
+        """Whether a member may name this generation: the present, or an earlier generation in a converted group.
 
         Members of a converted group have assignments of different epochs, until they join again. Kafka accepts the last
         epoch only; the other members lose the records that they have read and not committed.
@@ -199,7 +199,7 @@ class ClassicGroup:
         return generation_id == self.generation_id or (self.is_converted and 0 <= generation_id < self.generation_id)
 
     def supports(self, protocol_type: str, protocols: tuple[JoinGroupRequestProtocol, ...]) -> bool:
-        """Whether these protocols have one in common with all members."""
+        """Whether a protocol of these is common to all members."""
         if not protocol_type or not protocols:
             return False
         if not self.members:

@@ -37,9 +37,9 @@ class GroupEventKind(StrEnum):
     FENCED = "fenced"
     """Another process came with the same group.instance.id, or the former one still calls."""
     REBALANCE = "rebalance"
-    """All must join again; the reason names the cause."""
+    """The members must join again; the reason names the cause."""
     GENERATION = "generation"
-    """All have joined."""
+    """The members have joined."""
     ASSIGNED = "assigned"
     """The assignment is committed and handed out."""
     CONVERTED = "converted"
@@ -50,7 +50,7 @@ class GroupEventKind(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class GroupEvent:
-    """One event. Times in ms of the host's monotonic clock."""
+    """An event. Times in ms of the host's monotonic clock."""
 
     kind: GroupEventKind
     member_id: str

@@ -13,7 +13,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.membership import JoinGroupRequest, JoinGroupResponse
 
 MOST_PROTOCOLS: Final = 100
-"""The most protocols of a member; clients have one to three."""
+"""The most protocols of a member; clients have 1 to 3."""
 
 NewMemberId = Callable[[str], str]
 """A new member id: the given prefix and a random part."""

@@ -2,7 +2,7 @@
 
 Rules:
 1. Every request is answered exactly once. JoinGroup may wait for the end of PreparingRebalance, SyncGroup for Stable; a
-   repeated request replaces the waiting one, which is answered REBALANCE_IN_PROGRESS.
+   repeated request replaces the waiting request, which is answered REBALANCE_IN_PROGRESS.
 2. A session lasts while the member sends heartbeats or commits within its timeout, or has a waiting request.
 3. States and their changes are in `rebalance`; this module checks which requests a member may send.
 """

@@ -19,7 +19,7 @@ MAX_RANGES_PER_COMMIT: Final = 1_024
 _WORK: Final = 4
 """A commit whose union passes through so many times more runs than there may be is refused before it is done."""
 NO_STATE_EPOCH: Final = -1
-"""Of a reader that has seen no progress of its group. It counts as 0: the commit is taken if nothing was reset."""
+"""The epoch of a reader that has seen no progress. It counts as 0: the commit is taken if nothing was reset."""
 
 
 class SharedProgress(NamedTuple):
@@ -52,11 +52,11 @@ def check_ranges(ranges: Sequence[Rectangle]) -> None:
     """
     if len(ranges) > MAX_RANGES_PER_COMMIT:
         raise _invalid(f"{len(ranges)} ranges in a commit of one partition; {MAX_RANGES_PER_COMMIT} at most")
-    for one in ranges:
-        if not 0 <= one.first_offset <= one.last_offset < 2**63 - 1:
-            raise _invalid(f"{one.first_offset}-{one.last_offset} is no range of offsets")
-        if not 0 <= one.first_hash <= one.last_hash < HASH_SPACE:
-            raise _invalid(f"{one.first_hash}-{one.last_hash} is no range of key hashes")
+    for rectangle in ranges:
+        if not 0 <= rectangle.first_offset <= rectangle.last_offset < 2**63 - 1:
+            raise _invalid(f"{rectangle.first_offset}-{rectangle.last_offset} is no range of offsets")
+        if not 0 <= rectangle.first_hash <= rectangle.last_hash < HASH_SPACE:
+            raise _invalid(f"{rectangle.first_hash}-{rectangle.last_hash} is no range of key hashes")
     overlap = _overlap(ranges)
     if overlap is not None:
         raise _invalid(f"the ranges {tuple(overlap[0])} and {tuple(overlap[1])} overlap")
@@ -66,16 +66,16 @@ def _overlap(ranges: Iterable[Rectangle]) -> tuple[Rectangle, Rectangle] | None:
     """Two ranges that overlap. By first hash, each is compared with its neighbours in offset among those still open."""
     is_open: list[tuple[int, Rectangle]] = []
     ends: list[tuple[int, int]] = []
-    for one in sorted(ranges, key=attrgetter("first_hash")):
-        while ends and ends[0][0] < one.first_hash:
+    for rectangle in sorted(ranges, key=attrgetter("first_hash")):
+        while ends and ends[0][0] < rectangle.first_hash:
             _, first_offset = heappop(ends)
             del is_open[bisect_left(is_open, (first_offset,))]
-        place = bisect_left(is_open, (one.first_offset,))
+        place = bisect_left(is_open, (rectangle.first_offset,))
         for _, other in is_open[max(0, place - 1) : place + 1]:
-            if other.first_offset <= one.last_offset and one.first_offset <= other.last_offset:
-                return other, one
-        is_open.insert(place, (one.first_offset, one))
-        heappush(ends, (one.last_hash, one.first_offset))
+            if other.first_offset <= rectangle.last_offset and rectangle.first_offset <= other.last_offset:
+                return other, rectangle
+        is_open.insert(place, (rectangle.first_offset, rectangle))
+        heappush(ends, (rectangle.last_hash, rectangle.first_offset))
     return None
 
 
@@ -89,15 +89,15 @@ def commit_ranges(
 ) -> SharedProgress:
     """The progress with these ranges too. A commit is taken whole or not at all.
 
-    `stable_offset` is the one that the reader knows, -1 for none: of a group without progress it is the first one.
+    `stable_offset` is the stable offset that the reader knows, or -1: a group without progress begins there.
     Raises KafkaError: FENCED_STATE_EPOCH (124), BehindTheEnd (42), and OFFSET_METADATA_TOO_LARGE (12) for more
     rectangles than the limit.
     """
     before = _in_epoch(progress, state_epoch) or SharedProgress(CommittedProgress(max(0, stable_offset)))
     taken = list(ranges)
-    for one in taken:
-        if one.last_offset >= limits.end_offset:
-            raise BehindTheEnd(one.last_offset, limits.end_offset)
+    for rectangle in taken:
+        if rectangle.last_offset >= limits.end_offset:
+            raise BehindTheEnd(rectangle.last_offset, limits.end_offset)
     most = max(limits.rectangles, before.committed.rectangle_count)
     try:
         after = before.committed.with_committed(taken, most=_WORK * (most + MAX_RANGES_PER_COMMIT))

@@ -38,7 +38,7 @@ class OffsetCommitKey:
 
 @message(versions="0-4", flexible="4+")
 class OffsetCommitValue:
-    """One committed offset. Timestamps in ms since 1970, -1: none."""
+    """A committed offset. Timestamps in ms since 1970, -1: none."""
 
     offset: Int64
     leader_epoch: Int32 = field(versions="3+", default=-1)
@@ -73,7 +73,7 @@ class MemberMetadata:
 
 @message(versions="0-4", flexible="4+")
 class GroupMetadataValue:
-    """One generation of a group: its members and their assignments."""
+    """A generation of a group: its members and their assignments."""
 
     protocol_type: str
     generation: Int32

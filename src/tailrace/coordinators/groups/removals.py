@@ -155,7 +155,7 @@ def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
 
 
 def _lost(group_id: str, group: StoredGroup, topics: Mapping[str, TopicId | None]) -> Iterator[GroupLogRecord]:
-    """Tombstones for the group's offsets in these topics that belong to another id than the given one.
+    """Tombstones for the group's offsets in these topics that belong to another id than the given id.
 
     Pending offsets count too. If an offset of a partition belongs to the new topic of that name, no tombstone is
     written, since it would delete this offset as well.

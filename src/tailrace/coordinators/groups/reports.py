@@ -79,7 +79,7 @@ class GroupReports:
         return None if stored is None else stored.consumer
 
     def overview(self) -> list[ListedGroup]:
-        """All groups, for a list."""
+        """The groups, for a list."""
         return [self._overview(group_id) for group_id in {*self._memberships, *self._committed.groups}]
 
     def _overview(self, group_id: str) -> ListedGroup:

@@ -25,7 +25,7 @@ class Schedule(Generic[K]):
         return self._heap[0][0] if self._heap else None
 
     def get(self, key: K) -> int | None:
-        """The deadline of the key, if it has one."""
+        """The deadline of the key, or None."""
         return self._deadlines.get(key)
 
     def set(self, key: K, deadline_ms: int | None) -> None:

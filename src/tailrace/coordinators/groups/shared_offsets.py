@@ -1,7 +1,7 @@
 """Offsets with committed ranges, as values of `__consumer_offsets` (KIP-X, individual commits).
 
 A value keeps its ranges as bytes. They are decoded when a commit or a question needs them, and the decoded form of the
-last ones is kept: a group that commits again finds what its commit before has encoded.
+last values is kept: a group that commits again finds what its commit before has encoded.
 """
 
 import logging
@@ -27,9 +27,9 @@ from tailrace.protocol.schema import replace
 _logger = logging.getLogger("tailrace.server")
 
 MOST_KEPT_RECTANGLES: Final = 100_000
-"""Of all decoded progress that is kept on a node: about 25 MB."""
+"""The rectangles of all decoded progress that is kept on a node: about 25 MB."""
 MOST_STORED_BYTES: Final = 60_000
-"""Of the ranges of one offset: a broker that does not know them keeps them up to 64 KiB."""
+"""The bytes of the ranges of one offset: a broker that does not know ranges keeps up to 64 KiB of them."""
 
 
 class SharedOffsets:
@@ -110,12 +110,12 @@ class SharedOffsets:
         return replace(before, ranges=encode_ranges(after.committed), state_epoch=after.state_epoch)
 
     def with_offset(self, before: OffsetCommitValue, plain: OffsetCommitValue, *, is_member: bool) -> OffsetCommitValue:
-        """The value after a plain commit over a shared one: of a member, or of a client outside the group."""
+        """The value after a plain commit over a shared value: of a member, or of a client outside the group."""
         change = commit_offset if is_member else reset_offset
         return self._value(plain, change(self._known(before, 0), plain.offset), before)
 
     def _known(self, value: OffsetCommitValue, first_offset: int) -> SharedProgress:
-        """The progress of this value; one that has "no offset" (-1) begins with the given one."""
+        """The progress of this value; a value with "no offset" (-1) begins with the given offset."""
         if value.offset >= 0:
             return self.progress(value)
         return SharedProgress(CommittedProgress(first_offset), value.state_epoch)

@@ -1,4 +1,4 @@
-"""The two states of a coordinator's log: `GroupStore` is the committed one, `LatestGroups` the appended one.
+"""The two states of a coordinator's log: `GroupStore` is the committed state, `LatestGroups` the appended state.
 
 Invariants:
 1. `GroupStore` changes by `apply` only, in log order, so it equals the replay of the committed log.
@@ -27,7 +27,7 @@ from tailrace.model.partitions import TopicPartition
 
 
 class StoredGroup:
-    """One group, made by its records."""
+    """A group, made by its records."""
 
     __slots__ = ("consumer", "metadata", "offsets", "pending")
 
@@ -81,7 +81,7 @@ class StoredGroup:
 
 
 class GroupStore:
-    """All groups of one partition of `__consumer_offsets`, as committed."""
+    """The groups of one partition of `__consumer_offsets`, as committed."""
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
@@ -192,7 +192,7 @@ class LatestGroups:
         self._committed = committed
         self._staged: defaultdict[str, dict[int, GroupLogRecord]] = defaultdict(dict)
         """By group, in the order of the log, and by identity: two commits of one offset may be equal values, and are
-        completed one at a time."""
+        completed separately."""
         self._staged_offsets: defaultdict[str, StagedOffsets] = defaultdict(StagedOffsets)
 
     def stage(self, records: Iterable[GroupLogRecord]) -> None:
@@ -263,7 +263,7 @@ class LatestGroups:
         return group
 
     def has_generation(self, group_id: str) -> bool:
-        """Whether the group is a classic one with the staged records."""
+        """Whether the group is a classic group with the staged records."""
         for record in reversed(self._staged.get(group_id, _NOTHING).values()):
             if isinstance(record, GroupRecord):
                 return record.value is not None
@@ -280,7 +280,7 @@ class LatestGroups:
         return self._committed.groups_waiting_for(producer_id).union(staged)
 
     def groups_in(self, topics: Mapping[str, TopicId | None]) -> Iterator[tuple[str, StoredGroup]]:
-        """The groups, as `get` gives them, that may have an offset in one of these topics under another id."""
+        """The groups, as `get` gives them, that may have an offset in any of these topics under another id."""
         candidates = self._committed.topics.groups_beside(topics)
         # Staged and pending offsets are not in the index; they are few.
         for group_id in dict.fromkeys((*candidates, *sorted(self._committed.waiting_groups), *self._staged)):
@@ -328,7 +328,7 @@ class PendingOffsets:
             self._supersede(partition, self._next_place)
 
     def forget(self, partition: TopicPartition) -> None:
-        """The offset of the partition is deleted: drop all pending ones."""
+        """The offset of the partition is deleted: drop all pending offsets."""
         for producer_id, offsets in tuple(self._producers.items()):
             offsets.pop(partition, None)
             if not offsets:
@@ -386,7 +386,7 @@ class TopicIndex:
         return frozenset(self._topics)
 
     def groups_beside(self, topics: Mapping[str, TopicId | None]) -> Iterator[str]:
-        """The groups with an offset in one of these topics under another id; perhaps with repetitions."""
+        """The groups with an offset in any of these topics under another id; perhaps with repetitions."""
         for name, topic_id in topics.items():
             for found_id, groups in self._topics.get(name, {}).items():
                 if not belongs_to(found_id, topic_id):

@@ -76,7 +76,7 @@ def _strip(before: Strip, numbers: Iterator[int], stable_offset: int) -> Strip:
         offset = first + next(numbers) + 1
         runs.append(Run(first, offset))
     if end > HASH_SPACE or offset > _MAX_OFFSET or not runs:
-        raise MalformedMessage(f"the committed ranges of the hashes {start}-{end - 1} are none, or too far out")
+        raise MalformedMessage(f"the committed ranges of the hashes {start}-{end - 1} are empty, or too far out")
     strip = Strip(start, end, tuple(runs))
     if before.end == start and before.runs == strip.runs:
         raise MalformedMessage(f"the committed ranges of the hashes up to {end - 1} are two strips that are one")

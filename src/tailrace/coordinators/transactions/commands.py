@@ -21,7 +21,7 @@ class InitializeProducer:
     fresh_producer_id: int = NO_PRODUCER_ID
     """A new producer id: needed if the answer is NeedsProducerId."""
     fresh_producer_epoch: int = 0
-    """Its first epoch: above 0 if it belonged to a member of the same sink before."""
+    """The first epoch of this producer id: above 0 if it belonged to a member of the same sink before."""
 
     @property
     def is_resumed(self) -> bool:
@@ -56,7 +56,7 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteTransaction:
-    """All markers of a prepared transaction are written."""
+    """The markers of a prepared transaction are all written."""
 
     transactional_id: str
 
@@ -166,7 +166,7 @@ class MarkersToWrite:
     producer_id: int
     producer_epoch: int
     transaction_version: int
-    """Of the producer. With 2 the epoch is above that of the transaction (KIP-890)."""
+    """The version of the producer. With 2 the epoch is above that of the transaction (KIP-890)."""
     is_commit: bool
     partitions: frozenset[TopicPartition]
 

@@ -1,4 +1,4 @@
-"""All transactional ids and sinks of one partition of `__transaction_state`: a replicated machine.
+"""The transactional ids and sinks of one partition of `__transaction_state`: a replicated machine.
 
 1. A transactional id changes by `apply` and `commit` only, each time to the state in one record.
 2. At most one record of a transactional id, or of a sink, is staged. Other requests get CONCURRENT_TRANSACTIONS (51)

@@ -35,10 +35,10 @@ def initialize(
     - The end of its transaction is not complete: 51, with whichever identity, as in Kafka. A producer may have the
       identity that follows the end already, another id even; and what it has is looked at when the end is complete.
     - The id is new: a fresh producer id, epoch 0.
-    - No transaction is open: the next epoch, which fences the producer with the last one; a fresh producer id when the
-      epochs are used up.
+    - No transaction is open: the next epoch, which fences the producer with the epoch before; a fresh producer id when
+      the epochs are used up.
     - A transaction is open: it is aborted with an epoch that no other producer gets; the producer has to retry.
-    - A producer with an identity in its request (KIP-360) gets the next epoch if the identity is the current one, also
+    - A producer with an identity in its request (KIP-360) gets the next epoch if the identity is current, also
       if its own transaction was open and had to be aborted first; the current epoch again if that answer was lost; and
       PRODUCER_FENCED otherwise: an old instance must not abort a newer transaction.
     """

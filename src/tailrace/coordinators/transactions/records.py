@@ -66,7 +66,7 @@ class TransactionLogValue:
     next_producer_id: Int64 = field(versions="1+", tag=1, default=-1)
     producer_epoch: Int16
     next_producer_epoch: Int16 = field(versions="1+", tag=3, default=-1)
-    """Of a transaction with two-phase commit (KIP-939), which is not supported."""
+    """The producer of a transaction with two-phase commit (KIP-939), which is not supported."""
     transaction_timeout_ms: Int32
     transaction_status: Int8
     transaction_partitions: tuple[PartitionsSchema, ...] | None
@@ -118,7 +118,7 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 _RECORD_BYTES = 160
-"""All of a record beside its texts and partitions: the fields of fixed size, with tags, 21 of the record's own."""
+"""The bytes of a record beside its texts and partitions: the fields of fixed size, with tags, 21 of its own."""
 _ROWS_BYTES = 24
 """The rows of a sink: the numbers, and the frame of their tagged field."""
 _TOPIC_BYTES = 10

@@ -19,26 +19,26 @@ class Sink:
     """The state of a sink in the log, from its first batch on."""
 
     last_batch: int
-    """All batches up to this one are decided."""
+    """The last batch that is decided, with all batches before."""
     run: str
     """The current run: no run has followed it."""
     past_runs: tuple[int, ...] = ()
     """Digests of runs that were followed, the oldest first; bounded."""
     origin: str | None = None
-    """The place where its writer keeps its progress; None: no writer has named one."""
+    """The place where its writer keeps its progress; None: no writer has named a place."""
     rows: RowsDigest | None = None
     """The rows of the last batch; None: its writer has not said."""
     updated_at_ms: int
     """ms since 1970."""
 
     def has_followed(self, run: str) -> bool:
-        """Whether another run has followed this one."""
+        """Whether another run has followed this run."""
         return run != self.run and run_digest(run) in self.past_runs
 
     def advanced(
         self, *, batch: int, run: str, origin: str | None, rows: RowsDigest | None = None, now_ms: int
     ) -> "Sink":
-        """The batch is decided, and the run is the current one. A batch that was decided before keeps its rows."""
+        """The batch is decided, and the run is the current run. A batch that was decided before keeps its rows."""
         return replace(
             self,
             last_batch=max(batch, self.last_batch),

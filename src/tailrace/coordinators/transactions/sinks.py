@@ -2,7 +2,7 @@
 
 1. A batch is committed by one decision, which is one record batch: every member PrepareCommit, the other transactions
    of batches up to this one PrepareAbort, and the sink's record. Others that do not fit are swept later.
-2. A member commits by that decision only, and only if its batch is above the sink's last one. So an attempt that is
+2. A member commits by that decision only, and only if its batch is above the sink's last batch. So an attempt that is
    not in the decision of its batch never commits.
 3. A run that another run has followed commits nothing and begins nothing.
 
@@ -33,7 +33,7 @@ from tailrace.model.sinks import (
 )
 
 MOST_DECISION_BYTES: Final = 1_000_000
-"""Of the records of one decision: a record batch may have 1,048,588 (max.message.bytes)."""
+"""The bytes of the records of one decision: a record batch may have 1,048,588 (max.message.bytes)."""
 MOST_MEMBERS: Final = MOST_DECISION_BYTES // 200
 """More never fit: they are refused without a look at each."""
 
@@ -46,7 +46,7 @@ class Sinks:
     def __init__(
         self, transactions: Mapping[str, Transaction], pending: Mapping[str, CoordinatorRecord], *, expiration_ms: int
     ) -> None:
-        """`transactions` are the committed ones of the partition, `pending` its staged records, both by key."""
+        """`transactions` are the partition's committed transactions, `pending` its staged records, both by key."""
         self._transactions = transactions
         self._pending = pending
         self._expiration_ms = expiration_ms
@@ -71,7 +71,7 @@ class Sinks:
         return NO_BATCH if sink is None else sink.last_batch
 
     def is_complete(self, sink_id: str, batch: int) -> bool:
-        """Whether all that was committed in the batches up to this one has its markers."""
+        """Whether all that was committed in the batches up to this batch has its markers."""
         return self.members.is_complete(sink_id, batch)
 
     # Commits
@@ -81,7 +81,7 @@ class Sinks:
 
         Raises KafkaError INVALID_REQUEST (42), CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90) for a run that was
         followed, DUPLICATE_RESOURCE (92) for another origin, OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a batch before the
-        last one in a new run and for the last one with other rows, MESSAGE_TOO_LARGE (10); for a member
+        last batch in a new run and for the last batch with other rows, MESSAGE_TOO_LARGE (10); for a member
         INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED (90), INVALID_TXN_STATE (48).
         """
         _check_request(command)
@@ -107,7 +107,7 @@ class Sinks:
         return Decision(records=tuple(records), response=SinkCommitted(is_repetition=False))
 
     def _again(self, sink: Sink, command: CommitSink, now_ms: int) -> SinkDecision:
-        """The last batch once more: its members, if there are any, are aborted; a new run becomes the current one."""
+        """The last batch once more: its members, if there are any, are aborted; a new run becomes the current run."""
         following = _following(sink, command, now_ms)
         records: list[CoordinatorRecord] = []
         if (following.run, following.origin) != (sink.run, sink.origin):
@@ -168,7 +168,7 @@ class Sinks:
 
         Raises KafkaError INVALID_REQUEST (42) for a malformed id, CONCURRENT_TRANSACTIONS (51); PRODUCER_FENCED (90) if
         its run was followed, DUPLICATE_SEQUENCE_NUMBER (46) if its batch is decided already,
-        OUT_OF_ORDER_SEQUENCE_NUMBER (45) if the batch of a new run is before the last one.
+        OUT_OF_ORDER_SEQUENCE_NUMBER (45) if the batch of a new run is before the last batch.
         """
         if not is_of_sink(transactional_id):
             return
@@ -185,7 +185,7 @@ class Sinks:
         self._check_staged(member)
 
     def check_run_is_current(self, sink_id: str, run: str) -> None:
-        """Raises KafkaError PRODUCER_FENCED (90) if another run has followed this one."""
+        """Raises KafkaError PRODUCER_FENCED (90) if another run has followed this run."""
         sink = self._sinks.get(sink_id)
         if sink is not None and sink.has_followed(run):
             raise _followed(sink_id, sink, run)
@@ -261,7 +261,7 @@ def _check_writer(sink: Sink, command: CommitSink) -> None:
         raise KafkaError(
             ErrorCode.DUPLICATE_RESOURCE,
             f"sink {command.sink_id!r} is written from {sink.origin!r}, not from {command.origin!r}: a second writer, "
-            "as on a copied checkpoint, needs a sink id of its own; one that was moved has to say that it takes over",
+            "as on a copied checkpoint, needs a sink id of its own; a writer that was moved says that it takes over",
         )
 
 
@@ -357,7 +357,7 @@ class SinkMembers:
         return self._by_sink.get(sink_id, _NO_MEMBERS)
 
     def is_complete(self, sink_id: str, batch: int) -> bool:
-        """Whether all members of the batches up to this one that are committed have their markers."""
+        """Whether all members of the batches up to this batch that are committed have their markers."""
         return all(later > batch for later in self._committing.get(sink_id, ()))
 
 

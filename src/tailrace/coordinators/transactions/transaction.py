@@ -1,4 +1,4 @@
-"""One transactional id: its producer and the state of its transaction. A value; each step returns another (pure)."""
+"""A transactional id: its producer and the state of its transaction. A value; each step returns another (pure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ _S = TransactionState
 
 TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = MappingProxyType(
     {
-        # A new instance of a producer, or one that has lost its sequence numbers.
+        # A new instance of a producer, or a producer that has lost its sequence numbers.
         _S.EMPTY: frozenset((_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT)),
         _S.ONGOING: frozenset((_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT)),
         _S.PREPARE_COMMIT: frozenset((_S.COMPLETE_COMMIT,)),
@@ -131,9 +131,9 @@ class Transaction:
         )
 
     def fenced(self, *, is_resumed: bool, now_ms: int) -> "Transaction":
-        """The abort is decided, with the next epoch: requests with the present one are refused.
+        """The abort is decided, with the next epoch: requests with the present epoch are refused.
 
-        `is_resumed`: its own producer has it aborted, names the present epoch again, and gets the next one then
+        `is_resumed`: its own producer aborts it, names the present epoch again, and gets the next epoch then
         (KIP-360). Otherwise no producer gets that epoch.
         """
         return replace(
@@ -152,7 +152,7 @@ class Transaction:
         )
 
     def completed(self, *, now_ms: int) -> "Transaction":
-        """All markers are written."""
+        """The markers are all written."""
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         done = replace(
             self,
@@ -171,7 +171,7 @@ class Transaction:
         )
 
     def initialized(self, *, heard_epoch: int, timeout_ms: int, now_ms: int) -> "Transaction":
-        """The producer has the next epoch. With `heard_epoch` it may retry: the one in its request, or NO_EPOCH."""
+        """The producer has the next epoch. With `heard_epoch` it may retry: the epoch in its request, or NO_EPOCH."""
         return self._empty(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch + 1,

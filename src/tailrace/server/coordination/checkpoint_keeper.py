@@ -1,8 +1,8 @@
 """Writes checkpoints beside the logs of coordinators, on leaders and followers alike: a coordinator takes over at once.
 
 A checkpoint is made of the log and of the checkpoint before it, not of the coordinator's state: so a follower, which
-has no coordinator, has one too, and it holds committed records only. One is made at a time, when so many bytes have
-been appended since the last that reading them would take long. The work is done in slices of a few milliseconds, and a
+has no coordinator, has a checkpoint too, of committed records only. The keeper makes them in turn, when so many bytes
+were appended since the last that reading them would take long. The work is done in slices of a few milliseconds, and a
 pause as long follows each; the disk's thread checks, syncs and names the file.
 
 A failure costs load time, and is logged. The checkpoint before is removed then, since it bounds compactions; the next
@@ -45,9 +45,9 @@ class CheckpointConfig:
     """When a checkpoint is due. Fixed values, but for tests."""
 
     min_log_bytes: int = 4 << 20
-    """Appended since the last one: they load in about half a second."""
+    """Appended since the last checkpoint: they load in about half a second."""
     min_size_ratio: float = 0.5
-    """Appended since the last one, in sizes of that: a large state is not written again for a few changes."""
+    """Appended since the last, in sizes of that checkpoint: a large state is not written again for a few changes."""
     look_interval_ms: int = 1_000
     retry_ms: int = 60_000
 
@@ -64,7 +64,7 @@ class _Void(Exception):
 
 
 class _Making:
-    """One checkpoint on its way: read, written, published."""
+    """A checkpoint on its way: read, written, published."""
 
     def __init__(self, partition: Partition, checkpoint: LogCheckpoint, clock: Clock) -> None:
         self.partition = partition
@@ -126,7 +126,7 @@ class _Making:
         return self.checkpoint.finish(self._draft, self.writer.part)
 
     def give_up(self) -> None:
-        """Remove what was written, under whichever name it has."""
+        """Removes the part file, renamed or not."""
         self.checkpoint.abandon()
         if self.writer is not None:
             try:
@@ -190,7 +190,7 @@ class CheckpointKeeper:
         self._look_later()
 
     def stop(self) -> None:
-        """Begin no other checkpoint. One that is not written goes with the next start."""
+        """Begin no other checkpoint. A part that is not complete goes with the next start."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()

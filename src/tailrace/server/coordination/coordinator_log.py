@@ -4,7 +4,7 @@
    partition and has the coordinator.
 2. An append has two reports: to the machine when it is complete, as committed or as not in the log; and to the caller,
    at the latest when `offsets.commit.timeout.ms` is over.
-3. `when_committed` holds an answer back until all earlier appends are complete. If one of them failed, the answer may
+3. `when_committed` holds an answer back until all earlier appends are complete. If an append failed, the answer may
    rest on records that are not in the log, and is refused.
 """
 
@@ -29,7 +29,7 @@ Outcome = Callable[[KafkaError | None], None]
 """Called once: with None for success, or with the error that the client is to see."""
 
 _BATCH_BYTES = 512 * 1024
-"""One append is cut into batches of about this size; Kafka's max.message.bytes is 1 MiB."""
+"""An append is cut into batches of about this size; Kafka's max.message.bytes is 1 MiB."""
 
 _COORDINATOR_CODES = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
@@ -61,7 +61,7 @@ IN_NONE = InTransaction(-1, -1)
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
-    """The error for a client whose coordinator could not write: the client retries here, or looks for another one."""
+    """The error for a client whose coordinator could not write: it retries here, or looks for another coordinator."""
     return KafkaError(_COORDINATOR_CODES.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
 
 
@@ -86,7 +86,7 @@ class _Write:
 
     batches_left: int
     waiting: list[_Waiting]
-    """First the caller of the append; then the waits of `when_committed` for all appends up to this one."""
+    """First the caller of the append; then the waits of `when_committed` for all appends up to this append."""
     error: KafkaError | None = None
 
 
@@ -148,7 +148,7 @@ class CoordinatorLog(Generic[R]):
     def append(
         self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
     ) -> None:
-        """Append the records, at least one; no callback is called before this has returned.
+        """Append the records, which are not empty; no callback is called before this has returned.
 
         `is_atomic`: the records are one batch, so that a truncation of the log keeps all of them or none. Raises
         KafkaError for a record that cannot be encoded.
@@ -216,7 +216,7 @@ class CoordinatorLog(Generic[R]):
         del self._writes[write]
         waiting = write.waiting
         if write.error is not None:
-            # Every answer decided after this write may rest on it, also one that waits for a later write.
+            # Every answer decided after this write may rest on it, also an answer that waits for a later write.
             for later in self._writes:
                 waiting += later.waiting[1:]
                 del later.waiting[1:]

@@ -1,4 +1,4 @@
-"""The coordinators of this node: one for each partition of an internal topic that this node leads.
+"""The coordinators of this node: a coordinator for each partition of an internal topic that this node leads.
 
     loading --log replayed--> active --leadership gone--> closed
     loading --the log cannot be read--> failed
@@ -74,7 +74,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         reads_latest: bool,
     ) -> None:
         """`keys` is the noun for the keys in the log line of a load. `reads_latest`: decisions read all appended
-        records, not only the committed ones."""
+        records, not only committed records."""
         self.partition = log.partition
         self.leader_epoch = log.partition.leader_epoch
         """The epoch in which the partition was led when this host took it over."""
@@ -336,7 +336,7 @@ class CoordinatorService(ABC, Generic[K, H]):
         return self._hosts.get(number)
 
     def active_hosts(self) -> list[H]:
-        """All coordinators here. Raises as `CoordinatorHost.check_active` if one of them is not active."""
+        """The coordinators here. Raises as `CoordinatorHost.check_active` if any is not active."""
         for host in self._hosts.values():
             host.check_active()
         return list(self._hosts.values())

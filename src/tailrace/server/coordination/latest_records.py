@@ -5,8 +5,8 @@ has them:
 
 1. Of each key the last record counts, by its place in the log. A tombstone removes what is before it, also in
    transactions that are open.
-2. A record in a transaction counts from the commit on, with its own place: one that was written later, and outside of
-   transactions perhaps, stays. An aborted one never counts.
+2. A record in a transaction counts from the commit on, with its own place: a record that was written later, perhaps
+   outside of transactions, stays. An aborted record never counts.
 3. While a transaction is open its records are all kept, as its own.
 """
 
@@ -42,7 +42,7 @@ class LatestRecords:
         self._count = 0
 
     def on_record(self, record: Record, producer_id: int, producer_epoch: int) -> None:
-        """The next record. Raises CorruptRecords for one without a key."""
+        """The next record. Raises CorruptRecords for a record without a key."""
         key, value = record.key, record.value
         if key is None:
             raise CorruptRecords("a record without a key")
@@ -90,7 +90,7 @@ class LatestRecords:
         """The records that count, in an order in which a replay gives the state. No others may come meanwhile.
 
         A record of an open transaction stands before the committed one of its key that was written after it, and
-        behind the one that was written before it.
+        behind the committed record that was written before it.
         """
         yield from self._pending(are_superseded=True)
         for key, (_, value) in self._committed.items():

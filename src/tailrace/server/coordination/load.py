@@ -1,7 +1,7 @@
-"""The load of a coordinator: its partition's checkpoint, if there is one, and the log behind that, in slices.
+"""The load of a coordinator: the checkpoint that its partition may have, and the log behind that, in slices.
 
 1. Records are applied when they are committed, in order. Those of a checkpoint are applied when it was read to its end:
-   a damaged one is dropped, and has changed nothing. Then the log is read from its start.
+   a damaged checkpoint is dropped, and has changed nothing. Then the log is read from its start.
 2. A slice takes a few milliseconds of a turn of the event loop.
 """
 
@@ -24,7 +24,7 @@ OnMarker = Callable[[int, EndTransactionMarker], None]
 """Called with a producer id and the end of a transaction of that producer."""
 
 _SLICE_BYTES = 64 * 1024
-"""Of the log, per turn: some hundred records, a few milliseconds."""
+"""Bytes of the log, per turn: some hundred records, a few milliseconds."""
 
 
 class _Applying(Generic[R]):
@@ -42,7 +42,7 @@ class _Applying(Generic[R]):
 
 
 class Load(Generic[R]):
-    """One load, from `begin` to the call of `on_done` or `on_failed`, or to `close`."""
+    """A load, from `begin` to the call of `on_done` or `on_failed`, or to `close`."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class Receiver(Protocol):
     """Gets the records and markers of a log, in order."""
 
     def on_record(self, record: Record, producer_id: int, producer_epoch: int) -> None:
-        """One record; the producer in whose transaction it was written, -1: in none. May raise CorruptRecords."""
+        """A record; the producer in whose transaction it was written, -1: in none. May raise CorruptRecords."""
         ...
 
     def on_marker(self, producer_id: int, marker: EndTransactionMarker) -> None:
@@ -35,9 +35,9 @@ class CommittedBatches:
     def __init__(self, partition: Partition, offset: int) -> None:
         self._partition = partition
         self.offset = offset
-        """Of the next record."""
+        """The offset of the next record."""
         self.max_timestamp = -1
-        """Of the last batch that was read, in ms since 1970."""
+        """The timestamp of the last batch that was read, in ms since 1970."""
 
     def read(self, max_bytes: int, receiver: Receiver) -> None:
         """Pass on the next records, if any are committed. Raises KafkaError; damage takes this replica offline."""
@@ -53,7 +53,7 @@ class CommittedBatches:
         return not self._partition.log.read(ReadLimits(self.offset, 1)).size_bytes
 
     def _read(self, max_bytes: int) -> PartitionRead:
-        """The next batches, with checked CRCs. If they are damaged, another replica may have them undamaged."""
+        """The next batches, with checked CRCs. If a batch is damaged, another replica may not be."""
         log = self._partition.log
         try:
             read = self._partition.read(ReadLimits(self.offset, max_bytes, READ_UNCOMMITTED))
@@ -81,7 +81,7 @@ def _deliver(records: Buffer, position: int, header: BatchHeader, receiver: Rece
 
 
 class SavedRecords:
-    """The records of the checkpoint that a partition has, if it has one. Close it when the log behind them is read."""
+    """The records of the checkpoint that a partition may have. Close it when the log behind them is read."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition

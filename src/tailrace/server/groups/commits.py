@@ -5,8 +5,8 @@ before, and members of consumer groups; v10 topics by id. A missing topic or par
 id 100).
 
 With ranges (KIP-X) a commit says which offsets of which key hashes are done, beside all that is committed. It is taken
-whole or not at all, partition by partition. Refused are ranges that are none, in another state epoch, or behind the end
-of the partition, which the leader has to confirm (`server.groups.partition_ends`).
+whole or not at all, partition by partition. Malformed ranges are refused, and ranges in another state epoch or behind
+the end of the partition, which the leader has to confirm (`server.groups.partition_ends`).
 """
 
 from collections.abc import Callable, Mapping
@@ -90,8 +90,10 @@ class OffsetCommitHandler:
             submit()
 
     def _ranges_of(self, topic: TopicImage, partition: OffsetCommitRequestPartition) -> RangesToCommit | None:
-        """The ranges of this partition. Raises KafkaError INVALID_REQUEST (42) for bad ones, and POLICY_VIOLATION (44)
-        for a view and where key sharing is off."""
+        """The ranges of this partition.
+
+        Raises KafkaError INVALID_REQUEST (42) for bad ranges, POLICY_VIOLATION (44) for a view and without key sharing.
+        """
         if not partition.ranges and partition.state_epoch == UNKNOWN_STATE_EPOCH:
             return None
         image = self._coordinators.image
@@ -112,7 +114,7 @@ class OffsetCommitHandler:
         host: GroupCoordinatorHost,
         outcome: tuple[ErrorCode, ...] | ErrorCode,
     ) -> Stepwise[OffsetCommitResponse]:
-        """`outcome` has a code for each offset of the command, or one for all.
+        """`outcome` has a code for each offset of the command, or a common code.
 
         Missing topics and partitions have codes of their own also if the commit is refused, as in Kafka.
         """

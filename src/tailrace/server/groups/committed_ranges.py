@@ -14,9 +14,9 @@ from tailrace.protocol.messages.fetch import WireKeyRange
 from tailrace.protocol.messages.offsets import WireRectangle
 
 MOST_RECTANGLES: Final = 100_000
-"""Of one answer to OffsetFetch, about 3.5 MB: 4 bytes of a request name a partition with 150 KB of ranges."""
+"""The ranges in an answer to OffsetFetch, about 3.5 MB: 4 bytes of a request name a partition with 150 KB of them."""
 MOST_KEY_RANGES: Final = 1_024
-"""Of one reader."""
+"""The key ranges of one reader."""
 
 
 class RangeRoom:
@@ -30,12 +30,12 @@ class WantedRanges:
     """The committed ranges of one group that a request wants to see."""
 
     def __init__(self, shared: SharedOffsets, key_ranges: Sequence[WireKeyRange], room: RangeRoom) -> None:
-        """`key_ranges` are those of the reader; none: all. Raises KafkaError INVALID_REQUEST (42) for bad ones."""
+        """`key_ranges` are those of the reader; none: all. Raises KafkaError INVALID_REQUEST (42) for bad ranges."""
         self._shared = shared
         self._room = room
         if len(key_ranges) > MOST_KEY_RANGES:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(key_ranges)} key ranges; {MOST_KEY_RANGES} at most")
-        hashes = [KeyRange(one.first, one.last) for one in key_ranges]
+        hashes = [KeyRange(wire.first, wire.last) for wire in key_ranges]
         fault = fault_of(hashes)
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
@@ -50,22 +50,22 @@ class WantedRanges:
         return (
             tuple(
                 WireRectangle(
-                    first_offset=one.first_offset,
-                    last_offset=one.last_offset,
-                    first_hash=one.first_hash,
-                    last_hash=one.last_hash,
+                    first_offset=rectangle.first_offset,
+                    last_offset=rectangle.last_offset,
+                    first_hash=rectangle.first_hash,
+                    last_hash=rectangle.last_hash,
                 )
-                for one in committed.rectangles()
-                if self._is_wanted(one)
+                for rectangle in committed.rectangles()
+                if self._is_wanted(rectangle)
             ),
             state_epoch,
         )
 
-    def _is_wanted(self, one: Rectangle) -> bool:
+    def _is_wanted(self, rectangle: Rectangle) -> bool:
         if not self._hashes:
             return True
-        place = bisect_left(self._hashes, one.first_hash, key=_last_of)
-        return place < len(self._hashes) and self._hashes[place].first <= one.last_hash
+        place = bisect_left(self._hashes, rectangle.first_hash, key=_last_of)
+        return place < len(self._hashes) and self._hashes[place].first <= rectangle.last_hash
 
 
 _last_of: Final = attrgetter("last")

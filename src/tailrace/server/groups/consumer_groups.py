@@ -29,7 +29,7 @@ from tailrace.server.slices import Stepwise, mapped
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 """Member types."""
 _MOST_RESOLUTIONS: Final = 8
-"""The most heartbeats of one connection that wait for their regular expressions. A member sends one at a time."""
+"""The most heartbeats of a connection that wait for their regular expressions. A member has a single one on its way."""
 
 
 MAX_VIEW_PARTITIONS: Final = 20_000

@@ -3,7 +3,7 @@
 DescribeGroups: v3 authorized operations; v4 instance ids; v6 a missing group is error 69, before it is in state Dead.
 With the extension of `protocol.messages.groups` it has the history of the group and the progress of its members.
 ListGroups: v4 states and a filter for them, v5 types. It lists the groups that this broker coordinates.
-DeleteGroups: 68 for a group with members, 69 for a missing one; the answer waits until the deletion is committed.
+DeleteGroups: 68 for a group with members, 69 for a missing group; the answer waits until the deletion is committed.
 """
 
 from collections import defaultdict
@@ -116,7 +116,7 @@ def _topics(insight: GroupInsight) -> tuple[TopicProgress, ...]:
 
 
 class ListGroupsHandler:
-    """Answers for all coordinators of this broker, or with an error while one is loading."""
+    """Answers for all coordinators of this broker, or with an error while a coordinator is loading."""
 
     def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators

@@ -1,4 +1,4 @@
-"""The group coordinators of this node: one for each partition of `__consumer_offsets` that this node leads.
+"""The group coordinators of this node: a coordinator for each partition of `__consumer_offsets` that this node leads.
 
 Beside what every coordinator does, the host passes the requests of members and the time to the machine, carries out
 the machine's effects, and writes the markers of transactions that set offsets.

@@ -72,7 +72,7 @@ class OffsetFetchHandler:
     def _groups(
         self, groups: Iterable[OffsetFetchRequestGroup], room: RangeRoom, *, by_id: bool, require_stable: bool
     ) -> Stepwise[tuple[OffsetFetchResponseGroup, ...]]:
-        """Each group once for all its topics and once for some: more forms would multiply the work."""
+        """Answers a group once for all its topics and once for some: more forms would multiply the work."""
         answered: set[tuple[str, bool]] = set()
         found: list[OffsetFetchResponseGroup] = []
         for group in (yield from once(groups)):

@@ -2,7 +2,7 @@
 
 The coordinator of a group need not lead the partitions that it reads. Its own replica answers if its high watermark is
 high enough, then the last answer of the leader in its present epoch; otherwise the leader is asked (ListOffsets). One
-request per leader is under way at a time; what comes meanwhile is in the next one.
+request per leader is under way at a time; what comes meanwhile is in the next request.
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ from tailrace.server.ports import Peer
 LATEST: Final = -1
 CONSUMER: Final = -1
 OLDEST_VERSION: Final = 5
-"""Of ListOffsets: the first in which a new leader says that it does not know its high watermark yet."""
+"""The first version of ListOffsets in which a new leader says that it does not know its high watermark yet."""
 MOST_KNOWN: Final = 10_000
 """Ends that are remembered."""
 
@@ -44,12 +44,12 @@ class PartitionEnds:
         self._peer = peer
         self._timeout_ms = timeout_ms
         self._known: OrderedDict[TopicPartition, tuple[bytes, int, int]] = OrderedDict()
-        """The topic id, the leader epoch and the end of each partition, the one that was asked for last at the end."""
+        """The topic id, the leader epoch and the end of each partition, in the order of the last questions."""
         self._leaders: dict[BrokerId, _Questions] = {}
 
     def confirm(self, wanted: Ends, on_known: Callable[[Ends], None]) -> None:
         """Call `on_known` once, now or later, with an offset that the leader of each partition has reached: at least
-        the wanted one, or the end. Partitions whose leader does not answer are missing."""
+        the wanted offset, or the end. Partitions whose leader does not answer are missing."""
         known: dict[TopicPartition, int] = {}
         questions: dict[BrokerId, list[TopicPartition]] = {}
         for partition, offset in wanted.items():
@@ -145,12 +145,12 @@ class _Questions:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[_Wait, list[TopicPartition]]] = []
-        """Those that are not sent yet."""
+        """The questions that are not sent yet."""
         self.is_under_way = False
 
 
 class _Wait:
-    """One `confirm` that waits for leaders."""
+    """A `confirm` that waits for leaders."""
 
     def __init__(self, leaders: int, known: dict[TopicPartition, int], on_known: Callable[[Ends], None]) -> None:
         self._left = leaders

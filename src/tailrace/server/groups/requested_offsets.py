@@ -12,7 +12,7 @@ from tailrace.server.slices import STEP, Stepwise
 
 
 class RequestedPartition(Protocol):
-    """One partition of a request, with the offset to commit."""
+    """A partition of a request, with the offset to commit."""
 
     @property
     def partition_index(self) -> int: ...
@@ -26,14 +26,14 @@ class RequestedPartition(Protocol):
 
 P = TypeVar("P", bound=RequestedPartition)
 RangesOf = Callable[[TopicImage, P], RangesToCommit | None]
-"""Returns the ranges of a partition that has ranges; raises KafkaError for bad ones."""
+"""Returns the ranges of a partition that has ranges; raises KafkaError for bad ranges."""
 
 
 class RequestedOffsets:
     """The offsets of a request: the offsets that can be committed, and the error codes of the others.
 
-    The last offset of a partition replaces earlier ones of the same request. With ranges that would lose what the
-    earlier ones say, so a partition with ranges is named once.
+    The last offset of a partition replaces earlier offsets of the same request. With ranges that would lose earlier
+    ranges, so a partition with ranges is named once.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class RequestedOffsets:
                 self._offsets[partition] = replace(offset, ranges=replace(offset.ranges, end_offset=end))
 
     def codes(self, outcome: Sequence[ErrorCode] | ErrorCode) -> Iterator[Iterator[ErrorCode]]:
-        """The codes by topic and partition. `outcome` has a code for each of `offsets`, or one for all."""
+        """The codes by topic and partition. `outcome` has a code for each of `offsets`, or a common code."""
         of_offsets = [outcome] * len(self._offsets) if isinstance(outcome, ErrorCode) else outcome
         codes = {**self._refused, **dict(zip(self._offsets, of_offsets, strict=True))}
         return ((code if isinstance(code, ErrorCode) else codes[code] for code in row) for row in self._codes)

@@ -29,7 +29,7 @@ _COUNT: Final = re.compile(r"\{\d")
 _MOST_UNICODE_CLASSES: Final = 16
 """A class has hundreds of ranges; a thousand classes take 200 ms to compile."""
 _MEMORY_BYTES: Final = 256 * 1024
-"""Of a compiled expression with its cached states: one that needs more is refused, or matched more slowly."""
+"""The memory of a compiled expression: an expression that needs more is refused, or matched more slowly."""
 _MEMORY_OF_LONG: Final = 1024 * 1024
 _MOST_COMPILED: Final = 256
 _MOST_LONG_COMPILED: Final = 32
@@ -105,7 +105,7 @@ _MOST_MATCHES: Final = 1_000_000
 
 
 class _Expression:
-    """One expression, and its matches among the names that were checked so far."""
+    """An expression, and its matches among the names that were checked so far."""
 
     __slots__ = (
         "fault",
@@ -173,7 +173,7 @@ class TopicPatterns:
         self._max_bytes = max_bytes
         self._image = ClusterImage()
         self._expressions: OrderedDict[str, _Expression] = OrderedDict()
-        """The one that was used last comes last."""
+        """The expression that was used last comes last."""
         self._short: OrderedDict[_Expression, None] = OrderedDict()
         """Expressions with names to check, in order of their turns; `_long` has those that have taken long."""
         self._long: OrderedDict[_Expression, None] = OrderedDict()
@@ -322,7 +322,7 @@ class TopicPatterns:
     # Results
 
     def _finish(self, expression: _Expression) -> None:
-        """All names are checked: record the result, and notify the waiting requests."""
+        """The names are all checked: record the result, and notify the waiting requests."""
         self._leave_turns(expression)
         before = expression.value
         if expression.size_bytes > self._max_bytes:
@@ -348,7 +348,7 @@ class TopicPatterns:
         call_each(lambda on_resolved: on_resolved(fault), waiting)
 
     def _evict(self, spared: _Expression) -> None:
-        """Drop the expressions that were not used lately, except this one, new ones and awaited ones."""
+        """Drop the expressions that were not used lately, except this, new and awaited expressions."""
         if self._matches <= _MOST_MATCHES and len(self._expressions) <= _MOST_EXPRESSIONS:
             return
         for expression in list(self._expressions.values()):

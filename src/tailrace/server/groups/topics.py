@@ -45,7 +45,7 @@ class GroupTopics:
 
 
 class _IdsNow(Mapping[str, TopicId | None]):
-    """A sweep has several steps: between two steps a new topic may take the name of a deleted one. Its offsets stay."""
+    """A sweep has several steps: between them a new topic may take the name of a deleted topic. Its offsets stay."""
 
     def __init__(self, names: Collection[str], image: Callable[[], ClusterImage]) -> None:
         self._names = frozenset(names)

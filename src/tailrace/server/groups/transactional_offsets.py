@@ -76,7 +76,7 @@ class TxnOffsetCommitHandler:
 
 
 class _TransactionalCommit:
-    """One request until it is answered."""
+    """A request until it is answered."""
 
     def __init__(
         self,

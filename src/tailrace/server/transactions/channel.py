@@ -1,6 +1,6 @@
 """Requests to the coordinator of a transactional id about its transaction, on this node or on another broker.
 
-Producers of KIP-890 begin a transaction without waiting for the end of the last one, so that a partition may be added
+Producers of KIP-890 begin a transaction without waiting for the end of the last, so that a partition may be added
 before that end is complete. The request is repeated here for a while, so that the producer need not repeat it.
 """
 
@@ -44,7 +44,7 @@ class TransactionChannel:
         peer: Peer,
         clock: Clock,
     ) -> None:
-        """`image` returns the present one; `peer` sends to the other brokers."""
+        """`image` returns the present image; `peer` sends to the other brokers."""
         self._broker_id = broker_id
         self._image = image
         self._coordinators = coordinators

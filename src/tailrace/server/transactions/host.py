@@ -1,8 +1,8 @@
-"""The transaction coordinators of this node: one for each partition of `__transaction_state` that this node leads.
+"""The transaction coordinators of this node, for each partition of `__transaction_state` that this node leads.
 
 1. A transaction whose decision is committed gets its markers without a time limit: the coordinator that made the
-   decision writes them, and so does each later one that finds the decision in its log. When all are written, the
-   transaction is complete.
+   decision writes them, and so does each later coordinator that finds the decision in its log. When all are written,
+   the transaction is complete.
 2. A producer that begins its next transaction before that waits for the end of the last one (`next_transactions`).
 3. After a loss of leadership the next coordinator writes the markers again, with its newer epoch.
 4. The records of one decision are one record batch, so that a log has all of them or none: see decision 0063.
@@ -75,7 +75,7 @@ class MarkerWriter(Protocol):
     """Writes markers to the leaders of partitions."""
 
     def write(self, markers: MarkersToWrite, decision: DecisionNumber, on_done: Callable[[], None]) -> Cancellable:
-        """Write one to each partition that still exists, with retries; then call `on_done`, perhaps at once."""
+        """Write a marker to each partition that still exists, with retries; then call `on_done`, perhaps at once."""
         ...
 
 
@@ -248,7 +248,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self._writing[transactional_id] = writing
 
     def _complete(self, transactional_id: str) -> None:
-        """All markers are written: submit the completion, repeatedly until it is committed."""
+        """The markers are all written: submit the completion, repeatedly until it is committed."""
 
         def outcome(answer: Response | KafkaError) -> None:
             if not self.is_active or self.machine.markers(transactional_id) is None:

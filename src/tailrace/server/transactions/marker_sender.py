@@ -1,4 +1,4 @@
-"""Sends the end of a transaction to its partitions: a marker to the leader of each one, until all have confirmed it.
+"""Sends the end of a transaction to its partitions: a marker to the leader of each, until all have confirmed it.
 
 1. A leader confirms a marker when it is committed.
 2. After any other answer, or none, the marker is sent again, with the same number: its leader knows a second copy
@@ -37,7 +37,7 @@ OnCodes = Callable[[MarkerCodes | None], None]
 leaves out is missing."""
 
 _MOST_PARTITIONS = 1_000
-"""Of one request: a broker accepts 20,000 elements, and needs some time for each."""
+"""Elements of one request: a broker accepts 20,000 elements, and needs some time for each."""
 
 _FIRST_RETRY_MS = 20
 _LONGEST_RETRY_MS = 1_000
@@ -60,7 +60,7 @@ class MarkerSender:
         peer: Peer,
         clock: Clock,
     ) -> None:
-        """`image` returns the present one; `peer` sends to the other brokers."""
+        """`image` returns the present image; `peer` sends to the other brokers."""
         self.broker_id = broker_id
         self.image = image
         self.write_here = write_here
@@ -184,7 +184,7 @@ class Sending:
         self._answered(attempt, codes)
 
     def _answered(self, attempt: int, partitions: Iterable[TopicPartition]) -> None:
-        """Wait for these partitions no more in this attempt, which ends with the last one."""
+        """Wait for these partitions no more in this attempt, which ends with the last partition."""
         if attempt == self._attempt and not self._is_over:
             self._awaited.difference_update(partitions)
             if not self._awaited:

@@ -40,7 +40,7 @@ class TransactionMarker(NamedTuple):
     producer_id: int
     producer_epoch: int
     transaction_version: int
-    """Of the producer. From 2 on the marker's epoch is above that of the transaction (KIP-1228)."""
+    """The version of the producer. From 2 on the marker's epoch is above that of the transaction (KIP-1228)."""
     decision: DecisionNumber
     """The offset is NO_DECISION in a marker of Kafka, of an administrator, and of a producer of version 2 or later."""
     is_commit: bool
@@ -82,7 +82,7 @@ def write_markers(
 
     Returns the codes that are known by now; later codes are added to the same object. `on_done` may be called before
     this returns, and not at all while replicas are behind. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION
-    (3), one that another broker leads NOT_LEADER_OR_FOLLOWER (6); see also `Staging.append_marker`.
+    (3), a partition that another broker leads NOT_LEADER_OR_FOLLOWER (6); see also `Staging.append_marker`.
     """
     writing = _Writing(markers, on_done)
     for at, marker in enumerate(markers):
@@ -168,7 +168,7 @@ class WriteTxnMarkersHandler:
 
 
 class _WaitingMarkers:
-    """One request until it is answered."""
+    """A request until it is answered."""
 
     def __init__(self, request: WriteTxnMarkersRequest, context: RequestContext, deadlines: Deadlines) -> None:
         self._request = request
@@ -192,7 +192,7 @@ class _WaitingMarkers:
         """The codes of each marker that are known so far."""
 
     def written(self, codes: Sequence[MarkerCodes]) -> None:
-        """All markers are committed or refused."""
+        """The markers are all committed or refused."""
         if not self._is_answered:
             self._deadlines.remove(self, REQUEST_TIMEOUT_MS)
             self._answer(codes)

@@ -32,7 +32,7 @@ MAX_WAITING: Final = 1_000
 MAX_PARTITIONS: Final = 100_000
 """The most partitions of all waiting requests: some 200 bytes each, 500 if each has a topic of its own."""
 MAX_OF_ID: Final = 2
-"""The most requests of one transactional id: a producer sends one for its partitions and one for its offsets."""
+"""The most requests of one transactional id: a producer sends a request for partitions and another for offsets."""
 
 
 class QueuedRequest(NamedTuple):
@@ -44,7 +44,7 @@ class QueuedRequest(NamedTuple):
 
 
 class _WaitingTransaction:
-    """One command while it waits."""
+    """A command while it waits."""
 
     __slots__ = ("command", "on_done", "queue", "request")
 

@@ -29,7 +29,7 @@ from tailrace.server.transactions.sinks import check_sinks_are_known
 _NO_EPOCH = -1
 _FIRST_WITH_FENCED = 4
 _REFILL_BELOW = 0.1
-"""The remaining share of a block at which the next one is fetched, so that no producer waits for it."""
+"""The remaining share of a block at which the next block is fetched, so that no producer waits for it."""
 
 
 class ProducerIdPool:
@@ -46,7 +46,7 @@ class ProducerIdPool:
         self._waiting: deque[OnProducerId] = deque()
 
     def allocate(self, on_id: OnProducerId) -> None:
-        """Call `on_id` with a new id, at once if there is one."""
+        """Call `on_id` with a new id, at once if an id is left."""
         self._waiting.append(on_id)
         self._serve()
 
@@ -102,7 +102,7 @@ class InitProducerIdHandler:
         coordinators: TransactionCoordinatorService,
         image: Callable[[], ClusterImage],
     ) -> None:
-        """`image` returns the present one: members of sinks begin when all brokers know sinks."""
+        """`image` returns the present image: members of sinks begin when all brokers know sinks."""
         self._producer_ids = producer_ids
         self._coordinators = coordinators
         self._image = image

@@ -96,7 +96,7 @@ def _sole(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
 
 
 class _Addition:
-    """One request, until each of its transactions has its result."""
+    """A request, until each of its transactions has its result."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _Addition:
         partitions = frozenset((yield from once(_partitions(transaction.topics))))
         faults = yield from self._faults(partitions)
         if faults:
-            on_done({one: faults.get(one, ErrorCode.OPERATION_NOT_ATTEMPTED) for one in partitions})
+            on_done({partition: faults.get(partition, ErrorCode.OPERATION_NOT_ATTEMPTED) for partition in partitions})
             return
         command = AddPartitions(
             transactional_id=transaction.transactional_id,
@@ -152,7 +152,7 @@ class _Addition:
         return self._context.api_version >= _FIRST_OF_BROKERS
 
     def _faults(self, partitions: Iterable[TopicPartition]) -> Stepwise[Codes]:
-        """The codes of partitions that cannot be added. If there is one, no partition is added."""
+        """The codes of partitions that cannot be added. If there is any, no partition is added."""
         image, faults = self._controller.image, {}
         for number, partition in enumerate(partitions, 1):
             if not number % STEP:

@@ -16,7 +16,7 @@ from tailrace.model.ids import ProducerId
 
 MOST_OF_SINK: Final = 1_000
 MOST_OF_PARTITION: Final = 10_000
-"""Of all sinks of one partition of `__transaction_state`: some 150 bytes each."""
+"""Producers of all sinks of one partition of `__transaction_state`: some 150 bytes each."""
 
 
 class UsedProducer(NamedTuple):
@@ -62,7 +62,7 @@ class SinkProducers:
 
 
 MOST_RUNS: Final = 10_000
-"""Of one coordinator; the members of others have their timeouts alone."""
+"""Runs of one coordinator; the members of others have their timeouts alone."""
 LONGEST_LEASE_MS: Final = 3_600_000
 LONGEST_STEP_MS: Final = 20_000
 """The most time that counts between two looks: a coordinator that slept could receive no signs."""

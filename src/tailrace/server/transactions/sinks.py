@@ -44,7 +44,7 @@ class CommitSinkHandler:
     """Commits batches."""
 
     def __init__(self, *, coordinators: TransactionCoordinatorService, image: Callable[[], ClusterImage]) -> None:
-        """`image` returns the present one."""
+        """`image` returns the present image."""
         self._coordinators = coordinators
         self._image = image
 

@@ -30,7 +30,7 @@ _Mutable = dict[str, dict[bytes, set[int]]]
 
 
 def assign_range(members: Sequence[Subscriber], topics: Mapping[bytes, int]) -> dict[str, Assignment]:
-    """Runs of each topic, the longer ones to the first members."""
+    """Runs of each topic, the longer runs to the first members."""
     result: _Mutable = {member.member_id: {} for member in members}
     ordered = sorted(members, key=lambda member: member.order)
     for topic_id, count in topics.items():
@@ -130,7 +130,7 @@ class _Spread:
         self.result[member_id][topic_id].discard(partition)
         self._loads[member_id] -= 1
         for readers, heap in self._heaps.items():
-            # A lower load needs an entry of its own: the old one is further down in the heap.
+            # A lower load needs an entry of its own: the old entry is further down in the heap.
             if member_id in readers:
                 heapq.heappush(heap, (self._loads[member_id], self._place[member_id], member_id))
 

@@ -80,7 +80,7 @@ class GroupChange:
         self.emit(Kind.GROUP, None)
 
     def become(self, classic: GroupRecord) -> None:
-        """Make the group a classic one."""
+        """Make the group a classic group."""
         self.retire()
         self.records.append(classic)
         self.is_conversion = True

@@ -96,7 +96,7 @@ class ClassicMembers:
         )
         is_changed = steps.subscribe(self._change, member_id, None if before is None else before.subscription, new)
         if steps.downgrade(self._change, self._topics, self._config):
-            # A static member has replaced the last one with the other protocol: it joins the classic group next.
+            # A static member has replaced the last member with the other protocol: it joins the classic group next.
             return answers.join_refused(ErrorCode.REBALANCE_IN_PROGRESS, member_id)
         self._settle(member_id if is_changed else None)
         owned = subscription_of(next(iter(protocols.values()))).owned_partitions
@@ -137,7 +137,7 @@ class ClassicMembers:
         return protocols
 
     def _joining_member(self, event: JoinAsked) -> tuple[ConsumerMember | None, str | None]:
-        """The present member, None for a new one, and its id; no id if the member has to join again with one."""
+        """The present member, None for a new member, and its id; no id if the member has to join again with an id."""
         request, group = event.request, self._group
         if request.member_id:
             former = group.static_member(request.group_instance_id) if request.group_instance_id is not None else None
@@ -228,7 +228,7 @@ class ClassicMembers:
 def _existing(
     known: ConsumerMember | None, former: ConsumerMember | None, member_id: str, instance_id: str | None
 ) -> ConsumerMember:
-    """A member with the classic protocol; `former` is the one with this instance id."""
+    """A member with the classic protocol; `former` is the member with this instance id."""
     if former is not None and former.member_id != member_id:
         detail = f"group.instance.id {instance_id!r} belongs to member {former.member_id} now"
         raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, detail)

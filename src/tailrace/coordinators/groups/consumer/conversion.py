@@ -1,7 +1,7 @@
 """The conversion of a group with members from a classic to a consumer group, and back (KIP-848).
 
 Members with the classic protocol stay in a group of either kind, with their ids and partitions. The records of a member
-have all partitions that it may be reading, so that no other member gets one that it has not given up.
+have all partitions that it may be reading, so that no other member gets a partition too early.
 """
 
 from collections import Counter
@@ -99,7 +99,7 @@ def assignment_bytes(held: Assignment, topics: Topics, metadata: bytes) -> bytes
 def as_consumer_group(
     classic: ClassicGroup, topics: Topics, config: GroupConfig
 ) -> tuple[ConsumerGroup, tuple[GroupLogRecord, ...]]:
-    """The group as a consumer group, with the records that make it one.
+    """The group as a consumer group, with the records of the conversion.
 
     A member that waits in its first JoinGroup is left out: it has no partitions, and joins again. Raises KafkaError
     with Kafka's code: GROUP_ID_NOT_FOUND (69), GROUP_MAX_SIZE_REACHED (81), UNSUPPORTED_VERSION (35).

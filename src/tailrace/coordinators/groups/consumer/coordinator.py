@@ -213,7 +213,7 @@ class ConsumerGroups:
 
 
 def _revokes_anew(before: ConsumerGroup | None, after: ConsumerGroup, member_id: str) -> bool:
-    """Whether the member has completed a revocation and has another one: its time starts again."""
+    """Whether the member has completed a revocation and has another revocation: its time starts again."""
     known = None if before is None else before.members.get(member_id)
     member = after.members.get(member_id)
     if known is None or member is None:

@@ -37,7 +37,7 @@ class MemberState(IntEnum):
     UNREVOKED_PARTITIONS = 1
     """The member has to give up `pending_revocation` and confirm it."""
     UNRELEASED_PARTITIONS = 2
-    """Other members still hold partitions of its target."""
+    """The target has partitions that other members still hold."""
     UNKNOWN = 127
 
 
@@ -55,7 +55,7 @@ class ConsumerGroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """One member: its subscription and its partitions."""
+    """A member: its subscription and its partitions."""
 
     member_id: str
     subscription: ConsumerGroupMemberMetadataValue
@@ -66,7 +66,7 @@ class ConsumerMember:
     pending_revocation: Assignment = NOTHING
 
     def current(self) -> CurrentMemberAssignmentValue:
-        """The record of its state."""
+        """The record of the member's state."""
         return CurrentMemberAssignmentValue(
             member_epoch=self.epoch,
             previous_member_epoch=self.previous_epoch,
@@ -91,7 +91,7 @@ class ConsumerMember:
 
 
 class ConsumerGroup:
-    """One group."""
+    """A group."""
 
     __slots__ = ("epoch", "expressions", "members", "metadata_hash", "places", "target_epoch", "targets")
 
@@ -103,7 +103,7 @@ class ConsumerGroup:
         """Subscribed regular expression -> the topics that it matches, as last recorded."""
         self.members: dict[str, ConsumerMember] = {}
         self.places: dict[str, CurrentMemberAssignmentValue] = {}
-        """States of members whose subscriptions are later in the log: compaction has removed the earlier ones."""
+        """States of members whose subscriptions are later in the log: compaction has removed the earlier records."""
         self.target_epoch = 0
         self.targets: dict[str, Assignment] = {}
 
@@ -236,7 +236,7 @@ class ConsumerGroup:
         return frozenset() if expression is None else self.expressions.get(expression, frozenset())
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
-        """The member with this instance id, if there is one."""
+        """The member with this instance id, or None."""
         return next((m for m in self.members.values() if m.subscription.instance_id == instance_id), None)
 
     @property

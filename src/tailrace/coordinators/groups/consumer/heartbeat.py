@@ -78,7 +78,7 @@ def heartbeat(
 def _find_member(
     change: GroupChange, request: ConsumerGroupHeartbeatRequest, owned: Assignment | None, config: GroupConfig
 ) -> ConsumerMember | None:
-    """The member of the request, None for a new one. A static member that is back has replaced its former id."""
+    """The member of the request, None for a new member. A static member that is back has replaced its former id."""
     group, member_id = change.group, request.member_id
     known = group.members.get(member_id)
     former = group.static_member(request.instance_id) if request.instance_id is not None else None
@@ -116,7 +116,7 @@ def _existing(
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """Accept the member's epoch; also the previous one, if the answer with the new one may have been lost."""
+    """Accept the member's epoch; also the previous epoch, if the answer with the new epoch may have been lost."""
     if epoch == member.epoch:
         return
     may_have_missed = (
@@ -134,7 +134,7 @@ def _subscribe(change: GroupChange, before: ConsumerMember | None, command: Cons
     old = before.subscription if before is not None else None
     is_changed = steps.subscribe(change, command.request.member_id, old, _merged(old, command))
     if is_changed and len(change.group.subscribed_expressions) > MOST_EXPRESSIONS:
-        detail = f"group {change.group_id!r} has {MOST_EXPRESSIONS} regular expressions already; use one of those"
+        detail = f"group {change.group_id!r} has {MOST_EXPRESSIONS} regular expressions already; use a known expression"
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail)
     if is_changed and (names := sum(map(len, change.group.subscriptions))) > MOST_NAMES:
         detail = f"the members of group {change.group_id!r} would subscribe to {names} names; {MOST_NAMES} is the limit"

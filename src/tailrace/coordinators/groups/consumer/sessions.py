@@ -40,7 +40,7 @@ class Sessions:
         """Not later than either deadline of the member."""
 
     def __len__(self) -> int:
-        """The number of alarms, also replaced ones."""
+        """The number of alarms, also of replaced alarms."""
         return len(self._alarms)
 
     @property
@@ -62,7 +62,7 @@ class Sessions:
         self._set_alarm(key, session)
 
     def expect(self, key: MemberKey, timeout_ms: int, now_ms: int, fault: str) -> None:
-        """Set a deadline for an action of the member, unless one is set; `fault` is the reason if it passes."""
+        """Set a deadline for an action of the member, unless a deadline is set; `fault` is the reason if it passes."""
         session = self._sessions.get(key)
         if session is not None and session.act_by_ms is None:
             session.act_by_ms = now_ms + timeout_ms
