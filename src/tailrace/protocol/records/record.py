@@ -5,8 +5,9 @@ CorruptRecords for lengths that lie, counts that lie, offsets that do not rise a
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records import batch as batches
@@ -60,40 +61,42 @@ def read_records(
     return records
 
 
+class BatchFields(TypedDict, total=False):
+    """The fields of a `BatchBuilder`, as arguments of `build_batch`."""
+
+    codec: int
+    level: int | None
+    base_offset: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    is_transactional: bool
+    is_control: bool
+    log_append_time: int | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class BatchBuilder:
     """Collects records and makes one batch of them.
 
     The producer's identity may be set until `build`: a producer knows its sequence number only when it sends.
     """
 
-    def __init__(
-        self,
-        *,
-        codec: int = Codec.NONE,
-        level: int | None = None,
-        base_offset: int = 0,
-        leader_epoch: int = -1,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-        is_transactional: bool = False,
-        is_control: bool = False,
-        log_append_time: int | None = None,
-    ) -> None:
-        self.codec = codec
-        self.level = level
-        self.base_offset = base_offset
-        self.leader_epoch = leader_epoch
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.base_sequence = base_sequence
-        self.is_transactional = is_transactional
-        self.is_control = is_control
-        self.log_append_time = log_append_time
-        self.count = 0
-        self.base_timestamp = NO_TIMESTAMP
-        self.max_timestamp = NO_TIMESTAMP
-        self._batch = bytearray(HEADER_SIZE)
+    codec: int = Codec.NONE
+    level: int | None = None
+    base_offset: int = 0
+    leader_epoch: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    is_transactional: bool = False
+    is_control: bool = False
+    log_append_time: int | None = None
+    count: int = field(init=False, default=0)
+    base_timestamp: int = field(init=False, default=NO_TIMESTAMP)
+    max_timestamp: int = field(init=False, default=NO_TIMESTAMP)
+    _batch: bytearray = field(init=False, default_factory=lambda: bytearray(HEADER_SIZE))
 
     @property
     def size_bytes(self) -> int:
@@ -169,33 +172,9 @@ _LARGEST_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 """The largest varints: length, attributes, timestamp delta, offset delta, key length, value length, header count."""
 
 
-def build_batch(
-    records: Iterable[Record],
-    *,
-    codec: int = Codec.NONE,
-    level: int | None = None,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    is_transactional: bool = False,
-    is_control: bool = False,
-    log_append_time: int | None = None,
-) -> bytearray:
+def build_batch(records: Iterable[Record], **fields: Unpack[BatchFields]) -> bytearray:
     """One batch of these records at consecutive offsets from `base_offset`; the records' own offsets do not count."""
-    builder = BatchBuilder(
-        codec=codec,
-        level=level,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        is_transactional=is_transactional,
-        is_control=is_control,
-        log_append_time=log_append_time,
-    )
+    builder = BatchBuilder(**fields)
     for record in records:
         builder.append(record.timestamp, record.key, record.value, record.headers)
     return builder.build()
