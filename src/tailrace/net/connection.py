@@ -1,4 +1,4 @@
-"""One outgoing connection to a server of the Kafka protocol: requests go in, answers are matched to them in order.
+"""An outgoing connection to a server of the Kafka protocol: requests go in, answers are matched to them in order.
 
 1. Answers come in the order of the requests (Kafka's rule); an answer with another correlation id, or one that cannot
    be read, ends the connection.

@@ -49,7 +49,7 @@ class FairTurns:
         self._arrivals = 0
         self._is_planned = False
         self._seconds = 0.0
-        """Of the turns since the begin of the last round that others had to wait for."""
+        """The time of the turns since the last round began that other connections had to wait for."""
         self._now = 0.0
         """Virtual: the latest start of a turn."""
 

@@ -295,8 +295,8 @@ def _bind_all(hosts: Sequence[str], port: int) -> list[socket.socket]:
             sockets.extend(_bind(host, common_port) for host in hosts[1:])
         except OSError as fault:
             if port == 0 and attempts_left and fault.errno is not None and _is_port_taken(fault):
-                for each in sockets:
-                    each.close()
+                for bound in sockets:
+                    bound.close()
                 continue
             _logger.info("event=address-not-available reason=%s", fault)
         return sockets

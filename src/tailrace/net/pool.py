@@ -9,12 +9,12 @@ from tailrace.net.connection import Address, Connection, connect
 
 @dataclass(slots=True)
 class _Slot:
-    """One place for a connection. The lock makes concurrent callers share one attempt and its failure."""
+    """A place for a connection. The lock makes concurrent callers share one attempt and its failure."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     connection: Connection | None = None
     fault: KafkaError | None = None
-    """Of the last attempt."""
+    """The failure of the last attempt."""
     failures: int = 0
     not_before: float = 0.0
 

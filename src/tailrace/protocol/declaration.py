@@ -119,7 +119,7 @@ REQUIRED: Any = _Required()
 
 
 class Field(NamedTuple):
-    """One field of a schema. `default` is REQUIRED if there is none."""
+    """A field of a schema. `default` is REQUIRED if there is none."""
 
     name: str
     type: WireType

@@ -66,7 +66,7 @@ class FrameClass(Enum):
     """The class of a frame, by which a listener limits its size."""
 
     LARGE = auto()
-    """It carries bytes that clients made, as many as their own settings let them."""
+    """The frame carries bytes that clients made, as many as their own settings let them."""
     FETCH = auto()
     OTHER = auto()
 
@@ -96,7 +96,7 @@ class PeerConnection(StrEnum):
 
 
 class Api(NamedTuple):
-    """One kind of request. Versions `min_version` to `max_version` are served, `advertised_min` and up announced."""
+    """A kind of request. Versions `min_version` to `max_version` are served, `advertised_min` and up announced."""
 
     key: int
     name: str

@@ -188,11 +188,11 @@ class Rows(Sequence[T]):
         return numpy.frombuffer(self.raw, self.stride.dtype())[name]
 
     def pick(self, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-        """These fixed fields of all structs, without an object for each."""
+        """The fixed fields of all structs by these names, without an object for each struct."""
         return self.stride.picker(names)(self.stride.record.iter_unpack(self.raw))
 
     def portions(self, size: int) -> "Iterator[Rows[T]]":
-        """All structs, so many at a time, as rows."""
+        """The structs as rows, so many at a time."""
         step = size * self.stride.size
         for place in range(0, len(self.raw), step):
             part: Rows[T] = object.__new__(Rows)
@@ -253,7 +253,7 @@ def portions(structs: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def pick(structs: Sequence[Any], names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
-    """These fixed fields, two or more, of all structs, which may be rows."""
+    """The fixed fields by these names, two or more, of all structs, which may be rows."""
     if type(structs) is Rows:  # `isinstance` of an abstract class is a call of Python code
         return structs.pick(names)
     return map(attrgetter(*names), structs)

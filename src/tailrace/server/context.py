@@ -1,4 +1,4 @@
-"""One request on its way through the server."""
+"""A request on its way through the server."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -86,7 +86,7 @@ class RequestCount(NamedTuple):
 
 
 class _Route:
-    """One row of the dispatch table."""
+    """A row of the dispatch table."""
 
     __slots__ = (
         "api",

@@ -59,7 +59,7 @@ def error_response_in_steps(request: Any, version: int, error: KafkaError) -> St
 
 
 class _Each(NamedTuple):
-    """One element of the response for each element of the request; null has none."""
+    """An element of the response for each element of the request; null has no elements."""
 
     source: str
     """The attribute of the request, or of its part, with the elements."""
@@ -401,7 +401,7 @@ def _fetch_snapshot(request: quorum.FetchSnapshotRequest, _: int, error: KafkaEr
     return quorum.FetchSnapshotResponse(
         topics=tuple(
             quorum.SnapshotPartTopic(
-                name=topic.name, partitions=tuple(unknown_snapshot_part(one) for one in topic.partitions)
+                name=topic.name, partitions=tuple(unknown_snapshot_part(partition) for partition in topic.partitions)
             )
             for topic in request.topics
         )

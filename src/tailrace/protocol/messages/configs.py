@@ -36,7 +36,7 @@ class DescribeConfigsSynonym:
 
 @struct
 class DescribeConfigsResourceResult:
-    """One setting: its value (null if secret) and its source."""
+    """A setting: its value (null if secret) and its source."""
 
     name: str
     value: str | None
@@ -77,7 +77,7 @@ class AlterableConfig:
 
 @struct
 class AlterConfigsResource:
-    """All settings that a topic or broker is to have of its own: those not named go back to their defaults."""
+    """The own settings of a topic or broker from now on: settings that are not named go back to their defaults."""
 
     resource_type: Int8
     resource_name: str
@@ -153,7 +153,7 @@ class ListConfigResourcesRequest:
 
 @struct
 class ListedConfigResource:
-    """One that may have settings. Without a type it is of client metrics."""
+    """A resource that may have settings. Without a type it is of client metrics."""
 
     resource_name: str
     resource_type: Int8 = field(versions="1+", default=16)
@@ -161,7 +161,7 @@ class ListedConfigResource:
 
 @message(api_key=74, versions="0-1", flexible="0+")
 class ListConfigResourcesResponse:
-    """All of the types that were asked for."""
+    """The resources of the types that were asked for."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -193,7 +193,7 @@ class DescribeFetchSessionsRequest:
 
 @struct
 class DescribedFetchSession:
-    """One session."""
+    """A session."""
 
     session_id: Int32
     session_epoch: Int32

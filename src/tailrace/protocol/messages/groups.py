@@ -48,7 +48,7 @@ DETAILS_FEATURE = "tailrace.group.details"
 
 @struct
 class GroupEventDetails:
-    """One thing that happened to the group; `count` times in a row, the last time `last_ms_ago`."""
+    """An event of the group that happened `count` times in a row, the last time `last_ms_ago`."""
 
     kind: str
     member_id: str

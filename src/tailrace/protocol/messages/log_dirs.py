@@ -49,7 +49,7 @@ class DescribeLogDirsTopic:
 
 @struct
 class DescribeLogDirsResult:
-    """One directory. v4 adds the size of its file system and what of it is left (KIP-827)."""
+    """A directory. v4 adds the size of its file system and what of it is left (KIP-827)."""
 
     error_code: Int16 = 0
     log_dir: str
@@ -60,7 +60,7 @@ class DescribeLogDirsResult:
 
 @message(api_key=35, versions="1-4", flexible="2+")
 class DescribeLogDirsResponse:
-    """All directories of this broker. v3 adds an error for the whole."""
+    """The directories of this broker. v3 adds an error for the whole answer."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(versions="3+", default=0)
@@ -137,7 +137,7 @@ class AssignedDirectory:
 
 @message(api_key=73, versions="0", flexible="0+")
 class AssignReplicasToDirsRequest:
-    """All at once, directory by directory."""
+    """The partitions of a broker, directory by directory."""
 
     broker_id: Int32
     broker_epoch: Int64 = -1

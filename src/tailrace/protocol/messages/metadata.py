@@ -156,7 +156,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message(api_key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse:
-    """One page; the cursor, if there is one, asks for the next."""
+    """A page; the cursor, if there is a next page, asks for it."""
 
     throttle_time_ms: Int32 = 0
     topics: tuple[DescribeTopicPartitionsResponseTopic, ...]

@@ -10,7 +10,7 @@ from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Uuid, field
 
 @struct
 class WireRectangle:
-    """All records with these offsets and these key hashes; inclusive at all ends."""
+    """The records with these offsets and these key hashes; inclusive at all ends."""
 
     first_offset: Int64
     last_offset: Int64
@@ -133,7 +133,7 @@ class OffsetFetchRequest:
 
 @struct
 class OffsetFetchResponsePartition:
-    """One committed offset, or -1 if there is none; v1 to v7."""
+    """A committed offset, or -1; v1 to v7."""
 
     partition_index: Int32 = field(versions="1-7", default=0)
     committed_offset: Int64 = field(versions="1-7", default=0)
@@ -152,7 +152,7 @@ class OffsetFetchResponseTopic:
 
 @struct
 class OffsetFetchResponsePartitions:
-    """One committed offset, or -1 if there is none; v8 and later. Ranges answer a group's request for them alone."""
+    """A committed offset, or -1; v8 and later. Ranges answer a group's request for ranges alone."""
 
     partition_index: Int32 = field(versions="8+", default=0)
     committed_offset: Int64 = field(versions="8+", default=0)

@@ -158,7 +158,7 @@ _HEAD_AT: Final = 8
 """Behind key, version and correlation id."""
 _ENOUGH: Final = 64
 MAX_FORMS: Final = 64
-"""Of one connection: some 30 KB at most."""
+"""The most forms of a connection: some 30 KB."""
 _LONGEST_HEAD: Final = 400
 _MAX_HEAD_SIZES: Final = 8
 _TAGS_BEHIND: Final = bytes(3)

@@ -371,7 +371,7 @@ class SnapshotPart:
     snapshot_id: WireSnapshotId
     current_leader: SnapshotLeader = field(tag=0, default=SnapshotLeader())
     size: Int64
-    """Of the whole snapshot, in bytes."""
+    """The size of the whole snapshot, in bytes."""
     position: Int64
     unaligned_records: Records = field(nullable="none")
     """Never null: empty if there are none."""

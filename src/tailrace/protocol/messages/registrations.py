@@ -144,7 +144,7 @@ class UpdateFeaturesRequest:
 
 @struct
 class UpdatableFeatureResult:
-    """One feature; gone in v2, since all succeed or fail together (KIP-1022)."""
+    """A feature; gone in v2, since all succeed or fail together (KIP-1022)."""
 
     feature: str = field(versions="0-1", default="")
     error_code: Int16 = field(versions="0-1", default=0)

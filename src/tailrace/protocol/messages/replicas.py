@@ -140,7 +140,7 @@ class OngoingTopicReassignment:
 
 @message(api_key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse:
-    """All moves that go on."""
+    """The moves that go on."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -70,7 +70,7 @@ class DescribeSinksRequest:
 
 @struct
 class DescribedSink:
-    """One sink."""
+    """A sink."""
 
     sink_id: str
     run: str
@@ -90,7 +90,7 @@ class DescribedSink:
 
 @message(api_key=10002, versions="0", flexible="0+")
 class DescribeSinksResponse:
-    """One page."""
+    """A page of a list of sinks."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

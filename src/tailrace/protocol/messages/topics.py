@@ -52,7 +52,7 @@ class CreatableTopicConfigs:
 
 @struct
 class CreatableTopicResult:
-    """One topic: its id (v7), its partitions and settings (v5), or the error."""
+    """A topic: its id (v7), its partitions and settings (v5), or the error."""
 
     name: str
     topic_id: Uuid = field(versions="7+", default=ZERO_UUID)

@@ -30,7 +30,7 @@ def topics_to_add(partitions: Iterable[TopicPartition]) -> tuple[AddPartitionsTo
 
 @struct
 class AddPartitionsToTxnTransaction:
-    """One transaction, and what a broker wants added to it, or looked for in it."""
+    """A transaction, and the partitions that a broker wants added to it, or looked for in it."""
 
     transactional_id: str = field(versions="4+", default="")
     producer_id: Int64 = field(versions="4+", default=0)
@@ -209,7 +209,7 @@ class DescribedTransaction:
 
 @message(api_key=65, versions="0", flexible="0+")
 class DescribeTransactionsResponse:
-    """Each transactional id that was asked for."""
+    """The transactions of the ids that were asked for."""
 
     throttle_time_ms: Int32 = 0
     transaction_states: tuple[DescribedTransaction, ...]
@@ -264,7 +264,7 @@ class WritableTxnMarker:
     """True: committed, False: aborted."""
     topics: tuple[WritableTxnMarkerTopic, ...]
     coordinator_epoch: Int32
-    """Of the partition of `__transaction_state`: a coordinator that was followed by another is refused."""
+    """The leader epoch of the partition of `__transaction_state`: a former coordinator is refused."""
     transaction_version: Int8 = field(versions="2+", default=0)
     """The transaction.version of the producer: with 2 the marker's epoch is above that of the transaction."""
     decision_offset: Int64 = field(versions="2+", tag=10_000, default=-1)

@@ -56,9 +56,9 @@ def split_by_key(
     if sum(len(stored if plain is None else plain) for stored, plain in batches) > MAX_INPUT:
         raise ValueError(f"more than {MAX_INPUT} bytes of batches in one call")
     for stored, plain in batches:
-        one = SteppedSplit(stored, plain, readers)
-        one.step(MAX_INPUT)
-        split = one.result()
+        stepped = SteppedSplit(stored, plain, readers)
+        stepped.step(MAX_INPUT)
+        split = stepped.result()
         for part, more in zip(parts, split.parts, strict=True):
             part.extend(more)
         ends = [new if new >= 0 else old for new, old in zip(split.ends, ends, strict=True)]
@@ -88,7 +88,7 @@ def owners_of(readers: tuple[tuple[tuple[int, int], ...], ...]) -> tuple[list[in
 
 
 class _Stored:
-    """One batch with its header checked."""
+    """A batch with its header checked."""
 
     def __init__(self, data: bytes, plain: bytes | None) -> None:
         self.data = data

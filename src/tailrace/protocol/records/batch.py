@@ -175,7 +175,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch from `position` on with its own position; an incomplete one at the end is left out.
+    """The whole batches from `position` on with their positions; an incomplete batch at the end is left out.
 
     A fetch response may end in the middle of a batch (KIP-74). Raises CorruptRecords as `read_header` does.
     """

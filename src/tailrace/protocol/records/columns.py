@@ -170,7 +170,7 @@ def columns_to_batch(
     base_sequence: int = -1,
     is_transactional: bool = False,
 ) -> ColumnBatch:
-    """One batch of as many rows from `start` (below `stop`) as fit into `max_bytes` before compression, one at least.
+    """A batch of as many rows from `start` (below `stop`) as fit into `max_bytes` before compression, one row at least.
 
     `rows` picks rows by number, 64 bits each; `start` and `stop` then count in it. Timestamps in ms, nulls are
     `default_timestamp`. A column that is None is null in every record.

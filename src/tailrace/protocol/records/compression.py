@@ -170,7 +170,7 @@ def _added(plain: bytes | bytearray | None, part: bytes | bytearray) -> bytes | 
 
 
 def _unfold_gzip(data: Buffer, limit: int, step: int) -> Generator[Buffer, None, Buffer]:
-    """All members. As in Java, what follows a member and does not begin as another is ignored."""
+    """Unfolds all members. As in Java, what follows a member and does not begin as another is ignored."""
     view = memoryview(data)
     plain: bytes | bytearray | None = None
     left, position, piece_size, worked = limit, 0, len(view), 0
@@ -270,7 +270,7 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
 
 
 def _unfold_lz4(data: Buffer, limit: int, step: int) -> Generator[Buffer, None, Buffer]:
-    """All frames. As in Java, what follows a frame and does not begin as another is ignored."""
+    """Unfolds all frames. As in Java, what follows a frame and does not begin as another is ignored."""
     import lz4.frame
 
     view = memoryview(data)

@@ -77,7 +77,7 @@ class SnapshotHeaderRecord:
     last_contained_log_timestamp: Int64
     """When the last record that the snapshot stands for was appended, ms since 1970."""
     checkpointed_log: CheckpointedLog | None = field(versions="0+", tag=10_000, nullable="0+", default=None)
-    """Of a coordinator's log; None in a snapshot of the metadata. Ours: Kafka passes over the tag."""
+    """The log of a coordinator, in its checkpoint; None in a snapshot of the metadata. Ours: Kafka ignores the tag."""
 
 
 @message(name="SnapshotFooterRecord", versions="0", flexible="0+")
@@ -212,7 +212,7 @@ def encode_control(value: ControlValue) -> tuple[bytes, bytes]:
 def build_control_batch(
     values: Sequence[ControlValue], *, timestamp: int, base_offset: int = 0, leader_epoch: int = -1
 ) -> bytearray:
-    """One control batch with these records: of the metadata log or a snapshot. Timestamp in ms since 1970."""
+    """A control batch with these records: of the metadata log or a snapshot. Timestamp in ms since 1970."""
     builder = BatchBuilder(base_offset=base_offset, leader_epoch=leader_epoch, is_control=True)
     for value in values:
         builder.append(timestamp, *encode_control(value))

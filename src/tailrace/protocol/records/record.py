@@ -22,7 +22,7 @@ NO_TIMESTAMP = -1
 
 
 class Record(NamedTuple):
-    """One record as a reader sees it. Timestamp in ms since 1970; a null key or value is None."""
+    """A record as a reader sees it. Timestamp in ms since 1970; a null key or value is None."""
 
     offset: int
     timestamp: int
@@ -173,7 +173,7 @@ _LARGEST_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 5
 
 
 def build_batch(records: Iterable[Record], **fields: Unpack[BatchFields]) -> bytearray:
-    """One batch of these records at consecutive offsets from `base_offset`; the records' own offsets do not count."""
+    """A batch of these records at consecutive offsets from `base_offset`; the records' own offsets do not count."""
     builder = BatchBuilder(**fields)
     for record in records:
         builder.append(record.timestamp, record.key, record.value, record.headers)

@@ -29,7 +29,7 @@ class RecordSpan(NamedTuple):
     """The place of one record in the uncompressed records of its batch."""
 
     start: int
-    """Its length is here."""
+    """The place of the record's length."""
     body: int
     """After the length."""
     rest: int

@@ -24,7 +24,7 @@ _CONTENT_SIZE_SIZES = (0, 2, 4, 8)
 
 
 class ZstdFrame(NamedTuple):
-    """One frame: its place in the data, the bytes of history it needs and the most it can unfold to."""
+    """A frame: its place in the data, the bytes of history it needs and the most it can unfold to."""
 
     start: int
     end: int
@@ -45,7 +45,7 @@ class _FrameHeader(NamedTuple):
 
 
 def split_frames(data: memoryview) -> Iterator[ZstdFrame]:
-    """Each frame in turn, skippable ones left out. Raises CorruptRecords where the data is not zstd or is cut short."""
+    """The frames in order, without skippable frames. Raises CorruptRecords if the data is not zstd or is cut short."""
     position = 0
     while position < len(data):
         magic = _little(data, position, 4)

@@ -47,7 +47,7 @@ class AlterConfigsHandler:
         refusals: dict[int, KafkaError] = {}
         wanted: dict[int, ResourceChanges] = {}
         resources: tuple[_Resource, ...] = request.resources
-        times_named = Counter((one.resource_type, one.resource_name) for one in resources)
+        times_named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
         for place, resource in enumerate(resources):
             try:
                 # First of all checks: with one of the two refused, the other one would be carried out.
@@ -83,17 +83,22 @@ class OwnBrokerConfigs:
 
     def handle(self, request: _Request, context: RequestContext) -> Any:
         resources: tuple[_Resource, ...] = request.resources
-        refusals = {place: self._refusal(one) for place, one in enumerate(resources) if self._is_of_another(one)}
+        refusals = {
+            place: self._refusal(resource) for place, resource in enumerate(resources) if self._is_of_another(resource)
+        }
         if not refusals:
             return self._handler.handle(request, context)
         refused = _response(request, refusals)
         if len(refusals) == len(resources):
             return refused
-        rest = replace(request, resources=tuple(one for place, one in enumerate(resources) if place not in refusals))
+        own = tuple(resource for place, resource in enumerate(resources) if place not in refusals)
+        rest = replace(request, resources=own)
 
         def complete(response: Any) -> Any:
-            others = iter(response.responses)
-            both = tuple(one if place in refusals else next(others) for place, one in enumerate(refused.responses))
+            carried_out = iter(response.responses)
+            both = tuple(
+                refusal if place in refusals else next(carried_out) for place, refusal in enumerate(refused.responses)
+            )
             return replace(response, responses=both)
 
         passed_on = context.intercepted(lambda response: context.respond(complete(response)))

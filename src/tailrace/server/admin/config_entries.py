@@ -35,14 +35,14 @@ class ConfigSource(IntEnum):
 
 
 class BrokerSetting(Protocol):
-    """One setting of this broker, in force."""
+    """A setting of this broker, in force."""
 
     @property
     def setting(self) -> Setting: ...
 
     @property
     def layers(self) -> Sequence[tuple[ConfigSource, Value]]:
-        """Its values by source, the one in force first, the default last."""
+        """The values by source, the value in force first, the default last."""
         ...
 
 
@@ -62,7 +62,7 @@ class BrokerSettings(Protocol):
         ...
 
     def entries(self) -> Iterator[BrokerSetting]:
-        """All settings, by name. There are hundreds: use `entry` where a few are needed."""
+        """The settings by name. There are hundreds: use `entry` where a few are needed."""
         ...
 
 
@@ -70,7 +70,7 @@ class AdjustableSettings(BrokerSettings, Protocol):
     """The settings that `node` has read, before any change."""
 
     def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> BrokerSettings:
-        """These settings under those of all brokers, and above them those of this one."""
+        """A copy in which `of_all` overrules these settings, and `of_this` overrules both."""
         ...
 
 
@@ -171,8 +171,8 @@ force."""
 
 
 OWN_TOPIC_SETTINGS: Final = frozenset({"key.sharing.enable", "key.sharing.index"})
-"""Those that Kafka does not have. They are shown of a topic that has its own, and if they are named: other answers are
-those of Kafka."""
+"""The settings that Kafka does not have. They are shown if a request names them, and of a topic that has set them:
+other answers are those of Kafka."""
 
 METADATA_CLEANUP_POLICY: Final = Setting(
     name="cleanup.policy",

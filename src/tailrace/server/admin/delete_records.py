@@ -42,7 +42,7 @@ class DeleteRecordsHandler:
 
     def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> Stepwise[DeleteRecordsResponse | None]:
         times = yield from once(
-            (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+            (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
         )
         named = yield from mapped(lambda name: self._partitions.awake(*name), times)
 
@@ -68,7 +68,7 @@ class DeleteRecordsHandler:
             lambda topic, partitions: DeleteRecordsTopicResult(name=topic.name, partitions=partitions),
         )
         response = DeleteRecordsResponse(topics=topics)
-        if all(each.error_code for topic in response.topics for each in topic.partitions):
+        if all(partition.error_code for topic in response.topics for partition in topic.partitions):
             return response
         self._plan_write()
         self._waiting.append(context.answering(request, lambda _: response))

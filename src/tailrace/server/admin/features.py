@@ -34,7 +34,7 @@ class UpdateFeaturesHandler:
         self._controller = controller
 
     def handle(self, request: UpdateFeaturesRequest, context: RequestContext) -> None:
-        updates = tuple(_update(each, context.api_version) for each in request.feature_updates)
+        updates = tuple(_update(update, context.api_version) for update in request.feature_updates)
         results = tuple(UpdatableFeatureResult(feature=update.feature, error_message=None) for update in updates)
         response = UpdateFeaturesResponse(error_message=None, results=results)
         command = UpdateFeatures(updates=updates, validate_only=request.validate_only)

@@ -176,5 +176,7 @@ def _added(outcome: PartitionsCreated) -> CreatePartitionsResponse:
 def _more_partitions(topic: CreatePartitionsTopic) -> PartitionIncrease:
     assignments = None
     if topic.assignments is not None:
-        assignments = tuple(tuple(BrokerId(broker_id) for broker_id in each.broker_ids) for each in topic.assignments)
+        assignments = tuple(
+            tuple(BrokerId(broker_id) for broker_id in replicas.broker_ids) for replicas in topic.assignments
+        )
     return PartitionIncrease(name=topic.name, count=topic.count, assignments=assignments)

@@ -1,4 +1,4 @@
-"""One broker, whole and synchronous: partitions, hosts, handlers and dispatcher, built from settings and ports.
+"""A broker, whole and synchronous: partitions, hosts, handlers and dispatcher, built from settings and ports.
 
 `node` gives it threads, sockets and a real clock, and starts and stops it; the simulation and the test kit give it
 theirs. No timer runs before `load`. All parts are attributes.
@@ -67,7 +67,7 @@ class AppliedMetadata(Protocol):
 
 
 class Broker:
-    """One broker: call `open`, `load` when the applier has carried out an image, then `start`; at the end `stop`."""
+    """A broker: call `open`, `load` when the applier has carried out an image, then `start`; at the end `stop`."""
 
     def __init__(
         self,

@@ -189,7 +189,8 @@ class _RegisteredController:
                 controller_id=BrokerId(config.key.id),
                 incarnation_id=id_of_secret(secret),
                 endpoints=tuple(
-                    Endpoint(listener_name=one.name, host=one.host, port=one.port) for one in config.endpoints
+                    Endpoint(listener_name=endpoint.name, host=endpoint.host, port=endpoint.port)
+                    for endpoint in config.endpoints
                 ),
             ),
             on_fatal=ports.on_fatal,

@@ -72,7 +72,7 @@ def _check_registration(request: registrations.BrokerRegistrationRequest, versio
 def _check_directories(broker: str, found: tuple[bytes, ...]) -> None:
     if not found:
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{broker} names no log directory")
-    if len(set(found)) < len(found) or any(int.from_bytes(one, "big") < _RESERVED_IDS for one in found):
+    if len(set(found)) < len(found) or any(int.from_bytes(directory, "big") < _RESERVED_IDS for directory in found):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{broker}: a directory twice, or with a reserved id")
 
 

@@ -38,7 +38,7 @@ OnOutcome = Callable[[Outcome | None], None]
 
 
 class ControllerRequest(Protocol):
-    """One request to the active controller."""
+    """A request to the active controller."""
 
     oldest_version: int
     """The lowest version of the message."""

@@ -130,9 +130,12 @@ def controller_registration_command(request: registrations.ControllerRegistratio
 def _listeners(found: Iterable[Endpoint]) -> tuple[registrations.RegisteredListener, ...]:
     return tuple(
         registrations.RegisteredListener(
-            name=one.listener_name, host=one.host, port=one.port, security_protocol=one.security_protocol
+            name=endpoint.listener_name,
+            host=endpoint.host,
+            port=endpoint.port,
+            security_protocol=endpoint.security_protocol,
         )
-        for one in found
+        for endpoint in found
     )
 
 
@@ -142,8 +145,13 @@ def endpoints(listeners: Sequence[registrations.RegisteredListener]) -> tuple[En
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"two listeners have one name: {names}")
     return tuple(
-        Endpoint(listener_name=one.name, host=one.host, port=one.port, security_protocol=one.security_protocol)
-        for one in listeners
+        Endpoint(
+            listener_name=listener.name,
+            host=listener.host,
+            port=listener.port,
+            security_protocol=listener.security_protocol,
+        )
+        for listener in listeners
     )
 
 
@@ -155,7 +163,10 @@ def _features(found: Iterable[SupportedFeature]) -> tuple[registrations.Register
 
 
 def supported_features(found: Iterable[registrations.RegisteredFeature]) -> tuple[SupportedFeature, ...]:
-    return tuple(SupportedFeature(one.name, one.min_supported_version, one.max_supported_version) for one in found)
+    return tuple(
+        SupportedFeature(feature.name, feature.min_supported_version, feature.max_supported_version)
+        for feature in found
+    )
 
 
 # Producer ids
@@ -207,8 +218,8 @@ def _creatable(topic: TopicSpec) -> CreatableTopic:
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments=tuple(
-            CreatableReplicaAssignment(partition_index=one.partition, broker_ids=one.broker_ids)
-            for one in topic.assignments
+            CreatableReplicaAssignment(partition_index=assignment.partition, broker_ids=assignment.broker_ids)
+            for assignment in topic.assignments
         ),
         configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic.configs),
     )

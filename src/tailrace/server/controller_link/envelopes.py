@@ -307,8 +307,8 @@ class EnvelopeHandler:
         def answer(response: EnvelopeResponse) -> None:
             waiting = sender.waiting.pop(number)
             sender.keep(number, response)
-            for each in waiting:
-                each(response)
+            for respond_to in waiting:
+                respond_to(response)
 
         return answer
 

@@ -63,15 +63,15 @@ def alter_partition_command(request: replicas.AlterPartitionRequest, version: in
         changes=tuple(
             InSyncChange(
                 topic_id=TopicId(topic.topic_id),
-                partition=one.partition_index,
-                leader_epoch=one.leader_epoch,
-                partition_epoch=one.partition_epoch,
-                in_sync_replicas=_replicas(one, version),
-                is_recovering=one.leader_recovery_state == _RECOVERING,
-                leaving=_leaving(one),
+                partition=proposal.partition_index,
+                leader_epoch=proposal.leader_epoch,
+                partition_epoch=proposal.partition_epoch,
+                in_sync_replicas=_replicas(proposal, version),
+                is_recovering=proposal.leader_recovery_state == _RECOVERING,
+                leaving=_leaving(proposal),
             )
             for topic in request.topics
-            for one in topic.partitions
+            for proposal in topic.partitions
         ),
     )
 
@@ -89,8 +89,8 @@ def _replicas(proposal: replicas.AlterPartitionData, version: int) -> tuple[InSy
     if version < _FIRST_WITH_BROKER_EPOCHS:
         return tuple(InSyncReplica(broker_id=BrokerId(broker_id)) for broker_id in proposal.new_isr)
     return tuple(
-        InSyncReplica(broker_id=BrokerId(one.broker_id), broker_epoch=one.broker_epoch)
-        for one in proposal.new_isr_with_epochs
+        InSyncReplica(broker_id=BrokerId(replica.broker_id), broker_epoch=replica.broker_epoch)
+        for replica in proposal.new_isr_with_epochs
     )
 
 
@@ -126,11 +126,13 @@ def _altered(outcome: InSyncOutcome) -> replicas.AlteredPartition:
 def partitions_altered(
     command: AlterPartition, response: replicas.AlterPartitionResponse, image: ClusterImage
 ) -> PartitionsAltered | KafkaError:
-    """One outcome per change, in order. Fields that the answer lacks are taken from `image`."""
+    """An outcome per change, in order. Fields that the answer lacks are taken from `image`."""
     error = refusal(response.error_code, "the in-sync replicas")
     if error is not None:
         return error
-    answered = {(topic.topic_id, one.partition_index): one for topic in response.topics for one in topic.partitions}
+    answered = {
+        (topic.topic_id, altered.partition_index): altered for topic in response.topics for altered in topic.partitions
+    }
     return PartitionsAltered(
         outcomes=tuple(
             InSyncOutcome(
