@@ -271,6 +271,7 @@ class _Context:
 
     def __init__(self, broker: "SessionBroker", sender: Sender, version: int) -> None:
         self.connection = SimpleNamespace(identity=ClientIdentity("PLAINTEXT", "10.0.0.1", f"User:{sender.reader}"))
+        self.identity = self.connection.identity
         self.api_version = version
         self.client_id = "reader"
         self.sender = sender
