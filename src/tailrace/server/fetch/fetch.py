@@ -116,7 +116,8 @@ class FetchHandler:
         if self._sessions.is_long(session, params):
             self._slices.begin(self._incremental_steps(params))
             return None
-        self._sessions.begin(session, params)
+        for _ in self._sessions.begin(session, params):
+            pass
         return self._answer_incremental(params, session)
 
     def _consumer(self, sender: FetchSender, request: FetchRequest, context: RequestContext) -> FetchingConsumer:
@@ -210,7 +211,7 @@ class FetchHandler:
                     return
             session.set_busy(is_busy=True)
             try:
-                yield from sessions.begin_in_steps(session, params)
+                yield from sessions.begin(session, params)
             except Exception:
                 sessions.cache.remove(session)
                 answer_fault(params)

@@ -19,7 +19,7 @@ from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
 from tailrace.server.fetch.broker_proofs import BrokerProofs
-from tailrace.server.fetch.params import FetchSender, SentBytes, WantedPartition
+from tailrace.server.fetch.params import FetchSender, Reader, SentBytes, WantedPartition
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.replication_throttles import ReplicationThrottles
 from tailrace.storage import ReadLimits
@@ -30,65 +30,44 @@ _NOT_STATED: Final = 2**63 - 1
 
 
 class FollowerReaders:
-    """Gives each fetch of a follower its reader, and the reader this node's proofs and in-sync keeper."""
+    """Gives each fetch of a follower its reader, and the reader what this node knows and counts."""
 
     def __init__(
         self, *, proofs: BrokerProofs, keeper: InSyncKeeper, throttles: ReplicationThrottles, sent: SentBytes
     ) -> None:
         """`sent` counts the bytes of the answers."""
-        self._proofs = proofs
-        self._keeper = keeper
-        self._throttles = throttles
-        self._sent = sent
+        self.proofs: Final = proofs
+        self.keeper: Final = keeper
+        self.throttles: Final = throttles
+        self.sent: Final = sent
 
     def reader(self, sender: FetchSender) -> "FetchingFollower":
         """The follower that has sent a request."""
-        return FetchingFollower(
-            sender,
-            proofs=self._proofs,
-            keeper=self._keeper,
-            throttles=self._throttles,
-            sent=self._sent,
-        )
+        return FetchingFollower(self, sender)
 
 
-class FetchingFollower:
+class FetchingFollower(Reader):
     """A follower, as the `Reader` of one request."""
 
     is_replica = True
     must_check = True
-    choice = None
 
     __slots__ = (
         "_broker_epoch",
         "_is_recorded",
-        "_keeper",
         "_marks",
         "_may_join",
         "_must_note_sent",
-        "_proofs",
+        "_node",
         "_replica_id",
         "_secret",
-        "_sent",
-        "_throttles",
     )
 
-    def __init__(
-        self,
-        sender: FetchSender,
-        *,
-        proofs: BrokerProofs,
-        keeper: InSyncKeeper,
-        throttles: ReplicationThrottles,
-        sent: SentBytes,
-    ) -> None:
+    def __init__(self, node: FollowerReaders, sender: FetchSender) -> None:
+        self._node = node
         self._replica_id = BrokerId(sender.replica_id)
         self._broker_epoch = sender.broker_epoch
         self._secret = sender.secret
-        self._proofs = proofs
-        self._keeper = keeper
-        self._throttles = throttles
-        self._sent = sent
         self._may_join = False
         self._is_recorded = False
         self._must_note_sent = False
@@ -117,7 +96,7 @@ class FetchingFollower:
 
     def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
         """The records for the follower. Its log equals this one up to its fetch offset, which is recorded."""
-        is_held_back = self._throttles.holds_back(partition, self._replica_id)
+        is_held_back = self._node.throttles.holds_back(partition, self._replica_id)
         if is_held_back:  # its offset is checked and recorded all the same
             limits = ReadLimits(limits.offset, 0, limits.isolation, limits.leader_epoch, min_one_message=False)
         got = partition.read_for_replica(limits)
@@ -135,7 +114,7 @@ class FetchingFollower:
                 stated if stated < _NOT_STATED else _UNKNOWN,
             )
             if partition.in_sync.take_fetch(self._replica_id, fetch):
-                self._keeper.consider(partition)
+                self._node.keeper.consider(partition)
             got.high_watermark, got.last_stable_offset = partition.high_watermark, partition.last_stable_offset
         if self._must_note_sent:
             self._marks[partition] = got.high_watermark
@@ -164,12 +143,12 @@ class FetchingFollower:
     @property
     def _registration(self) -> BrokerImage | None:
         """The registration that this node knows, if the fetch is of that one."""
-        known = self._proofs.registration(self._replica_id, self._secret)
+        known = self._node.proofs.registration(self._replica_id, self._secret)
         return known if known is not None and known.broker_epoch == self._broker_epoch else None
 
     @property
     def is_proven(self) -> bool:
-        return self._proofs.registration(self._replica_id, self._secret) is not None
+        return self._node.proofs.registration(self._replica_id, self._secret) is not None
 
     @property
     def is_registered(self) -> bool:
@@ -195,10 +174,10 @@ class FetchingFollower:
         Those in an answer of a session are acknowledged by that session's next fetch, and by no other one: a full fetch
         that comes instead shows that the answer was lost. Without a session the next fetch has to be believed.
         """
-        self._sent.count(given, is_replica=True)
+        self._node.sent.count(given, is_replica=True)
         must_note = self._must_note_sent and not has_session
         for partition, size_bytes in given:
             if size_bytes:
-                self._throttles.count_sent(partition, size_bytes)
+                self._node.throttles.count_sent(partition, size_bytes)
             if must_note:
                 partition.in_sync.note_sent(self._replica_id, self._marks.get(partition, partition.high_watermark))

@@ -4,8 +4,8 @@ The first reader to reach a chunk has it split for all ranges that are being rea
 its reader asks for an offset behind it, or until the parts have more bytes than they may; then the partition that was
 read least recently loses its oldest parts.
 
-Work and memory are bounded, whatever ranges are asked for: a chunk is split for few readers of each slot, and for so
-many ranges in all. Those that are left out have it split again.
+Work and memory are bounded, whatever ranges are asked for: a chunk is split for at most four readers of a slot, and for
+at most 1,024 ranges. A reader that was left out splits the chunk again.
 """
 
 from bisect import bisect_right
@@ -20,15 +20,15 @@ Ranges = tuple[KeyRange, ...]
 """The ranges of one reader, joined: equal ones have equal tuples."""
 
 READ_WITHIN_MS: Final = 60_000
-"""Ranges that no fetch has named for so long are not being read any more."""
+"""The time without a fetch after which ranges are not being read any more."""
 MOST_READERS: Final = 256
 """Sets of ranges of one partition that are remembered."""
 MOST_REMEMBERED: Final = 100_000
 """Ranges that are remembered, of all partitions together."""
 MOST_READERS_OF_SLOT: Final = 4
-"""Others that a chunk is split for with the same slot: no record is copied more often."""
+"""Other readers with the same slot that a chunk is split for: no record is copied more often."""
 MOST_RANGES: Final = 1_024
-"""Ranges of others that a chunk is split for."""
+"""Ranges of other readers that a chunk is split for."""
 _PART_BYTES: Final = 200
 """The memory of a part beside its batches."""
 _MOST_DROPPED: Final = 16
@@ -41,9 +41,9 @@ class Part(NamedTuple):
     start: int
     end: int
     batches: Buffer
-    """Whole batches; none if there are no such records."""
+    """Whole batches; empty without such records."""
     records_end: int = -1
-    """The end offset of the last batch; -1 without one."""
+    """The end offset of the last batch; -1 without a batch."""
 
 
 class _Reader:
@@ -53,7 +53,7 @@ class _Reader:
 
     def __init__(self, ranges: Ranges) -> None:
         self.offset = 0
-        """The offset of its last fetch: parts before it are of no use."""
+        """The offset of the reader's last fetch: parts before it are of no use."""
         self.read_ms = 0
         """The time of its last fetch."""
         self.slots = slots_of(ranges)
@@ -62,7 +62,7 @@ class _Reader:
 
 
 class KeySplits:
-    """All partitions' parts. Partitions are known by a key that a log which is cut or made anew does not keep."""
+    """The parts of all partitions, which are known by a key that a log which is cut or made anew does not keep."""
 
     def __init__(self, *, max_bytes: int) -> None:
         """`max_bytes` is max.bytes.key.range.hashing."""
@@ -99,13 +99,13 @@ class KeySplits:
             self._forget_oldest()
 
     def wanted(self, partition: Hashable, ranges: Ranges, end: int) -> list[Ranges]:
-        """The sets of ranges to split a chunk for that ends at this offset: those of this reader first, then the last
-        to be read."""
+        """The sets of ranges to split a chunk for that ends at this offset: first this reader's, then the sets that
+        were read last."""
         if not self._max_bytes:
             return [ranges]
         wanted, count = [ranges], 0
         depths = [0] * MOST_READERS_OF_SLOT
-        """The slots that one, two, ... others have."""
+        """The slots that at least 1, 2, ... other readers have."""
         for other, reader in reversed(self._readers(partition).items()):
             if other == ranges or reader.offset >= end:
                 continue
@@ -120,7 +120,7 @@ class KeySplits:
         return wanted
 
     def find(self, partition: Hashable, ranges: Ranges, offset: int) -> Part | None:
-        """The part with this offset. Those before it were read, and are gone."""
+        """The part with this offset. Parts before it were read, and are dropped."""
         reader = self._readers(partition).get(ranges)
         parts = [] if reader is None else reader.parts
         while parts and parts[0].end <= offset:
@@ -128,7 +128,7 @@ class KeySplits:
         return parts[0] if parts and parts[0].start <= offset else None
 
     def keep(self, partition: Hashable, ranges: Ranges, part: Part) -> None:
-        """Keep a part for its reader; unless the ranges are not read any more, or have a part with its first offset."""
+        """Keep a part for its reader, unless the ranges are not read any more, or have a part with its first offset."""
         reader = self._readers(partition).get(ranges)
         if reader is None or reader.offset >= part.end:
             return

@@ -53,70 +53,68 @@ class WantedPartition(Protocol):
     def key_ranges(self) -> Sequence[WireKeyRange]: ...
 
 
-class Reader(Protocol):
-    """The sender of a fetch: a consumer or a follower."""
+class Reader:
+    """The sender of a fetch: a consumer or a follower. A consumer leaves out what concerns followers alone."""
 
-    is_replica: bool
+    __slots__ = ()
+
+    is_replica = False
     """Whether it reads up to the log end."""
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether a registered broker asks, and has proved it."""
-        ...
-
-    @property
-    def is_registered(self) -> bool:
-        """Whether it also asks in its present registration."""
-        ...
-
     must_check: bool
     """Whether `check` may refuse a partition that is led here in the epoch that the reader names."""
 
     @property
+    def is_proven(self) -> bool:
+        """Whether a registered broker asks, and has proved it."""
+        return False
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether it also asks in its present registration."""
+        return False
+
+    @property
     def choice(self) -> ReplicaChoice | None:
         """The choice of another replica; None if there is nothing to choose."""
-        ...
-
-    def check(self, partition: Partition, wanted: WantedPartition) -> None:
-        """Raises KafkaError if the reader may not read the partition, also as `Partition.check_replica`."""
-        ...
-
-    def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
-        """The records of the partition. Raises KafkaError as `Partition.read`."""
-        ...
-
-    def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
-        """Whether a follower's high watermark is behind the partition's: then a full fetch must not wait (KIP-392)."""
-        ...
-
-    def mark_recorded(self) -> None:
-        """Called after the first pass. A retry of the same request must not record a follower's fetch offsets again."""
-        ...
-
-    def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
-        """Note that the reader has these high watermarks of partitions from the last answer of its session."""
-        ...
-
-    def new_visits(self) -> SessionVisits | None:
-        """The clock of a session under the present conditions; None if its fetches acknowledge nothing."""
-        ...
-
-    def rest(self, partition: Partition, visits: SessionVisits | None) -> bool:
-        """Note that the reader has all of the partition; returns whether the session's next fetch need not read it."""
-        ...
-
-    def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
-        """Note that later fetches say nothing of the partition: it cannot be read, or leaves the session."""
-        ...
+        return None
 
     @property
     def conditions(self) -> Hashable:
         """The facts about the reader that `check` and `read` depend on, beside the partition itself."""
-        ...
+        raise NotImplementedError
+
+    def check(self, partition: Partition, wanted: WantedPartition) -> None:
+        """Raises KafkaError if the reader may not read the partition, also as `Partition.check_replica`."""
+        raise NotImplementedError
+
+    def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
+        """The records of the partition. Raises KafkaError as `Partition.read`."""
+        return partition.read(limits)
+
+    def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
+        """Whether a follower's high watermark is behind the partition's: then a full fetch must not wait (KIP-392)."""
+        return False
+
+    def mark_recorded(self) -> None:
+        """Called after the first pass. A retry of the same request must not record a follower's fetch offsets again."""
+
+    def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
+        """Note that the reader has these high watermarks of partitions from the last answer of its session."""
+
+    def new_visits(self) -> SessionVisits | None:
+        """The clock of a session under the present conditions; None if its fetches acknowledge nothing."""
+        return None
+
+    def rest(self, partition: Partition, visits: SessionVisits | None) -> bool:
+        """Note that the reader has all of the partition; returns whether the session's next fetch need not read it."""
+        return True
+
+    def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
+        """Note that later fetches say nothing of the partition: it cannot be read, or leaves the session."""
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
         """Count partitions that were read in this turn and leave in an answer, with the bytes of each."""
-        ...
+        raise NotImplementedError
 
 
 class FetchSender(NamedTuple):
@@ -168,14 +166,11 @@ class SentBytes:
                     self.to_consumers_by_follower += size_bytes
 
 
-class FetchingConsumer:
+class FetchingConsumer(Reader):
     """A consumer: it reads up to the high watermark, or for read_committed up to the last stable offset.
 
     From Fetch v11 on it may read from followers; before that, if it says so by its replica id.
     """
-
-    is_replica = False
-    is_proven = is_registered = False
 
     __slots__ = ("_sent", "_wants_leader", "choice", "conditions", "must_check")
 
@@ -186,7 +181,7 @@ class FetchingConsumer:
         self._sent = sent
         self.must_check = version < FIRST_WITH_ZSTD
         self._wants_leader = version < FIRST_FROM_FOLLOWERS and replica_id != DEBUGGING_REPLICA
-        self.choice = choice
+        self.choice: ReplicaChoice | None = choice
         self.conditions: Hashable = None if choice is None else choice.client
 
     def check(self, partition: Partition, wanted: WantedPartition) -> None:
@@ -198,27 +193,6 @@ class FetchingConsumer:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "the topic is compressed with zstd: Fetch v10 or later"
             )
-
-    def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
-        return partition.read(limits)
-
-    def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
-        return False
-
-    def mark_recorded(self) -> None:
-        pass
-
-    def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
-        pass
-
-    def new_visits(self) -> None:
-        return None
-
-    def rest(self, partition: Partition, visits: SessionVisits | None) -> bool:
-        return True
-
-    def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
-        pass
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
         self._sent.count(given, is_replica=False)

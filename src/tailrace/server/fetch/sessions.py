@@ -11,7 +11,7 @@ an id, an epoch    an incremental fetch, if both are right: else an error, and n
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
@@ -33,7 +33,6 @@ from tailrace.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-    ForgottenTopic,
     NodeEndpoint,
 )
 from tailrace.protocol.rows import portions
@@ -152,7 +151,8 @@ class FetchSessions:
                 named = session.name((replace(topic, partitions=portion),), request.key_ranges)
                 session.answered(named, answers, rotates=False)
                 yield NO_SESSION
-        _begin_under(session, params)
+        reader = params.reader
+        session.begin_under(params.conditions, reader.new_visits(), may_redirect=reader.choice is not None)
         if not self.cache.resized(session) or session.is_excessive:
             self.cache.remove(session)
         if session.is_open:  # another session may have taken its slot meanwhile
@@ -190,67 +190,46 @@ class FetchSessions:
             session.conditions != params.conditions or (len(session.missing) > FEW and self._must_tell_again(session))
         )
 
-    def begin(self, session: FetchSession, params: FetchParams) -> None:
-        """Take the changes of an incremental fetch.
+    def begin(self, session: FetchSession, params: FetchParams) -> Iterator[None]:
+        """Take the changes of an incremental fetch, in steps.
 
         A session that has become empty, or too large, is closed: the answer then says so by its session id.
         """
-        request = params.request
+        request, reader = params.request, params.reader
         acknowledged = session.begin()
         if session.conditions != params.conditions:
-            for partition in session:
-                partition.lose()
-            _begin_under(session, params)
-        if session.missing and self._must_tell_again(session):
-            session.tell_missing_again(self._clock.monotonic_ms())
-        named = len(session.name(request.topics, request.key_ranges)) if request.topics else 0
-        if request.forgotten_topics_data:
-            _forget(session, params, request.forgotten_topics_data)
-        if acknowledged and params.reader.is_replica:
-            params.reader.acknowledge(_high_watermarks(acknowledged))
-        self._begun(session, params, named)
-
-    def begin_in_steps(self, session: FetchSession, params: FetchParams) -> Iterator[None]:
-        """As `begin`."""
-        request = params.request
-        acknowledged = session.begin()
-        if session.conditions != params.conditions:
-            _begin_under(session, params)
+            session.begin_under(params.conditions, reader.new_visits(), may_redirect=reader.choice is not None)
             for place, partition in enumerate(session):
                 partition.lose()
                 if not place % FEW:
                     yield
-        if self._must_tell_again(session):
+        if session.missing and self._must_tell_again(session):
             session.tell_missing_again(self._clock.monotonic_ms())
         named: list[SessionPartition] = []
         for topic in request.topics:
             for portion in portions(topic.partitions, FEW):
-                session.name((replace(topic, partitions=portion),), request.key_ranges, named)
+                part = topic if len(portion) == len(topic.partitions) else replace(topic, partitions=portion)
+                session.name((part,), request.key_ranges, named)
                 yield
-        for gone in request.forgotten_topics_data:
-            for numbers in portions(gone.partitions, FEW):
-                _forget(session, params, (replace(gone, partitions=tuple(numbers)),))
+        if request.forgotten_topics_data:
+            yield from _forget(session, params)
+        if acknowledged and reader.is_replica:
+            for some in portions(acknowledged, FEW):
+                reader.acknowledge((known.subject, known.known_high_watermark) for known in some if known.is_known)
                 yield
-        if params.reader.is_replica:
-            for known in portions(acknowledged, FEW):
-                params.reader.acknowledge(_high_watermarks(known))
-                yield
-        self._begun(session, params, len(named))
-
-    def _must_tell_again(self, session: FetchSession) -> bool:
-        return bool(session.missing) and self._clock.monotonic_ms() - session.missing_told_ms >= TOLD_AGAIN_MS
-
-    def _begun(self, session: FetchSession, params: FetchParams, named: int) -> None:
         if session.is_open:
             self.cache.used(session, self._clock.monotonic_ms())
-        session.count_saved(named, _REQUEST_BYTES)
+        session.count_saved(len(named), _REQUEST_BYTES)
         if _logger.isEnabledFor(logging.DEBUG):
-            epoch = params.request.session_epoch
+            epoch = request.session_epoch
             _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, epoch)
-        if named or params.request.forgotten_topics_data:
+        if named or request.forgotten_topics_data:
             self.check_size(session)
             if not session.partition_count or session.is_excessive:
                 self.cache.remove(session)
+
+    def _must_tell_again(self, session: FetchSession) -> bool:
+        return bool(session.missing) and self._clock.monotonic_ms() - session.missing_told_ms >= TOLD_AGAIN_MS
 
     def check_size(self, session: FetchSession) -> None:
         """Close the session if there is no room for what it has become."""
@@ -315,21 +294,14 @@ class FetchSessions:
         return None
 
 
-def _begin_under(session: FetchSession, params: FetchParams) -> None:
-    reader = params.reader
-    session.begin_under(params.conditions, reader.new_visits(), may_redirect=reader.choice is not None)
-
-
-def _high_watermarks(acknowledged: Sequence[SessionPartition]) -> Iterator[tuple[Partition, int]]:
-    """The high watermarks that the reader has, of partitions that exist here."""
-    return ((known.subject, known.known_high_watermark) for known in acknowledged if known.is_known)
-
-
-def _forget(session: FetchSession, params: FetchParams, topics: Sequence[ForgottenTopic]) -> None:
-    for partition in session.forget(topics):
-        if partition.subject is not None:
-            params.reader.end_rest(partition.subject, session.visits)
-        partition.lose()
+def _forget(session: FetchSession, params: FetchParams) -> Iterator[None]:
+    for gone in params.request.forgotten_topics_data:
+        for numbers in portions(gone.partitions, FEW):
+            for partition in session.forget((replace(gone, partitions=tuple(numbers)),)):
+                if partition.subject is not None:
+                    params.reader.end_rest(partition.subject, session.visits)
+                partition.lose()
+            yield
 
 
 def _owner(params: FetchParams) -> tuple[str, str, int]:
