@@ -155,7 +155,7 @@ async def _ask(
         isolation_level=isolation_level if version >= 2 else 0,
         topics=tuple(ListOffsetsTopic(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()),
     )
-    response = await connection.ask(request, ListOffsetsResponse, timeout_ms=router.request_timeout_ms)
+    response = await router.ask(connection, request, ListOffsetsResponse)
     good: dict[TopicPartition, OffsetAt] = {}
     bad: dict[TopicPartition, KafkaError] = {}
     for topic in response.topics:

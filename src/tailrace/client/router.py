@@ -10,7 +10,7 @@ from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition
-from tailrace.net.connection import Address, Connection, parse_addresses
+from tailrace.net.connection import ANY_VERSION, Address, Connection, parse_addresses
 from tailrace.net.pool import ConnectionPool
 from tailrace.net.silence import GivenUp, NodeHangs
 from tailrace.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -204,6 +204,12 @@ class Router:
         found = response.coordinators[0] if response.coordinators else response
         check(found.error_code, found.error_message or f"the coordinator of {key!r} is not to be had now")
         return BrokerAddress(node_id=BrokerId(found.node_id), host=found.host, port=found.port, rack=None)
+
+    async def ask(
+        self, connection: Connection, request: object, response_type: type[R], *, max_version: int = ANY_VERSION
+    ) -> R:
+        """The answer on this connection within request.timeout.ms. Raises KafkaError."""
+        return await connection.ask(request, response_type, timeout_ms=self.request_timeout_ms, max_version=max_version)
 
     # metadata
 

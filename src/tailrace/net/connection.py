@@ -29,7 +29,7 @@ NEGOTIATED_WITH = 3
 read, and some servers answer a version they do not know in an unreadable form."""
 
 _SCRATCH_BYTES = 64 * 1024
-_ANY_VERSION = 0x7FFF
+ANY_VERSION = 0x7FFF
 _LENGTH = struct.Struct(">i")
 _ERROR_35 = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self._fault is None and self._transport is not None
 
-    def version_of(self, request_type: type[Any], max_version: int = _ANY_VERSION) -> int:
+    def version_of(self, request_type: type[Any], max_version: int = ANY_VERSION) -> int:
         """The newest version of this request, up to `max_version`, that both sides know.
 
         Raises KafkaError(UNSUPPORTED_VERSION) that names both ranges.
@@ -227,18 +227,18 @@ class Connection(asyncio.BufferedProtocol):
         return self._features.get(name, 0)
 
     async def ask(
-        self, request: object, response_type: type[R], *, timeout_ms: int, max_version: int = _ANY_VERSION
+        self, request: object, response_type: type[R], *, timeout_ms: int, max_version: int = ANY_VERSION
     ) -> R:
         """The answer to this request. Raises KafkaError: REQUEST_TIMED_OUT, NETWORK_EXCEPTION, UNSUPPORTED_VERSION."""
         return await self.send(request, response_type, timeout_ms=timeout_ms, max_version=max_version)
 
     def send(
-        self, request: object, response_type: type[R], *, timeout_ms: int, max_version: int = _ANY_VERSION
+        self, request: object, response_type: type[R], *, timeout_ms: int, max_version: int = ANY_VERSION
     ) -> asyncio.Future[R]:
         """Write the request at once and return the future of its answer: several may be on their way."""
         return self._send(request, response_type, self.version_of(type(request), max_version), timeout_ms)
 
-    def send_unanswered(self, request: object, *, max_version: int = _ANY_VERSION) -> None:
+    def send_unanswered(self, request: object, *, max_version: int = ANY_VERSION) -> None:
         """Write a request that gets no answer (Produce with acks=0)."""
         version = self.version_of(type(request), max_version)
         self._write(encode_request(request, version, self._correlation_id(), self._client_id))

@@ -79,7 +79,7 @@ async def describe_cluster(router: Router) -> ClusterDescription:
             await router.refresh(())
             return _cluster_from_view(router)
         request = DescribeClusterRequest(include_cluster_authorized_operations=False)
-        response = await connection.ask(request, DescribeClusterResponse, timeout_ms=router.request_timeout_ms)
+        response = await router.ask(connection, request, DescribeClusterResponse)
         check(response.error_code, response.error_message or "the cluster cannot be described")
         return ClusterDescription(
             cluster_id=response.cluster_id,
@@ -110,7 +110,7 @@ async def list_brokers(router: Router) -> list[BrokerListing]:
         request = DescribeClusterRequest(
             include_cluster_authorized_operations=False, include_fenced_brokers=knows_fenced
         )
-        response = await connection.ask(request, DescribeClusterResponse, timeout_ms=router.request_timeout_ms)
+        response = await router.ask(connection, request, DescribeClusterResponse)
         check(response.error_code, response.error_message or "the cluster cannot be described")
         controller_id = await _active_controller(connection, response, timeout_ms=router.request_timeout_ms)
         return [
@@ -160,7 +160,7 @@ async def unregister_broker(router: Router, broker_id: int) -> None:
     async def attempt() -> None:
         connection = await router.any_connection()
         request = UnregisterBrokerRequest(broker_id=broker_id)
-        response = await connection.ask(request, UnregisterBrokerResponse, timeout_ms=router.request_timeout_ms)
+        response = await router.ask(connection, request, UnregisterBrokerResponse)
         check(response.error_code, response.error_message or f"broker {broker_id} cannot be unregistered")
 
     await router.retry(attempt)
@@ -172,7 +172,7 @@ async def describe_features(router: Router) -> FeatureDescription:
 
     async def attempt() -> FeatureDescription:
         connection = await router.any_connection()
-        response = await connection.ask(request, ApiVersionsResponse, timeout_ms=router.request_timeout_ms)
+        response = await router.ask(connection, request, ApiVersionsResponse)
         check(response.error_code, "the features cannot be described")
         return FeatureDescription(
             supported={each.name: (each.min_version, each.max_version) for each in response.supported_features},

@@ -77,11 +77,7 @@ async def _describe(router: Router, resource_type: int, names: Sequence[str]) ->
 
     async def attempt() -> dict[str, list[ConfigEntry]]:
         connection = await _connection_for(router, resource_type, names[0] if names else "")
-        response = await connection.ask(
-            DescribeConfigsRequest(resources=resources),
-            DescribeConfigsResponse,
-            timeout_ms=router.request_timeout_ms,
-        )
+        response = await router.ask(connection, DescribeConfigsRequest(resources=resources), DescribeConfigsResponse)
         for result in response.results:
             detail = f"the settings of {result.resource_name!r} cannot be described"
             check(result.error_code, result.error_message or detail)
@@ -120,7 +116,7 @@ async def alter_configs(
 
     async def attempt() -> None:
         connection = await _connection_for(router, resource_type, name)
-        response = await connection.ask(request, IncrementalAlterConfigsResponse, timeout_ms=router.request_timeout_ms)
+        response = await router.ask(connection, request, IncrementalAlterConfigsResponse)
         (result,) = response.responses
         check(result.error_code, result.error_message or f"the settings of {name!r} cannot be changed")
 

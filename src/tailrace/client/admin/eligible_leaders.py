@@ -43,10 +43,10 @@ async def describe_eligible_leaders(router: Router, topics: Iterable[str]) -> di
             return found
         cursor: Cursor | None = None
         while True:
-            response = await connection.ask(
+            response = await router.ask(
+                connection,
                 DescribeTopicPartitionsRequest(topics=wanted, cursor=cursor),
                 DescribeTopicPartitionsResponse,
-                timeout_ms=router.request_timeout_ms,
             )
             for topic in response.topics:
                 for partition in topic.partitions:

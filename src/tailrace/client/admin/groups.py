@@ -81,9 +81,7 @@ async def list_groups(router: Router) -> list[GroupListing]:
         listings: dict[str, GroupListing] = {}
         for node_id in router.view.brokers:
             connection = await router.node_connection(node_id)
-            response = await connection.ask(
-                ListGroupsRequest(), ListGroupsResponse, timeout_ms=router.request_timeout_ms
-            )
+            response = await router.ask(connection, ListGroupsRequest(), ListGroupsResponse)
             check(response.error_code, f"the groups of node {node_id}")
             for group in response.groups:
                 listings[group.group_id] = GroupListing(
@@ -113,10 +111,8 @@ async def _describe(router: Router, group: str) -> GroupDescription:
             found = await _consumer_group(router, connection, group)
             if found is not None:
                 return found
-        response = await connection.ask(
-            DescribeGroupsRequest(groups=(group,), include_details=True),
-            DescribeGroupsResponse,
-            timeout_ms=router.request_timeout_ms,
+        response = await router.ask(
+            connection, DescribeGroupsRequest(groups=(group,), include_details=True), DescribeGroupsResponse
         )
         described = response.groups[0]
         check(described.error_code, described.error_message or f"group {group!r} cannot be described")
@@ -127,10 +123,10 @@ async def _describe(router: Router, group: str) -> GroupDescription:
 
 async def _consumer_group(router: Router, connection: Connection, group: str) -> GroupDescription | None:
     """The group, or None if it is not of KIP-848."""
-    response = await connection.ask(
+    response = await router.ask(
+        connection,
         ConsumerGroupDescribeRequest(group_ids=(group,), include_details=True),
         ConsumerGroupDescribeResponse,
-        timeout_ms=router.request_timeout_ms,
     )
     described = response.groups[0]
     if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -171,9 +167,7 @@ async def delete_groups(router: Router, groups: Iterable[str]) -> None:
 async def _delete(router: Router, group: str) -> None:
 
     async def ask(connection: Connection) -> None:
-        response = await connection.ask(
-            DeleteGroupsRequest(groups_names=(group,)), DeleteGroupsResponse, timeout_ms=router.request_timeout_ms
-        )
+        response = await router.ask(connection, DeleteGroupsRequest(groups_names=(group,)), DeleteGroupsResponse)
         for result in response.results:
             check(
                 result.error_code,

@@ -72,10 +72,8 @@ async def describe_replica_logs(
             connection = await router.node_connection(node_id)
             if connection.version_of(DescribeLogDirsRequest) < _FIRST_WITH_TAGGED_FIELDS:
                 return _without_log_ends(node_id)
-            response = await connection.ask(
-                DescribeLogDirsRequest(topics=topics, wants_log_ends=True),
-                DescribeLogDirsResponse,
-                timeout_ms=router.request_timeout_ms,
+            response = await router.ask(
+                connection, DescribeLogDirsRequest(topics=topics, wants_log_ends=True), DescribeLogDirsResponse
             )
             check(response.error_code, f"the logs of broker {node_id} cannot be described")
         except KafkaError as fault:
@@ -109,9 +107,7 @@ async def describe_log_dirs(
 
     async def of(node_id: int) -> list[LogDirectorySize]:
         connection = await router.node_connection(node_id)
-        response = await connection.ask(
-            DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, timeout_ms=router.request_timeout_ms
-        )
+        response = await router.ask(connection, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
         check(response.error_code, f"the log directories of broker {node_id} cannot be described")
         return [_directory(result) for result in response.results]
 

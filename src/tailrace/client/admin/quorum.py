@@ -130,7 +130,7 @@ async def add_voter(router: Router, voter_id: int, directory_id: bytes, endpoint
             voter_directory_id=directory_id,
             listeners=listeners,
         )
-        response = await connection.ask(request, AddRaftVoterResponse, timeout_ms=router.request_timeout_ms)
+        response = await router.ask(connection, request, AddRaftVoterResponse)
         check(response.error_code, response.error_message or f"controller {voter_id} cannot be added")
 
     # A change that timed out may be committed later: the caller must describe the quorum before another attempt.
@@ -143,7 +143,7 @@ async def remove_voter(router: Router, voter_id: int, directory_id: bytes) -> No
     async def attempt() -> None:
         connection = await router.any_connection()
         request = RemoveRaftVoterRequest(cluster_id=None, voter_id=voter_id, voter_directory_id=directory_id)
-        response = await connection.ask(request, RemoveRaftVoterResponse, timeout_ms=router.request_timeout_ms)
+        response = await router.ask(connection, request, RemoveRaftVoterResponse)
         check(response.error_code, response.error_message or f"controller {voter_id} cannot be removed")
 
     await router.retry(attempt, final=(ErrorCode.REQUEST_TIMED_OUT,))

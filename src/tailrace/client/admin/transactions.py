@@ -66,7 +66,7 @@ async def list_transactions(
         found: list[TransactionListing] = []
         for node_id in router.view.brokers:
             connection = await router.node_connection(node_id)
-            response = await connection.ask(request, ListTransactionsResponse, timeout_ms=router.request_timeout_ms)
+            response = await router.ask(connection, request, ListTransactionsResponse)
             check(response.error_code, f"the transactions of node {node_id} cannot be listed")
             if response.unknown_state_filters:
                 unknown = ", ".join(response.unknown_state_filters)
@@ -89,10 +89,8 @@ async def describe_transaction(router: Router, transactional_id: str) -> Transac
     """One transactional id. Raises KafkaError TRANSACTIONAL_ID_NOT_FOUND (105)."""
 
     async def ask(connection: Connection) -> TransactionDescription:
-        response = await connection.ask(
-            DescribeTransactionsRequest(transactional_ids=(transactional_id,)),
-            DescribeTransactionsResponse,
-            timeout_ms=router.request_timeout_ms,
+        response = await router.ask(
+            connection, DescribeTransactionsRequest(transactional_ids=(transactional_id,)), DescribeTransactionsResponse
         )
         (described,) = response.transaction_states
         check(
@@ -137,9 +135,7 @@ async def abort_transaction(router: Router, topic_partition: TopicPartition, sta
 
     async def attempt() -> None:
         connection = await router.leader_connection(topic_partition)
-        response = await connection.ask(
-            WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse, timeout_ms=router.request_timeout_ms
-        )
+        response = await router.ask(connection, WriteTxnMarkersRequest(markers=(marker,)), WriteTxnMarkersResponse)
         (result,) = response.markers[0].topics[0].partitions
         if result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             router.view.mark_stale(topic_partition.topic)
@@ -153,9 +149,7 @@ async def _producer_at(router: Router, topic_partition: TopicPartition, start_of
 
     async def attempt() -> tuple[ActiveProducer, ...]:
         connection = await router.leader_connection(topic_partition)
-        response = await connection.ask(
-            DescribeProducersRequest(topics=(wanted,)), DescribeProducersResponse, timeout_ms=router.request_timeout_ms
-        )
+        response = await router.ask(connection, DescribeProducersRequest(topics=(wanted,)), DescribeProducersResponse)
         (found,) = response.topics[0].partitions
         if found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             router.view.mark_stale(topic_partition.topic)

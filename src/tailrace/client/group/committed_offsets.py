@@ -68,9 +68,7 @@ async def fetch_group_offsets(
             request = _request_of_groups(group, wanted, require_stable)
         else:
             request = _request_of_one(group, wanted, require_stable and version >= 7)
-        response = await connection.ask(
-            request, OffsetFetchResponse, timeout_ms=router.request_timeout_ms, max_version=_LAST_WITH_NAMES
-        )
+        response = await router.ask(connection, request, OffsetFetchResponse, max_version=_LAST_WITH_NAMES)
         return _committed(group, response)
 
     return await router.ask_coordinator(group, ask, timeout_ms=timeout_ms)
@@ -161,9 +159,7 @@ async def commit_group_offsets(
     )
 
     async def ask(connection: Connection) -> KafkaError | None:
-        response = await connection.ask(
-            request, OffsetCommitResponse, timeout_ms=router.request_timeout_ms, max_version=_LAST_WITH_NAMES
-        )
+        response = await router.ask(connection, request, OffsetCommitResponse, max_version=_LAST_WITH_NAMES)
         absent: KafkaError | None = None
         for topic in response.topics:
             for answer in topic.partitions:

@@ -111,10 +111,10 @@ class RangeProgress:
         if connection.version_of(ApiVersionsRequest) < _FIRST_WITH_FEATURES:
             return False
         # Not as of the time when the connection was made: a cluster learns it with its last broker.
-        answer = await connection.ask(
+        answer = await self._router.ask(
+            connection,
             ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__),
             ApiVersionsResponse,
-            timeout_ms=self._router.request_timeout_ms,
             max_version=_FIRST_WITH_FEATURES,
         )
         is_supported = any(feature.name == KEY_SHARING_FEATURE for feature in answer.supported_features)
@@ -195,9 +195,7 @@ class RangeProgress:
         """Raises UNSUPPORTED_VERSION if this coordinator takes no ranges: nothing is sent then."""
         if not await self._announces(connection):
             raise _unsupported(self._group)
-        return await connection.ask(
-            request, OffsetCommitResponse, timeout_ms=self._router.request_timeout_ms, max_version=_LAST_WITH_NAMES
-        )
+        return await self._router.ask(connection, request, OffsetCommitResponse, max_version=_LAST_WITH_NAMES)
 
     def _request(
         self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], member: ConsumerGroupMetadata
@@ -269,11 +267,8 @@ async def fetch_progress(
         if connection.version_of(OffsetFetchRequest, _LAST_WITH_NAMES) < _FIRST_FETCH_WITH_RANGES:
             raise _unsupported(group)
         wanted = OffsetFetchRequestGroup(group_id=group, topics=topics, include_ranges=True)
-        answer = await connection.ask(
-            OffsetFetchRequest(groups=(wanted,)),
-            OffsetFetchResponse,
-            timeout_ms=router.request_timeout_ms,
-            max_version=_LAST_WITH_NAMES,
+        answer = await router.ask(
+            connection, OffsetFetchRequest(groups=(wanted,)), OffsetFetchResponse, max_version=_LAST_WITH_NAMES
         )
         return _progress_in(answer, group)
 

@@ -79,8 +79,7 @@ class TransactionRequests:
             if present is not None and connection.version_of(InitProducerIdRequest) < _FIRST_WITH_IDENTITY:
                 detail = f"{connection.address} gives no next epoch after a failed transaction (Kafka before 2.5)"
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
-            timeout_ms = self._router.request_timeout_ms
-            response = await connection.ask(request, InitProducerIdResponse, timeout_ms=timeout_ms)
+            response = await self._router.ask(connection, request, InitProducerIdResponse)
             check(response.error_code, f"{connection.address} gave no identity to {self._transactional_id!r}")
             identity = Identity(response.producer_id, response.producer_epoch, is_transactional=True)
             return CoordinatorAnswer(identity, connection.feature_level(_FEATURE))
@@ -99,11 +98,8 @@ class TransactionRequests:
         )
 
         async def ask(connection: Connection) -> None:
-            response = await connection.ask(
-                request,
-                AddPartitionsToTxnResponse,
-                timeout_ms=self._router.request_timeout_ms,
-                max_version=_LAST_OF_CLIENTS,
+            response = await self._router.ask(
+                connection, request, AddPartitionsToTxnResponse, max_version=_LAST_OF_CLIENTS
             )
             codes = {
                 TopicPartition(topic.name, each.partition_index): each.partition_error_code
@@ -126,8 +122,7 @@ class TransactionRequests:
         )
 
         async def ask(connection: Connection) -> None:
-            timeout_ms = self._router.request_timeout_ms
-            response = await connection.ask(request, AddOffsetsToTxnResponse, timeout_ms=timeout_ms)
+            response = await self._router.ask(connection, request, AddOffsetsToTxnResponse)
             detail = f"the offsets of group {group!r} are not added to the transaction of {self._transactional_id!r}"
             check(response.error_code, detail)
 
@@ -171,9 +166,7 @@ class TransactionRequests:
             if member.member_id and not is_known:
                 detail = f"{connection.address} does not compare members of groups (Kafka before 2.5)"
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
-            response = await connection.ask(
-                request, TxnOffsetCommitResponse, timeout_ms=self._router.request_timeout_ms, max_version=latest
-            )
+            response = await self._router.ask(connection, request, TxnOffsetCommitResponse, max_version=latest)
             for topic in response.topics:
                 for each in topic.partitions:
                     partition = TopicPartition(topic.name, each.partition_index)
@@ -192,9 +185,7 @@ class TransactionRequests:
         latest = _latest(EndTxnRequest, version)
 
         async def ask(connection: Connection) -> CoordinatorAnswer:
-            response = await connection.ask(
-                request, EndTxnResponse, timeout_ms=self._router.request_timeout_ms, max_version=latest
-            )
+            response = await self._router.ask(connection, request, EndTxnResponse, max_version=latest)
             end = "committed" if committed else "aborted"
             check(response.error_code, f"the transaction of {self._transactional_id!r} is not {end}")
             following: Identity | None = None

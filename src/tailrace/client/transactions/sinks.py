@@ -81,12 +81,7 @@ async def check_sinks_are_supported(router: Router) -> None:
         request = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
         is_known = connection.version_of(ApiVersionsRequest) >= _FIRST_WITH_FEATURES
         if is_known:
-            answer = await connection.ask(
-                request,
-                ApiVersionsResponse,
-                timeout_ms=router.request_timeout_ms,
-                max_version=_FIRST_WITH_FEATURES,
-            )
+            answer = await router.ask(connection, request, ApiVersionsResponse, max_version=_FIRST_WITH_FEATURES)
             is_known = any(feature.name == SINKS_FEATURE for feature in answer.supported_features)
         if not is_known:
             raise KafkaError(
@@ -111,7 +106,7 @@ async def initialize_sink_member(
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=transaction_timeout_ms)
 
     async def ask(connection: Connection) -> WrittenMember:
-        response = await connection.ask(request, InitProducerIdResponse, timeout_ms=router.request_timeout_ms)
+        response = await router.ask(connection, request, InitProducerIdResponse)
         check(response.error_code, f"{name!r} cannot begin: {_why(response.error_code, member)}")
         return WrittenMember(name, response.producer_id, response.producer_epoch)
 
@@ -195,9 +190,7 @@ async def abort_sink_member(router: Router, member: WrittenMember, *, timeout_ms
     )
 
     async def ask(connection: Connection) -> None:
-        response = await connection.ask(
-            request, EndTxnResponse, timeout_ms=router.request_timeout_ms, max_version=_LAST_BEFORE_EPOCHS
-        )
+        response = await router.ask(connection, request, EndTxnResponse, max_version=_LAST_BEFORE_EPOCHS)
         if response.error_code not in _ENDED:
             check(response.error_code, f"{member.transactional_id!r} cannot be aborted")
 
@@ -219,7 +212,7 @@ async def renew_sink_run(router: Router, sink: str, *, run: str, lease_ms: int, 
     async def ask(connection: Connection) -> int:
         if not connection.offers(RenewSinkRunRequest):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.address} takes no signs of life of runs")
-        response = await connection.ask(request, RenewSinkRunResponse, timeout_ms=router.request_timeout_ms)
+        response = await router.ask(connection, request, RenewSinkRunResponse)
         check(response.error_code, response.error_message or f"run {run!r} of sink {sink!r} is not renewed")
         return int(response.last_batch)
 

@@ -408,10 +408,10 @@ class Sender:
 
     async def _obtain_identity(self) -> None:
         connection = await self._router.any_connection()
-        response = await connection.ask(
+        response = await self._router.ask(
+            connection,
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF),
             InitProducerIdResponse,
-            timeout_ms=self._router.request_timeout_ms,
         )
         check(response.error_code, f"{connection.address} gave no producer id")
         self._identity = Identity(response.producer_id, response.producer_epoch)
