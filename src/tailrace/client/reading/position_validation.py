@@ -1,7 +1,6 @@
 """Compares positions with the leaders' logs after a change of leader, by OffsetForLeaderEpoch (KIP-320).
 
-It runs in a task beside `poll`: a leader that does not answer holds back its own partitions alone. `reading.position`
-decides on the answers.
+A leader that does not answer holds back its own partitions alone. `reading.position` decides on the answers.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.fetching import STALE_LEADER
 from tailrace.client.reading.position import Truncation
 from tailrace.client.reading.read_notices import ReadNotices
+from tailrace.client.reading.retried_search import RetriedSearch
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -41,77 +41,46 @@ class _Asked(NamedTuple):
 
 
 class PositionValidator:
-    """At most one comparison runs at a time; after a fault the next one waits, twice as long each time."""
+    """The comparison of positions that await it. At most one runs at a time."""
 
     def __init__(self, router: Router, fetcher: Fetcher, *, resets: bool, notices: ReadNotices) -> None:
         """`resets`: the consumer has a reset policy, earliest or latest."""
         self._router = router
-        self._fetcher = fetcher
         self._assigned = fetcher.assigned
         self._resets = resets
         self._notices = notices
-        self._task: asyncio.Task[None] | None = None
-        self._fault: KafkaError | None = None
-        self._pause_ms = router.retry_backoff_ms
-        self._not_before_ms = 0
+        self._search = RetriedSearch(router, on_end=fetcher.wake, gets_better=lambda fault: fault.code.retriable)
         self._stale_looks: dict[TopicPartition, int] = {}
-        self.trouble: KafkaError | None = None
+
+    @property
+    def trouble(self) -> KafkaError | None:
         """The fault of the last comparison while it is retried."""
+        return self._search.trouble
 
     def check(self) -> None:
         """Raise KafkaError for a fault that a retry does not cure."""
-        fault, self._fault = self._fault, None
+        fault = self._search.take_fault()
         if fault is not None and self._assigned.unvalidated():
             raise fault
 
     def advance(self) -> None:
         """Compare the positions that await it, unless a comparison is under way."""
-        if not self._assigned.has_unvalidated:
-            self.trouble = None
-        elif self._task is None and self._router.now_ms() >= self._not_before_ms:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        if self._assigned.has_unvalidated:
+            self._search.start_if_due(self._compare)
+        else:
+            self._search.trouble = None
 
     def next_due_ms(self, deadline_ms: int) -> int:
-        """The earlier one of the deadline and the time at which the next comparison is due."""
-        if self._task is not None or not self._assigned.has_unvalidated:
-            return deadline_ms
-        return min(deadline_ms, self._not_before_ms)
+        """The deadline, or before it the time at which the next comparison is due."""
+        return self._search.next_due_ms(deadline_ms) if self._assigned.has_unvalidated else deadline_ms
 
     def cancel(self) -> None:
         """Cancel the comparison: other partitions are assigned now."""
-        if self._task is not None:
-            self._task.cancel()
-        self._task = self._fault = self.trouble = None
+        self._search.cancel()
         self._stale_looks.clear()
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        self._pause_ms = self._router.retry_backoff_ms
-        self._not_before_ms = 0
-
-    async def _run(self) -> None:
-        try:
-            await self._compare()
-            self.trouble = None
-            self._begin_anew()
-        except KafkaError as fault:
-            self._not_before_ms = self._router.now_ms() + self._pause_ms
-            self._pause_ms = min(self._pause_ms * 2, self._router.retry_backoff_max_ms)
-            if fault.code.retriable:
-                self.trouble = fault
-            else:
-                self._fault = fault
-        except Exception as bug:
-            # A bug: raise it for the log, and fail the next poll, so that no caller polls for ever.
-            self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this consumer has failed: {bug!r}")
-            raise
-        finally:
-            if self._task is asyncio.current_task():
-                self._task = None
-            self._fetcher.wake()
 
     async def _compare(self) -> None:
-        """One request to each leader. Raises the first fault, when all leaders have answered."""
+        """Send one request to each leader. Raises the first fault, when all leaders have answered."""
         await self._router.ensure_fresh({name.topic for name in self._assigned.unvalidated()})
         by_leader, faults = self._by_leader()
         results = await asyncio.gather(*(self._ask(leader, asked) for leader, asked in by_leader.items()))
@@ -160,9 +129,7 @@ class PositionValidator:
                 for name, position in asked.items():
                     self._assigned.skip_validation(name, leader_epoch=position.leader_epoch)
                 return {}
-            response = await connection.ask(
-                _request(asked), OffsetForLeaderEpochResponse, timeout_ms=self._router.request_timeout_ms
-            )
+            response = await self._router.ask(connection, _request(asked), OffsetForLeaderEpochResponse)
         except KafkaError as fault:
             return dict.fromkeys(asked, fault)
         return self._take(asked, response)

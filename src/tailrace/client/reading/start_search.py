@@ -1,26 +1,23 @@
-"""Finds the first position of a consumer in each new partition: the committed offset, or by auto.offset.reset.
+"""Finds the first position of a consumer in each new partition: the committed offset, or by auto.offset.reset."""
 
-The search runs in a task beside `poll`, as in Java's client: a partition without a leader, or a node that hangs, does
-not hold back the records of other partitions.
-"""
-
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 
 from tailrace.client.errors import LogTruncation
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, fetch_group_offsets
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, request_log_starts, request_offsets
 from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.read_notices import Jump, ReadNotices
+from tailrace.client.reading.retried_search import RetriedSearch
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 
 
 class StartSearch:
-    """At most one search runs at a time; after a failed search the next one waits, twice as long each time."""
+    """The search for undecided positions. At most one runs at a time."""
 
     def __init__(
         self,
@@ -39,12 +36,12 @@ class StartSearch:
         self._reset = reset
         self._isolation_level = isolation_level
         self._notices = notices
-        self._task: asyncio.Task[None] | None = None
-        self._fault: KafkaError | None = None
-        self._pause_ms = router.retry_backoff_ms
-        self._not_before_ms = 0
-        self.trouble: KafkaError | None = None
+        self._search = RetriedSearch(router, on_end=fetcher.wake, gets_better=_gets_better)
+
+    @property
+    def trouble(self) -> KafkaError | None:
         """The fault of the last search while it is retried."""
+        return self._search.trouble
 
     def advance(self) -> None:
         """Start a search for undecided positions, unless one is under way.
@@ -52,55 +49,24 @@ class StartSearch:
         Raises KafkaError for a fault of the last search that a retry does not cure.
         """
         undecided = self._assigned.undecided()
-        fault, self._fault = self._fault, None
+        fault = self._search.take_fault()
         if not undecided:
-            self.trouble = None
+            self._search.trouble = None
             return
         if fault is not None:
             raise fault
-        if self._task is None and self._router.now_ms() >= self._not_before_ms:
-            self._task = asyncio.get_running_loop().create_task(self._run(undecided))
-
-    def next_due_ms(self, deadline_ms: int) -> int:
-        """The earlier one of the deadline and the time at which the next search is due."""
-        if self._task is not None or not self._assigned.undecided():
-            return deadline_ms
-        return min(deadline_ms, self._not_before_ms)
+        self._search.start_if_due(partial(self._decide, undecided))
 
     def cancel(self) -> None:
         """Cancel the search: other partitions are assigned now."""
-        if self._task is not None:
-            self._task.cancel()
-        self._task = self._fault = self.trouble = None
-        self._begin_anew()
+        self._search.cancel()
 
-    def _begin_anew(self) -> None:
-        self._pause_ms = self._router.retry_backoff_ms
-        self._not_before_ms = 0
-
-    async def _run(self, undecided: Mapping[TopicPartition, bool]) -> None:
-        try:
-            await self._decide(undecided)
-            self.trouble = None
-            self._begin_anew()
-        except KafkaError as fault:
-            self._not_before_ms = self._router.now_ms() + self._pause_ms
-            self._pause_ms = min(self._pause_ms * 2, self._router.retry_backoff_max_ms)
-            if _gets_better(fault):
-                self.trouble = fault
-            else:
-                self._fault = fault
-        except Exception as bug:
-            # A bug: raise it for the log, and fail the next poll, so that no caller polls for ever.
-            self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this consumer has failed: {bug!r}")
-            raise
-        finally:
-            if self._task is asyncio.current_task():
-                self._task = None
-            self._fetcher.wake()
+    def next_due_ms(self, deadline_ms: int) -> int:
+        """The deadline, or before it the time at which the next search is due."""
+        return self._search.next_due_ms(deadline_ms) if self._assigned.undecided() else deadline_ms
 
     async def _decide(self, undecided: Mapping[TopicPartition, bool]) -> None:
-        """One attempt. Found offsets are used at once, even if other partitions fail."""
+        """Search once. Found offsets are used at once, even if other partitions fail."""
         fresh = [partition for partition, was_out_of_range in undecided.items() if not was_out_of_range]
         committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
         if self._group is not None and fresh:

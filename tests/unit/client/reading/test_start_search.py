@@ -60,8 +60,8 @@ class StartSearchBench:
 
     async def advance(self) -> None:
         self.search.advance()
-        assert self.search._task is not None
-        await asyncio.wait([self.search._task])
+        assert self.search._search._task is not None
+        await asyncio.wait([self.search._search._task])
 
 
 @pytest.fixture(autouse=True)
