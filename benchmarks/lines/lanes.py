@@ -11,8 +11,8 @@ from benchmarks.figures import Column, Section, Target, bars, judge, table
 from benchmarks.peers import TAILRACE, Peer, running, tailrace
 from benchmarks.rounds import Rounds
 from tailrace.client.blocking import Producer
+from tailrace.client.sharing.outcomes import SharedRecord
 from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
-from tailrace.client.sharing.shared_record import SharedRecord
 
 NAME = "lanes"
 DEFAULT = 1_600

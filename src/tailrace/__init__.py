@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
     from tailrace.client.reading.consumer_metrics import MetricName
     from tailrace.client.reading.records_ahead import ConsumerRecord
-    from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
-    from tailrace.client.sharing.shared_record import SharedRecord
+    from tailrace.client.sharing.outcomes import Done, Outcome, Retry, SharedRecord, Skip
     from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
     from tailrace.client.transactions.producer_transaction import TransactionPhase
     from tailrace.client.writing.outgoing import RecordMetadata

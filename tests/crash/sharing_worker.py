@@ -18,8 +18,7 @@ from unittest.mock import patch
 from tailrace.aio import SharedConsumer
 from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.group.range_progress import RangeBudget
-from tailrace.client.sharing.outcomes import Outcome, Retry
-from tailrace.client.sharing.shared_record import SharedRecord
+from tailrace.client.sharing.outcomes import Outcome, Retry, SharedRecord
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.partitions import TopicPartition
 

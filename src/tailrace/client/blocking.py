@@ -36,8 +36,7 @@ from tailrace.client.reading.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.settings import ClientSettings, ConsumerSettings, RangedFetchSettings
 from tailrace.client.sharing.blocking_consumer import SharedConsumer
-from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
-from tailrace.client.sharing.shared_record import SharedRecord
+from tailrace.client.sharing.outcomes import Done, Outcome, Retry, SharedRecord, Skip
 from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
 from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.client.writing.outgoing import RecordMetadata

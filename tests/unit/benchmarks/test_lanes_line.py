@@ -3,7 +3,7 @@
 from itertools import count
 
 from benchmarks.lines.lanes import OrderCheck
-from tailrace.client.sharing.shared_record import SharedRecord
+from tailrace.client.sharing.outcomes import SharedRecord
 
 
 def record(key: bytes, number: int) -> SharedRecord:

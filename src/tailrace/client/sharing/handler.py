@@ -1,15 +1,190 @@
-"""Calls of a handler: a coroutine function on the event loop, any other function in threads."""
+"""The handler at work: records in hand go to it lane by lane, and its outcomes come back.
+
+A coroutine function runs on the event loop, any other function in threads.
+"""
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from traceback import TracebackException
+from typing import Any, Final
 
-from tailrace.client.sharing.lanes import LaneWork
-from tailrace.client.sharing.outcomes import Outcome
-from tailrace.client.sharing.shared_record import Decode, SharedRecord, shared_record
+from tailrace.client.settings import SharedConsumerSettings
+from tailrace.client.sharing.lanes import Lanes, LaneWork
+from tailrace.client.sharing.outcomes import Decode, Outcome, Retry, SharedRecord, Skip, outcome_of, shared_record
+from tailrace.model.partitions import TopicPartition
 
 Handler = Callable[[SharedRecord], Awaitable[Outcome | None] | Outcome | None]
+
+LANE_RECORDS: Final = 16
+LEAST_RECORDS_IN_HAND: Final = 1_000
+"""The most records in hand are so many for each lane, and so many at least."""
+_SHOWN_CHARS: Final = 200
+
+_log = logging.getLogger(__name__)
+
+
+class HandlerWork:
+    """The work of one run. The owner adds records to `lanes`, and asks for a turn when there may be something to do.
+
+    `on_finished` gets each record that is with the handler no more, and whether it is done. `on_turn` is called after
+    each turn: there may be room for other records. `on_end` gets an exception that ends the program.
+    """
+
+    def __init__(
+        self,
+        settings: SharedConsumerSettings,
+        now_ms: Callable[[], int],
+        *,
+        on_finished: Callable[[LaneWork, bool], None],
+        on_turn: Callable[[], None],
+        on_end: Callable[[BaseException], None],
+    ) -> None:
+        self._settings = settings
+        self._now_ms = now_ms
+        self._on_finished = on_finished
+        self._on_turn = on_turn
+        self._on_end = on_end
+        self.lanes = Lanes(1, most_records=LEAST_RECORDS_IN_HAND, most_bytes=settings.max_bytes_in_hand)
+        self.counts = OutcomeCounts(settings.group or "")
+        self.running: dict[asyncio.Task[Outcome | None], LaneWork] = {}
+        """The records that the handler has now."""
+        self._calls: HandlerCalls | None = None
+        self._is_ending = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_turn_planned = False
+
+    def begin(self, handler: Handler, concurrency: int) -> int:
+        """Give records to this handler from now on, so many at a time. Returns the most records in hand."""
+        least = max(LANE_RECORDS * concurrency, LEAST_RECORDS_IN_HAND)
+        most = self._settings.max_records_in_hand or least
+        self.lanes = Lanes(concurrency, most_records=most, most_bytes=self._settings.max_bytes_in_hand)
+        self._calls = HandlerCalls(handler, self._settings.decode, concurrency)
+        return most
+
+    @property
+    def has_begun(self) -> bool:
+        return self._calls is not None
+
+    def stop(self) -> None:
+        """Begin no more records. The handler goes on with the records that it has."""
+        self._is_ending = True
+
+    def plan_turn(self) -> None:
+        """Have a turn soon."""
+        if not self._is_turn_planned:
+            self._is_turn_planned = True
+            asyncio.get_running_loop().call_soon(self.turn)
+
+    def turn(self) -> None:
+        """Begin what may run now."""
+        self._is_turn_planned = False
+        if self._is_ending:
+            return
+        loop = asyncio.get_running_loop()
+        now_ms = self._now_ms()
+        for work in self.lanes.take(now_ms):
+            task = loop.create_task(self._handle(work))
+            self.running[task] = work
+            task.add_done_callback(self._on_handled)
+        self.cancel_timer()
+        deadline_ms = self.lanes.next_deadline_ms
+        if deadline_ms is not None:
+            self._timer = loop.call_later(max(deadline_ms - now_ms, 0) / 1000 + 0.001, self.turn)
+        self._on_turn()
+
+    def cancel_timer(self) -> None:
+        """Have no turn for keys that wait for the time of a retry."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _handle(self, work: LaneWork) -> Outcome | None:
+        """The outcome of the handler; None: it ends the program. Raises its exceptions."""
+        assert self._calls is not None, "it runs"
+        try:
+            return outcome_of(await self._calls.call(work))
+        except (SystemExit, KeyboardInterrupt) as end:  # out of a task they would end the loop
+            self._on_end(end)
+            return None
+
+    def _on_handled(self, task: "asyncio.Task[Outcome | None]") -> None:
+        """Take the outcome. Each record that was taken comes here once, be its task cancelled before it began."""
+        work = self.running.pop(task)
+        outcome, fault = result_of(task)
+        if fault is not None and not isinstance(fault, Exception | asyncio.CancelledError):
+            self._on_end(fault)
+            fault = None
+        if fault is not None:
+            outcome = Retry()
+        if outcome is not None:
+            self.counts.add(work, outcome, fault)
+        shown = None if fault is None else fault_text(fault)
+        is_done = self.lanes.finish(work, outcome or Retry(), self._now_ms(), fault=shown)
+        self._on_finished(work, is_done)
+        self.plan_turn()
+
+    def close(self, name: TopicPartition) -> None:
+        """Drop the records of this partition. Calls that can be cancelled are."""
+        self.lanes.close(name)
+        if self._calls is not None and self._calls.is_async:
+            for task, work in self.running.items():
+                if work.name == name:
+                    task.cancel()
+
+    async def end(self) -> None:
+        """Cancel what runs, and end the threads."""
+        try:
+            await cancelled(self.running)
+        finally:
+            assert self._calls is not None, "it runs"
+            self._calls.close()
+
+
+async def cancelled(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    """Cancel these tasks, and return when they have ended."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+class OutcomeCounts:
+    """Totals since the consumer was made."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.done = self.skipped = self.retried = self.failed = 0
+
+    def add(self, work: LaneWork, outcome: Outcome, fault: BaseException | None) -> None:
+        """Count the outcome of this record. `fault`: the exception of the handler, of which it is the outcome."""
+        if isinstance(outcome, Retry):
+            self.retried += 1
+        elif isinstance(outcome, Skip):
+            self.skipped += 1
+            _log.info("group %r skips offset %d of %s: %s", self._group, work.record.offset, work.name, outcome.reason)
+        else:
+            self.done += 1
+        if fault is None:
+            return
+        self.failed += 1
+        if work.attempt == 1:
+            _log.warning(
+                "group %r: the handler has failed at offset %d of %s; its key is held and tried again: %s",
+                self._group,
+                work.record.offset,
+                work.name,
+                fault_text(fault),
+                exc_info=fault,
+            )
+
+
+def fault_text(fault: BaseException) -> str:
+    """The exception in a few words. It may be one that has no text: its `__str__` is code of users too."""
+    text = TracebackException(type(fault), fault, None, lookup_lines=False, compact=True)
+    return f"{type(fault).__name__}: {text}"[:_SHOWN_CHARS]
 
 
 class HandlerCalls:

@@ -12,19 +12,14 @@ from tailrace.client.reading.consumer_reader import ConsumerReader
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.settings import SharedConsumerSettings
 from tailrace.client.sharing.done_offsets import ProgressCommit
-from tailrace.client.sharing.handler import Handler, HandlerCalls, result_of
-from tailrace.client.sharing.lanes import Lanes, LaneWork
-from tailrace.client.sharing.outcome_counts import OutcomeCounts, fault_text
-from tailrace.client.sharing.outcomes import Outcome, Retry, outcome_of
+from tailrace.client.sharing.handler import Handler, HandlerWork, cancelled
+from tailrace.client.sharing.lanes import LaneWork
 from tailrace.client.sharing.progress_store import ProgressStore, WrittenProgress
 from tailrace.client.sharing.shared_partition import SharedPartition
 from tailrace.client.sharing.sharing_metrics import SharingMetrics, held_key
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 
-LANE_RECORDS: Final = 16
-LEAST_RECORDS_IN_HAND: Final = 1_000
-"""The most records in hand are so many for each lane, and so many at least."""
 _POLL_MS: Final = 500
 _RETRY_S: Final = 0.1
 """The pause after a failed request to the coordinator."""
@@ -63,12 +58,16 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         self._group = settings.group or ""
         self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_assigned=self._close_partitions)
         self._store = ProgressStore(self._reader, self._reader.progress)
-        self._lanes = Lanes(1, most_records=LEAST_RECORDS_IN_HAND, most_bytes=settings.max_bytes_in_hand)
+        self._work = HandlerWork(
+            settings,
+            self._reader.router.now_ms,
+            on_finished=self._on_finished,
+            on_turn=self._resume_where_room,
+            on_end=self._fail,
+        )
         self._poll_records = settings.max_poll_records
-        self._calls: HandlerCalls | None = None
         self._partitions: dict[TopicPartition, SharedPartition] = {}
         self._paused: dict[TopicPartition, SharedPartition] = {}
-        self._running: dict[asyncio.Task[Outcome | None], LaneWork] = {}
         self._openings: dict[asyncio.Task[None], SharedPartition] = {}
         """Requests for the progress of partitions, or to have it take note of a cut."""
         self._storing = asyncio.Lock()
@@ -78,9 +77,6 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         self._ending = asyncio.Event()
         self._closed = asyncio.Event()
         self._fault: BaseException | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_pump_planned = False
-        self._counts = OutcomeCounts(self._group)
 
     # the run
 
@@ -94,29 +90,28 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         """
         if concurrency < 1:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"concurrency {concurrency}; at least 1")
-        if self._calls is not None or self._closed.is_set():
+        if self._work.has_begun or self._closed.is_set():
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a shared consumer runs once: make another one")
-        most = self._settings.max_records_in_hand or max(LANE_RECORDS * concurrency, LEAST_RECORDS_IN_HAND)
-        self._lanes = Lanes(concurrency, most_records=most, most_bytes=self._settings.max_bytes_in_hand)
+        most = self._work.begin(handler, concurrency)
         self._poll_records = min(self._poll_records, max(most // 2, 1))
-        self._calls = HandlerCalls(handler, self._settings.decode, concurrency)
         tasks = [self._start(self._read()), self._start(self._commit_regularly())]
         try:
             await self._ending.wait()
         finally:
-            self._ending.set()
+            self.stop()
             await self._finish(tasks)
         if self._fault is not None:
             raise self._fault
 
     def stop(self) -> None:
         """Have `run` end: it begins no more records. On the event loop."""
+        self._work.stop()
         self._ending.set()
 
     async def close(self) -> None:
         """Stop, and return when `run` has ended. May be called again."""
-        self._ending.set()
-        if self._calls is None:
+        self.stop()
+        if not self._work.has_begun:
             self._closed.set()
             await self._reader.close()
         await self._closed.wait()
@@ -124,20 +119,17 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
     def _fail(self, fault: BaseException) -> None:
         """End the run with this."""
         self._fault = self._fault or fault
-        self._ending.set()
+        self.stop()
 
     async def _finish(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
         """Let what runs finish, commit it, and leave the group."""
         try:
-            await _cancelled(tasks)
-            if self._timer is not None:
-                self._timer.cancel()
+            await cancelled(tasks)
+            self._work.cancel_timer()
             await self._on_revoke()
         finally:
             try:
-                await _cancelled(self._running)
-                assert self._calls is not None, "it runs"
-                self._calls.close()
+                await self._work.end()
             finally:
                 await self._reader.close()
                 self._closed.set()
@@ -168,7 +160,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
             position = self._reader.assigned.position(name)
             if position is not None:
                 self._receive_of(name, by_name.get(name, []), position)
-        self._pump()
+        self._work.turn()
 
     def _receive_of(self, name: TopicPartition, records: list[ConsumerRecord], position: int) -> None:
         partition = self._partitions.get(name)
@@ -218,9 +210,9 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         elif cut is not None:
             self._cut(partition, cut)
         else:
-            self._lanes.open(name)
+            self._work.lanes.open(name)
             self._put_in_hand(partition, partition.open(committed))
-            self._pump()
+            self._work.turn()
 
     async def _answer(self, name: TopicPartition, request: Callable[[], Awaitable[T]]) -> T:
         """The answer to a request, which is repeated. Raises KafkaError for a fault that no retry cures.
@@ -263,12 +255,12 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
 
     def _put_in_hand(self, partition: SharedPartition, records: Sequence[ConsumerRecord]) -> None:
         if records:
-            self._lanes.add(partition.name, records)
+            self._work.lanes.add(partition.name, records)
         self._pause_or_resume(partition)
 
     def _pause_or_resume(self, partition: SharedPartition) -> None:
         name = partition.name
-        must_wait = partition.waits or not partition.has_room or self._lanes.is_full(name)
+        must_wait = partition.waits or not partition.has_room or self._work.lanes.is_full(name)
         if must_wait and name not in self._paused:
             self._paused[name] = partition
             self._reader.set_paused((name,), True)
@@ -285,18 +277,20 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         """The partitions leave: drop what waits, let what runs finish for a while, and commit."""
         for name, partition in self._partitions.items():
             partition.is_leaving = True
-            self._lanes.drop_waiting(name)
-        await _cancelled(one for one, partition in self._openings.items() if not partition.is_cut)
+            self._work.lanes.drop_waiting(name)
+        await cancelled(opening for opening, partition in self._openings.items() if not partition.is_cut)
         names = list(self._partitions)
         try:
             async with asyncio.timeout(self._settings.grace_ms / 1000):
-                while not self._lanes.is_idle(names) or any(one.is_cut for one in self._openings.values()):
+                while not self._work.lanes.is_idle(names) or any(
+                    partition.is_cut for partition in self._openings.values()
+                ):
                     self._finished.clear()
                     await self._finished.wait()
         except TimeoutError:
-            late = len(self._running)
+            late = len(self._work.running)
             _log.warning("group %r: %d records leave that the handler has not finished in time", self._group, late)
-        await _cancelled(self._openings)
+        await cancelled(self._openings)
         await self._commit()
 
     def _close_partitions(self) -> None:
@@ -306,72 +300,23 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
     def _close_partition(self, name: TopicPartition) -> None:
         """Its records are dropped: another member may have them already. Handlers that can be cancelled are."""
         partition = self._partitions.pop(name, None)
-        self._lanes.close(name)
+        self._work.close(name)
         if self._paused.pop(name, None) is not None:
             self._resume(name)
-        if self._calls is not None and self._calls.is_async:
-            for task, work in self._running.items():
-                if work.name == name:
-                    task.cancel()
         for opening, opened in self._openings.items():
             if opened is partition:
                 opening.cancel()
 
-    # work
-
-    def _plan_pump(self) -> None:
-        if not self._is_pump_planned:
-            self._is_pump_planned = True
-            asyncio.get_running_loop().call_soon(self._pump)
-
-    def _pump(self) -> None:
-        """Begin what may run now, and read on where there is room again."""
-        self._is_pump_planned = False
-        if self._ending.is_set():
-            return
-        loop = asyncio.get_running_loop()
-        now_ms = self._now_ms()
-        for work in self._lanes.take(now_ms):
-            task = loop.create_task(self._handle(work))
-            self._running[task] = work
-            task.add_done_callback(self._on_handled)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadline_ms = self._lanes.next_deadline_ms
-        if deadline_ms is not None:
-            self._timer = loop.call_later(max(deadline_ms - now_ms, 0) / 1000 + 0.001, self._pump)
-        for partition in list(self._paused.values()):
-            self._pause_or_resume(partition)
-
-    async def _handle(self, work: LaneWork) -> Outcome | None:
-        """The outcome of the handler; None: it ends the program. Raises its exceptions."""
-        assert self._calls is not None, "it runs"
-        try:
-            return outcome_of(await self._calls.call(work))
-        except (SystemExit, KeyboardInterrupt) as end:  # out of a task they would end the loop
-            self._fail(end)
-            return None
-
-    def _on_handled(self, task: "asyncio.Task[Outcome | None]") -> None:
-        """A record is with the handler no more. So it was once for each one that was taken, be the task cancelled
-        before it began."""
-        work = self._running.pop(task)
-        outcome, fault = result_of(task)
-        if fault is not None and not isinstance(fault, Exception | asyncio.CancelledError):
-            self._fail(fault)
-            fault = None
-        if fault is not None:
-            outcome = Retry()
-        if outcome is not None:
-            self._counts.add(work, outcome, fault)
-        shown = None if fault is None else fault_text(fault)
-        if self._lanes.finish(work, outcome or Retry(), self._now_ms(), fault=shown):
+    def _on_finished(self, work: LaneWork, is_done: bool) -> None:
+        if is_done:
             done = self._partitions[work.name].done
             assert done is not None, "the record was in hand"
             done.done(work.record.offset)
         self._finished.set()
-        self._plan_pump()
+
+    def _resume_where_room(self) -> None:
+        for partition in list(self._paused.values()):
+            self._pause_or_resume(partition)
 
     # progress
 
@@ -407,7 +352,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
                 partition = made[name][0]
                 if self._partitions.get(name) is partition and not partition.is_cut:
                     self._take_result(partition, commit, written)
-        self._plan_pump()
+        self._work.plan_turn()
         return True
 
     def _take_result(self, partition: SharedPartition, commit: ProgressCommit, written: WrittenProgress) -> None:
@@ -435,23 +380,15 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
     def metrics(self) -> SharingMetrics:
         """Numbers about this consumer now."""
         return SharingMetrics(
-            in_hand=self._lanes.records,
-            in_hand_bytes=self._lanes.bytes,
-            running=self._lanes.running,
-            held=self._lanes.held,
-            oldest_held=held_key(self._lanes.oldest_failure, self._now_ms()),
-            done_total=self._counts.done,
-            skipped_total=self._counts.skipped,
-            retried_total=self._counts.retried,
-            failed_total=self._counts.failed,
+            in_hand=self._work.lanes.records,
+            in_hand_bytes=self._work.lanes.bytes,
+            running=self._work.lanes.running,
+            held=self._work.lanes.held,
+            oldest_held=held_key(self._work.lanes.oldest_failure, self._now_ms()),
+            done_total=self._work.counts.done,
+            skipped_total=self._work.counts.skipped,
+            retried_total=self._work.counts.retried,
+            failed_total=self._work.counts.failed,
             corrupt_batches_skipped_total=self._reader.assigned.corrupt.batches,
-            ranges={name: one.use for name, one in self._partitions.items() if one.use is not None},
+            ranges={name: partition.use for name, partition in self._partitions.items() if partition.use is not None},
         )
-
-
-async def _cancelled(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    """Cancel these, and return when they have ended."""
-    ending = list(tasks)
-    for task in ending:
-        task.cancel()
-    await asyncio.gather(*ending, return_exceptions=True)

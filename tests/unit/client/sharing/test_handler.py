@@ -10,8 +10,7 @@ import pytest
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.sharing.handler import Handler, HandlerCalls
 from tailrace.client.sharing.lanes import LaneWork
-from tailrace.client.sharing.outcomes import Done, Skip
-from tailrace.client.sharing.shared_record import SharedRecord, shared_record
+from tailrace.client.sharing.outcomes import Done, SharedRecord, Skip, shared_record
 from tailrace.model.partitions import TopicPartition
 
 RECORD = ConsumerRecord("orders", 0, 7, 1_000, b"k", b'{"a": 1}', (("h", b"x"),))

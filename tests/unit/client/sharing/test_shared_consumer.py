@@ -18,10 +18,9 @@ from tailrace.client.group.range_progress import RangeProgress
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.reading.consumer_reader import ConsumerReader
 from tailrace.client.sharing import outcomes
-from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
+from tailrace.client.sharing.outcomes import Done, Outcome, Retry, SharedRecord, Skip
 from tailrace.client.sharing.progress_store import ProgressStore
 from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
-from tailrace.client.sharing.shared_record import SharedRecord
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import HASH_SPACE
@@ -958,12 +957,12 @@ def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back(
 
     async def main() -> None:
         consumer = shared(tailrace_cluster, topic)
-        pump, is_lost = consumer._pump, False
+        turn, is_lost = consumer._work.turn, False
 
-        def pump_and_lose() -> None:
+        def turn_and_lose() -> None:
             nonlocal is_lost
-            pump()
-            if consumer._running and not is_lost:
+            turn()
+            if consumer._work.running and not is_lost:
                 is_lost = True
                 for name in consumer._reader.names:
                     consumer._start_over(name)
@@ -974,7 +973,7 @@ def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back(
             if seen.count == RECORDS:
                 consumer.stop()
 
-        monkeypatch.setattr(consumer, "_pump", pump_and_lose)
+        monkeypatch.setattr(consumer._work, "turn", turn_and_lose)
         await consumer.run(handle, concurrency=2)
         assert is_lost
         assert consumer.metrics().running == 0
