@@ -26,8 +26,8 @@ from tailrace.cli.output import (
 from tailrace.cli.waiting import TroubleNotice, on_first_signal, without_client_warnings
 from tailrace.client.blocking import Producer
 from tailrace.client.settings import ProducerSettings, parse_codec
-from tailrace.client.writing.accumulator import StickyPartitioner
 from tailrace.client.writing.outgoing import RecordMetadata
+from tailrace.client.writing.partition_choice import StickyPartitioner
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 from tailrace.protocol.records.record import BatchBuilder

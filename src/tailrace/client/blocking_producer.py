@@ -6,23 +6,22 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from functools import partial, wraps
 from types import TracebackType
 from typing import TypeVar
 
 from tailrace.client.construction import made_of
-from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from tailrace.client.loop_thread import Facade, loop_thread
+from tailrace.client.loop_thread import Facade, blocking, loop_thread
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.settings import ProducerSettings
-from tailrace.client.transactions.producer_transaction import Identity, TransactionPhase
+from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.client.transactions.scope import BlockingTransactionScope
 from tailrace.client.writing.delivery import DeliveryFuture
 from tailrace.client.writing.outgoing import Headers, PrebuiltBatch, RecordMetadata, Unsent
 from tailrace.client.writing.record_checks import check_partition, check_topic, stamp_of
 from tailrace.model.errors import KafkaError
-from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
 
 T = TypeVar("T")
@@ -34,6 +33,16 @@ EXIT_FLUSH_S = 5.0
 
 _ENQUEUE_AT_ONCE = 2_000
 """The most records that one turn of the loop passes on, so that answers do not wait long."""
+
+
+def _in_order(method: Callable[[AsyncProducer], Awaitable[T]]) -> "Callable[[Producer], T]":
+    """The method of the asyncio producer as one of the blocking one, after all records that were handed over before."""
+
+    @wraps(method)
+    def call(producer: "Producer", /) -> T:
+        return producer.call_in_order(partial(method, producer._client.get()))
+
+    return call
 
 
 class Producer(Facade[AsyncProducer]):
@@ -51,7 +60,7 @@ class Producer(Facade[AsyncProducer]):
         def make() -> AsyncProducer:
             self._reset()
             client = AsyncProducer.of(settings)
-            client.on_release = self._released
+            client.memory.on_release = self._released
             client.start()
             return client
 
@@ -101,9 +110,7 @@ class Producer(Facade[AsyncProducer]):
         self._hand_over(client, PrebuiltBatch(topic, partition, payload, len(payload), completion))
         return completion
 
-    def partition_count(self, topic: str) -> int:
-        """The number of partitions of the topic now, or when the cluster last answered; may create the topic."""
-        return loop_thread().call(self._client.get().partition_count(topic))
+    partition_count = blocking(AsyncProducer.partition_count)
 
     def _hand_over(self, client: AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
         with self._space:
@@ -186,43 +193,24 @@ class Producer(Facade[AsyncProducer]):
         """The phase of a transactional producer; None without a transactional id."""
         return self._client.get().transaction_phase
 
-    def init_transactions(self) -> None:
-        """See `AsyncProducer.init_transactions`."""
-        loop_thread().call(self._client.get().init_transactions())
-
-    def begin_transaction(self) -> None:
-        """See `AsyncProducer.begin_transaction`."""
-        self._call_in_order(AsyncProducer.begin_transaction)
-
-    def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
-    ) -> None:
-        """See `AsyncProducer.send_offsets_to_transaction`."""
-        loop_thread().call(self._client.get().send_offsets_to_transaction(offsets, group_metadata))
-
-    def commit_transaction(self) -> None:
-        """See `AsyncProducer.commit_transaction`. Like a cancelled call, an interrupted one is called again."""
-        self._call_in_order(AsyncProducer.commit_transaction)
-
-    def hand_over_transaction(self) -> Identity | None:
-        """See `AsyncProducer.hand_over_transaction`."""
-        return self._call_in_order(AsyncProducer.hand_over_transaction)
-
-    def abort_transaction(self) -> None:
-        """See `AsyncProducer.abort_transaction`."""
-        self._call_in_order(AsyncProducer.abort_transaction)
+    init_transactions = blocking(AsyncProducer.init_transactions)
+    send_offsets_to_transaction = blocking(AsyncProducer.send_offsets_to_transaction)
+    begin_transaction = _in_order(AsyncProducer.begin_transaction)
+    commit_transaction = _in_order(AsyncProducer.commit_transaction)
+    hand_over_transaction = _in_order(AsyncProducer.hand_over_transaction)
+    abort_transaction = _in_order(AsyncProducer.abort_transaction)
 
     def transaction(self) -> BlockingTransactionScope:
         """A transaction for a `with` block: committed at its end, aborted by an exception, which is raised on."""
-        return BlockingTransactionScope(self)
+        return BlockingTransactionScope(self._client.get(), self.call_in_order)
 
-    def _call_in_order(self, call: Callable[[AsyncProducer], Awaitable[T]]) -> T:
-        """After all records that were handed over before."""
+    def call_in_order(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The result of this call, made after all records that were handed over before."""
         client = self._client.get()
 
         async def ordered() -> T:
             self._take_over_all(client)
-            return await call(client)
+            return await call()
 
         return loop_thread().call(ordered())
 

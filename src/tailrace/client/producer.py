@@ -1,8 +1,7 @@
 """The producer: gathers records into batches, sends them to the leaders, and returns the offset of each."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from random import randrange
 from types import TracebackType
 from typing import Self
@@ -15,9 +14,11 @@ from tailrace.client.settings import ProducerSettings, parse_codec
 from tailrace.client.transactions.host import TransactionHost
 from tailrace.client.transactions.producer_transaction import Identity, TransactionPhase
 from tailrace.client.transactions.scope import TransactionScope
-from tailrace.client.writing.accumulator import Accumulator, StickyPartitioner
+from tailrace.client.writing.accumulator import Accumulator
+from tailrace.client.writing.buffer_memory import BufferMemory
 from tailrace.client.writing.delivery import AwaitedDelivery, WriteFailures
 from tailrace.client.writing.outgoing import Headers, PrebuiltBatch, RecordMetadata, RecordNotWritten, Unsent
+from tailrace.client.writing.partition_choice import PartitionChoice, StickyPartitioner, existing
 from tailrace.client.writing.record_checks import (
     CheckedRecord,
     check_partition,
@@ -27,7 +28,6 @@ from tailrace.client.writing.record_checks import (
 )
 from tailrace.client.writing.sender import Sender
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.key_hash import partition_for_key
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
 
@@ -62,11 +62,9 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
             max_request_size=settings.max_request_size,
             codec=parse_codec(settings.compression),
         )
-        self._sticky = StickyPartitioner(randrange, settings.batch_size)
-        self._buffered_bytes = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._choice = PartitionChoice(settings.partitioner, StickyPartitioner(randrange, settings.batch_size))
+        self.memory = BufferMemory(settings)
         self._parked: dict[str, list[Unsent | PrebuiltBatch]] = {}
-        self._flushing: list[asyncio.Event] = []
         self._sender: Sender | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: KafkaError | None = None
@@ -85,8 +83,6 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
                 drop=self._drop_parked,
                 forget_failures=self.failures.pop_all,
             )
-        self.on_release: Callable[[int], None] | None = None
-        """Called with the bytes of buffer.memory that are free again, for a facade with a count of its own."""
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -111,7 +107,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
                 self._accumulator,
                 acks=self._settings.acks_number,
                 idempotent=self._settings.is_idempotent,
-                on_release=self._release,
+                on_release=self.memory.release,
                 transactions=self._transactions,
             )
             self._spawn(self._run(self._sender))
@@ -152,7 +148,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         record = self.checked(topic, partition, key, value, headers)
         stamp = stamp_of(timestamp)
         completion = AwaitedDelivery(self.failures, loop=asyncio.get_running_loop())
-        await self._wait_for_space(record.cost)
+        await self.memory.wait_for_space(record.cost)
         self.enqueue(Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion))
         return completion
 
@@ -182,7 +178,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         check_topic(topic)
         check_partition(partition)
         completion = AwaitedDelivery(self.failures, loop=asyncio.get_running_loop())
-        await self._wait_for_space(len(payload))
+        await self.memory.wait_for_space(len(payload))
         self.enqueue(PrebuiltBatch(topic, partition, payload, len(payload), completion))
         return completion
 
@@ -217,21 +213,11 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         """The fault that keeps records from being written, while it is retried; None without one."""
         return None if self._sender is None else self._sender.trouble
 
-    async def _wait_for_space(self, cost: int) -> None:
-        while self._buffered_bytes + cost > self._settings.buffer_memory and self._buffered_bytes > 0:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                async with asyncio.timeout(self._settings.max_block_ms / 1000):
-                    await waiter
-            except TimeoutError:
-                raise self._settings.buffer_full() from None
-
     def enqueue(self, item: Unsent | PrebuiltBatch) -> None:
         """Accept a record without waiting; a fault goes to its future."""
         self._check_started()
         assert self._sender is not None, "checked"
-        self._buffered_bytes += item.cost
+        self.memory.take(item.cost)
         if self._fault is not None:
             self._refuse(item, self._fault)
             return
@@ -276,12 +262,12 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         now_ms = self._router.now_ms()
         try:
             if isinstance(item, PrebuiltBatch):
-                partition = TopicPartition(item.topic, self._checked(item.partition, info))
+                partition = TopicPartition(item.topic, existing(item.partition, info))
                 self._accumulator.append_prebuilt(partition, item.payload, item.completion, now_ms)
                 return True
             topic, _, key, value, headers, timestamp, cost, completion = item
             return self._accumulator.append(
-                TopicPartition(topic, self._choose(item, info)),
+                TopicPartition(topic, self._choice.partition_of(item, info)),
                 timestamp,
                 key,
                 value,
@@ -299,26 +285,6 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
             self._refuse(item, KafkaError(ErrorCode.INVALID_RECORD, detail))
             return False
 
-    def _choose(self, item: Unsent, info: TopicInfo) -> int:
-        if item.partition is not None:
-            return self._checked(item.partition, info)
-        count = len(info.partitions)
-        if self._settings.partitioner is not None:
-            return self._checked(self._settings.partitioner(item.topic, item.key, count), info)
-        if item.key is not None:
-            return partition_for_key(item.key, count)
-        if count == 1:
-            return 0
-        available = [partition.partition for partition in info.partitions if partition.leader >= 0]
-        return self._sticky.partition(item.topic, available or range(count), item.cost)
-
-    @staticmethod
-    def _checked(partition: int, info: TopicInfo) -> int:
-        if not 0 <= partition < len(info.partitions):
-            detail = f"topic {info.name!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}"
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
-        return partition
-
     def _refuse(self, item: Unsent | PrebuiltBatch, fault: KafkaError) -> None:
         """Fail an item of the open transaction."""
         if self._transactions is not None:
@@ -330,18 +296,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
             partition = -1 if item.partition is None else item.partition
             records = item.records_count if isinstance(item, PrebuiltBatch) else 1
             item.completion.set_exception(RecordNotWritten(fault, item.topic, partition, records=records))
-        self._release(item.cost)
-
-    def _release(self, cost: int) -> None:
-        self._buffered_bytes -= cost
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-        if self.on_release is not None:
-            self.on_release(cost)
-        for flushing in self._flushing:
-            flushing.set()
+        self.memory.release(item.cost)
 
     async def flush(self) -> None:
         """Return when every record handed over so far is written; linger.ms is suspended meanwhile.
@@ -353,24 +308,22 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
 
     async def settle(self) -> None:
         """Return when every record handed over so far is written or failed; raises nothing."""
-        if self._sender is None or self._buffered_bytes == 0:
+        if self._sender is None or self.memory.used_bytes == 0:
             return
         parked = [item for items in self._parked.values() for item in items]
         batches = self._accumulator.begin_flush()
         self._sender.wake()
-        released = asyncio.Event()
-        self._flushing.append(released)
+
+        def has_none_open() -> bool:
+            while batches and batches[-1].is_complete:
+                batches.pop()
+            while parked and parked[-1].completion.done():
+                parked.pop()
+            return not batches and not parked
+
         try:
-            while batches or parked:
-                while batches and batches[-1].is_complete:
-                    batches.pop()
-                while parked and parked[-1].completion.done():
-                    parked.pop()
-                if batches or parked:
-                    released.clear()
-                    await released.wait()
+            await self.memory.wait_until(has_none_open)
         finally:
-            self._flushing.remove(released)
             self._accumulator.end_flush()
 
     # transactions

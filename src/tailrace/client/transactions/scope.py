@@ -1,5 +1,7 @@
 """A transaction as a `with` block: committed at its end, aborted by an exception."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Protocol
 
@@ -25,19 +27,6 @@ class TransactionalProducer(Protocol):
     async def commit_transaction(self) -> None: ...
 
     async def abort_transaction(self) -> None: ...
-
-
-class BlockingTransactionalProducer(Protocol):
-    """A producer whose calls block."""
-
-    @property
-    def transaction_phase(self) -> TransactionPhase | None: ...
-
-    def begin_transaction(self) -> None: ...
-
-    def commit_transaction(self) -> None: ...
-
-    def abort_transaction(self) -> None: ...
 
 
 class TransactionScope:
@@ -66,37 +55,21 @@ class TransactionScope:
             try:
                 await self._producer.abort_transaction()
             except KafkaError as other:
-                _note(fault, other)
+                fault.add_note(f"also, when its transaction was to be aborted: {other}")
 
 
 class BlockingTransactionScope:
-    """For `with`."""
+    """For `with`: the scope for `async with`, whose calls block."""
 
-    def __init__(self, producer: BlockingTransactionalProducer) -> None:
-        self._producer = producer
+    def __init__(self, producer: TransactionalProducer, call: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        """`call` runs a function of asyncio and returns when it has ended."""
+        self._scope = TransactionScope(producer)
+        self._call = call
 
     def __enter__(self) -> None:
-        self._producer.begin_transaction()
+        self._call(self._scope.__aenter__)
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if fault is not None:
-            self._abort(fault)
-            return
-        try:
-            self._producer.commit_transaction()
-        except AbortableTransactionError as refused:
-            self._abort(refused)
-            raise
-
-    def _abort(self, fault: BaseException) -> None:
-        if self._producer.transaction_phase in _ABORTED_BY_EXIT:
-            try:
-                self._producer.abort_transaction()
-            except KafkaError as other:
-                _note(fault, other)
-
-
-def _note(fault: BaseException, other: KafkaError) -> None:
-    fault.add_note(f"also, when its transaction was to be aborted: {other}")
+        self._call(partial(self._scope.__aexit__, kind, fault, trace))

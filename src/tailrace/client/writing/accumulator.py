@@ -1,6 +1,6 @@
 """Outgoing records, gathered into batches per partition. Pure; the sender has the clock and the sockets."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from tailrace.client.writing.outgoing import Completion, Headers, OutgoingBatch
 from tailrace.client.writing.partition_queue import PartitionQueue
@@ -186,24 +186,3 @@ class Accumulator:
         """Begin again in every partition with a new producer id: the cluster is another one."""
         for queue in self._queues.values():
             queue.restart()
-
-
-class StickyPartitioner:
-    """Partitions for records without a key: one partition until batch.size bytes went there, then another (KIP-794).
-
-    `choose(n)` returns a random number in [0, n).
-    """
-
-    def __init__(self, choose: Callable[[int], int], sticky_bytes: int) -> None:
-        self._choose = choose
-        self._sticky_bytes = sticky_bytes
-        self._current: dict[str, tuple[int, int]] = {}
-
-    def partition(self, topic: str, available: Sequence[int], cost: int) -> int:
-        """The partition for the next record, out of `available`, which is not empty."""
-        current, sent = self._current.get(topic, (-1, 0))
-        if current not in available or sent >= self._sticky_bytes:
-            others = [partition for partition in available if partition != current] or list(available)
-            current, sent = others[self._choose(len(others))], 0
-        self._current[topic] = (current, sent + cost)
-        return current

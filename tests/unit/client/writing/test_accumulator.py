@@ -5,8 +5,9 @@ from concurrent.futures import Future
 import pytest
 
 from tailrace.client.transactions.producer_transaction import Identity
-from tailrace.client.writing.accumulator import Accumulator, StickyPartitioner
+from tailrace.client.writing.accumulator import Accumulator
 from tailrace.client.writing.outgoing import OutgoingBatch, RecordMetadata
+from tailrace.client.writing.partition_choice import StickyPartitioner
 from tailrace.client.writing.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
