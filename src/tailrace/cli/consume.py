@@ -83,7 +83,7 @@ def command(
     """Print the records of TOPIC, one line each, until interrupted."""
     _check_start(partition=partition, offset=offset, group=group, from_beginning=from_beginning, key=key)
     with admin_of(bootstrap_server) as admin:
-        partitions = _chosen(admin, topic, partition)
+        partitions = admin.topic_partitions(topic, None if partition is None else [partition])
         if offset is not None:
             _check_offset(admin, partitions[0], offset)
     settings = ConsumerSettings.on(
@@ -143,17 +143,6 @@ def _check_start(
         raise typer.BadParameter("a group assigns the partitions to its members", param_hint="--partition")
     if group == "":
         raise typer.BadParameter("a group has a name", param_hint="--group")
-
-
-def _chosen(admin: Admin, topic: str, partition: int | None) -> list[TopicPartition]:
-    (info,) = admin.describe_topics([topic])
-    count = len(info.partitions)
-    if partition is None:
-        return [TopicPartition(topic, index) for index in range(count)]
-    if partition >= count:
-        detail = f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}"
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
-    return [TopicPartition(topic, partition)]
 
 
 def _check_offset(admin: Admin, partition: TopicPartition, offset: int) -> None:

@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli import reset_offsets
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, say, show
+from tailrace.cli.times import parse_time
 from tailrace.client.admin.group_health import PartitionHealth, progress_of, verdict
 from tailrace.client.admin.groups import DescribedMember, GroupDescription
 from tailrace.client.blocking import Admin, KeyProgress
+from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.views import parse_view
 from tailrace.protocol.messages.groups import GroupDetails, GroupEventDetails
 
 _COLUMNS = ("TIME", "EVENT", "CONSUMER-ID", "REASON", "COUNT")
+_RESET_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET")
 _LIST = "`tailrace groups list` shows which there are"
 
 
@@ -324,7 +326,67 @@ def _state_row(group: GroupDescription) -> Row:
 
 
 app.command("history")(command)
-app.command("reset-offsets")(reset_offsets.command)
+
+
+@app.command("reset-offsets")
+def reset_offsets(
+    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="NAME[:PARTITION]", help="Only this; may be repeated. Default: all with an offset."
+        ),
+    ] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest records.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end, after the newest records.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option("--to-datetime", metavar="TIME", help="To the first record at or after 2026-01-31T12:00 (UTC)."),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", help="By this number of offsets; back if negative.")
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Change the offsets; otherwise they are only shown.")
+    ] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Change the committed offsets of a group without members. Without --execute they are only shown."""
+    targets = (to_earliest or None, to_latest or None, to_offset, to_datetime, shift_by)
+    if sum(target is not None for target in targets) != 1:
+        names = "--to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
+        raise typer.BadParameter(f"say one of {names}")
+    time_ms = None if to_datetime is None else parse_time(to_datetime, "--to-datetime")
+    to = EARLIEST if to_earliest else LATEST if to_latest else time_ms
+    with admin_of(bootstrap_server) as admin:
+        partitions = _partitions(admin, topics) if topics else None
+        resets = admin.reset_offsets(group, partitions, to=to, offset=to_offset, shift_by=shift_by, dry_run=not execute)
+    rows: list[Row] = [
+        {
+            "GROUP": group,
+            "TOPIC": partition.topic,
+            "PARTITION": partition.partition,
+            "CURRENT-OFFSET": reset.before,
+            "NEW-OFFSET": reset.after,
+        }
+        for partition, reset in resets.items()
+    ]
+    show(rows, _RESET_COLUMNS, output)
+    if not execute:
+        say("nothing has been changed: repeat it with --execute")
+
+
+def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
+    """The partitions of these words, NAME or NAME:PARTITION."""
+    found: list[TopicPartition] = []
+    for word in topics:
+        name, _, number = word.partition(":")
+        if number and not number.isdecimal():
+            raise typer.BadParameter(f"{word!r} is not NAME or NAME:PARTITION", param_hint="--topic")
+        found += admin.topic_partitions(name, [int(number)] if number else None)
+    return found
 
 
 @app.command()

@@ -1,17 +1,18 @@
 """`tailrace topics elect` and `tailrace topics reassign`: the leaders and the replicas of partitions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, counted, say, show
-from tailrace.cli.unclean_elections import CANDIDATE_COLUMNS, elect_named, leaderless, say_what_is_lost
+from tailrace.client.admin.unclean_elections import LeaderlessPartition
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import ElectionType, TopicPartition
 
 _ELECTION_COLUMNS = ("Topic", "Partition", "Election")
+_CANDIDATE_COLUMNS = ("Topic", "Partition", "Replica", "State", "GoodEnd", "AcknowledgedEnd", "Lost", "Choice")
 _MOVE_COLUMNS = ("Topic", "Partition", "Replicas", "AddingReplicas", "RemovingReplicas")
 
 Partitions = Annotated[
@@ -55,14 +56,15 @@ def elect(
     if replica is not None and (not unclean or name is None):
         raise typer.BadParameter("of an unclean election of one topic: NAME --unclean", param_hint="--replica")
     with admin_of(bootstrap_server) as admin:
-        wanted = None if name is None else _partitions(admin, name, partition)
-        without_leader = leaderless(admin, wanted) if unclean else None
+        wanted = None if name is None else admin.topic_partitions(name, partition or None)
+        without_leader = admin.describe_leaderless(wanted) if unclean else None
         if without_leader and not force:
-            show([row for one in without_leader for row in one.rows()], CANDIDATE_COLUMNS, output)
-            say_what_is_lost(without_leader)
+            rows = [row for partition in without_leader for row in _candidate_rows(partition)]
+            show(rows, _CANDIDATE_COLUMNS, output)
+            _say_what_is_lost(without_leader)
             return
         if without_leader is not None:
-            results = elect_named(admin, without_leader, replica)
+            results = _elect_named(admin, without_leader, replica)
         else:
             results = _elect_any(admin, wanted, replica, unclean=unclean)
     _show_elections(results, output)
@@ -77,6 +79,60 @@ def _elect_any(
         say("this cluster tells nothing about its copies: any replica that is alive is elected")
     kind = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
     return admin.elect_leaders(wanted, election_type=kind)
+
+
+def _candidate_rows(partition: LeaderlessPartition) -> Iterable[Row]:
+    best = partition.recommended
+    for candidate in partition.candidates:
+        yield {
+            "Topic": partition.where.topic,
+            "Partition": partition.where.partition,
+            "Replica": candidate.broker_id,
+            "State": candidate.state,
+            "GoodEnd": candidate.good_end,
+            "AcknowledgedEnd": candidate.acknowledged_end,
+            "Lost": candidate.lost,
+            "Choice": "recommended" if candidate is best else "",
+            "Fault": candidate.fault,
+        }
+
+
+def _say_what_is_lost(partitions: Sequence[LeaderlessPartition]) -> None:
+    """Print the faults and losses of the candidates, which the table does not show."""
+    for where, candidates in partitions:
+        for candidate in candidates:
+            if candidate.fault:
+                say(f"{where} on broker {candidate.broker_id}: {candidate.state}: {candidate.fault}")
+        best = LeaderlessPartition(where, candidates).recommended
+        if best is None:
+            brokers = [candidate.broker_id for candidate in candidates]
+            say(f"{where}: no replica can be chosen; start brokers {brokers}")
+            continue
+        say(f"{where}: with broker {best.broker_id} up to {best.lost} records are lost, from offset {best.good_end} on")
+        if any(candidate.state in ("unreachable", "unknown") for candidate in candidates):
+            say(f"{where}: a replica that cannot be asked may have more")
+    if partitions:
+        say("nothing was changed; --force elects the recommended replica, or that of --replica, and gives up the rest")
+
+
+def _elect_named(
+    admin: Admin, partitions: Sequence[LeaderlessPartition], replica: int | None
+) -> dict[TopicPartition, KafkaError | None]:
+    """Elect the recommended replicas, or this one. Returns None or the error for each partition."""
+    results: dict[TopicPartition, KafkaError | None] = {}
+    desired: dict[TopicPartition, int] = {}
+    for partition in partitions:
+        try:
+            chosen = partition.chosen(replica)
+        except KafkaError as fault:
+            results[partition.where] = fault
+            continue
+        desired[partition.where] = chosen.broker_id
+        lost = "an unknown number of" if chosen.lost is None else f"up to {chosen.lost}"
+        say(f"{partition.where}: broker {chosen.broker_id} is to lead; {lost} records are given up")
+    if desired:
+        results |= admin.elect_leaders(list(desired), election_type=ElectionType.UNCLEAN, desired_leaders=desired)
+    return results
 
 
 def _show_elections(results: Mapping[TopicPartition, KafkaError | None], output: Format) -> None:
@@ -120,7 +176,7 @@ def reassign(
         raise typer.BadParameter("of which topic? name it")
     target = None if replicas is None else _parse_ids(replicas)
     with admin_of(bootstrap_server) as admin:
-        wanted = None if name is None else _partitions(admin, name, partition)
+        wanted = None if name is None else admin.topic_partitions(name, partition or None)
         if wanted is not None and cancel:
             wanted = wanted if partition else list(admin.list_partition_reassignments(wanted))
         if wanted is not None and is_change and wanted:
@@ -148,28 +204,10 @@ def reassign(
 
 def _change_of_factor(admin: Admin, wanted: list[TopicPartition], factor: int) -> str:
     """The text about a changed number of replicas; empty if it stays."""
-    (topic,) = admin.describe_topics([wanted[0].topic])
-    moves = admin.list_partition_reassignments(wanted)
-    numbers = {where.partition for where in wanted}
-    now = set()
-    for partition in topic.partitions:
-        if partition.partition in numbers:
-            move = moves.get(TopicPartition(topic.name, partition.partition))
-            # During a move `replicas` has the added replicas already, and the removed ones still.
-            now.add(len(partition.replicas) - (0 if move is None else len(move.removing_replicas)))
+    now = set(admin.replication_factors(wanted).values())
     if now <= {factor}:
         return ""
     return f"; replication factor {'-'.join(map(str, sorted({min(now), max(now)})))} -> {factor}"
-
-
-def _partitions(admin: Admin, name: str, numbers: list[int] | None) -> list[TopicPartition]:
-    (topic,) = admin.describe_topics([name])
-    there = [partition.partition for partition in topic.partitions]
-    unknown = [number for number in numbers or () if number not in there]
-    if unknown:
-        detail = f"topic {name!r} has no partition {unknown[0]}: it has {counted(len(there), 'partition')}, from 0 on"
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
-    return [TopicPartition(name, number) for number in dict.fromkeys(numbers or there)]
 
 
 def _parse_ids(text: str) -> tuple[int, ...]:

@@ -104,6 +104,7 @@ class Admin(Facade[AsyncAdmin]):
     list_topics = blocking(AsyncAdmin.list_topics)
     describe_topics = blocking(AsyncAdmin.describe_topics)
     existing_topics = blocking(AsyncAdmin.existing_topics)
+    topic_partitions = blocking(AsyncAdmin.topic_partitions)
     describe_eligible_leaders = blocking(AsyncAdmin.describe_eligible_leaders)
     list_offsets = blocking(AsyncAdmin.list_offsets)
 
@@ -140,12 +141,15 @@ class Admin(Facade[AsyncAdmin]):
     elect_leaders = blocking(AsyncAdmin.elect_leaders)
     alter_partition_reassignments = blocking(AsyncAdmin.alter_partition_reassignments)
     list_partition_reassignments = blocking(AsyncAdmin.list_partition_reassignments)
+    replication_factors = blocking(AsyncAdmin.replication_factors)
+    describe_leaderless = blocking(AsyncAdmin.describe_leaderless)
 
     list_groups = blocking(AsyncAdmin.list_groups)
     describe_groups = blocking(AsyncAdmin.describe_groups)
     delete_groups = blocking(AsyncAdmin.delete_groups)
     group_offsets = blocking(AsyncAdmin.group_offsets)
     group_progress = blocking(AsyncAdmin.group_progress)
+    reset_offsets = blocking(AsyncAdmin.reset_offsets)
     group_lag = blocking(AsyncAdmin.group_lag)
     partition_health = blocking(AsyncAdmin.partition_health)
 

@@ -14,10 +14,12 @@ from tailrace.client.admin import (
     group_health,
     groups,
     log_dirs,
+    offset_resets,
     quorum,
     replicas,
     topics,
     transactions,
+    unclean_elections,
 )
 from tailrace.client.admin.sinks import describe_sinks
 from tailrace.client.construction import AsyncClient, made_of
@@ -66,6 +68,7 @@ class AsyncAdmin(AsyncClient[ClientSettings]):
     list_topics = _method(topics.list_topics)
     describe_topics = _method(topics.describe_topics)
     existing_topics = _method(topics.existing_topics)
+    topic_partitions = _method(topics.topic_partitions)
     describe_eligible_leaders = _method(eligible_leaders.describe_eligible_leaders)
     list_offsets = _method(offsets.list_offsets)
 
@@ -102,6 +105,8 @@ class AsyncAdmin(AsyncClient[ClientSettings]):
     elect_leaders = _method(replicas.elect_leaders)
     alter_partition_reassignments = _method(replicas.alter_partition_reassignments)
     list_partition_reassignments = _method(replicas.list_partition_reassignments)
+    replication_factors = _method(replicas.replication_factors)
+    describe_leaderless = _method(unclean_elections.describe_leaderless)
 
     list_groups = _method(groups.list_groups)
     describe_groups = _method(groups.describe_groups)
@@ -109,5 +114,6 @@ class AsyncAdmin(AsyncClient[ClientSettings]):
     group_offsets = _method(groups.group_offsets)
     group_progress = _method(groups.group_progress)
     commit_offsets = _method(groups.commit_offsets)
+    reset_offsets = _method(offset_resets.reset_offsets)
     group_lag = _method(groups.group_lag)
     partition_health = _method(group_health.partition_health)

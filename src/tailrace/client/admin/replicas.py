@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tailrace.client.admin.topics import describe_topics
 from tailrace.client.errors import check, code_of
 from tailrace.client.router import GRACE_MS, Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -189,3 +190,18 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, tuple[int, ...]
     for topic, index in partitions:
         found[topic].append(index)
     return {topic: tuple(indexes) for topic, indexes in found.items()}
+
+
+async def replication_factors(router: Router, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The number of replicas of each partition. During a move: without the replicas that are being removed."""
+    wanted = set(partitions)
+    moves = await list_partition_reassignments(router, wanted)
+    factors: dict[TopicPartition, int] = {}
+    for topic in await describe_topics(router, sorted({where.topic for where in wanted})):
+        for partition in topic.partitions:
+            where = TopicPartition(topic.name, partition.partition)
+            if where in wanted:
+                # During a move `replicas` has the added replicas already, and the removed ones still.
+                leaving = moves[where].removing_replicas if where in moves else ()
+                factors[where] = len(partition.replicas) - len(leaving)
+    return factors

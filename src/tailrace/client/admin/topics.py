@@ -140,6 +140,18 @@ async def existing_topics(router: Router, names: Iterable[str]) -> list[TopicInf
     return found
 
 
+async def topic_partitions(router: Router, name: str, numbers: Iterable[int] | None = None) -> list[TopicPartition]:
+    """All partitions of the topic, or these. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    (topic,) = await describe_topics(router, [name])
+    count = len(topic.partitions)
+    chosen = range(count) if numbers is None else dict.fromkeys(numbers)
+    for number in chosen:
+        if not 0 <= number < count:
+            detail = f"topic {name!r} has partitions 0 to {count - 1}, not {number}"
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+    return [TopicPartition(name, number) for number in chosen]
+
+
 async def create_partitions(
     router: Router,
     topics: Mapping[str, int | MorePartitions],
