@@ -210,12 +210,12 @@ class RangeProgress:
                     committed_metadata="",
                     ranges=tuple(
                         WireRectangle(
-                            first_offset=one.first_offset,
-                            last_offset=one.last_offset,
-                            first_hash=one.first_hash,
-                            last_hash=one.last_hash,
+                            first_offset=rectangle.first_offset,
+                            last_offset=rectangle.last_offset,
+                            first_hash=rectangle.first_hash,
+                            last_hash=rectangle.last_hash,
                         )
-                        for one in rectangles
+                        for rectangle in rectangles
                     ),
                     state_epoch=UNKNOWN_STATE_EPOCH if known is None else known.state_epoch,
                 )
@@ -288,20 +288,20 @@ def _progress_in(answer: OffsetFetchResponse, group: str) -> dict[TopicPartition
     for found in answer.groups:
         check(found.error_code, f"progress of group {group!r}")
         for topic in found.topics:
-            for one in topic.partitions:
-                partition = TopicPartition(topic.name, one.partition_index)
-                check(one.error_code, f"progress of group {group!r} in {partition}")
-                if one.committed_offset != _NO_OFFSET:
-                    committed = CommittedProgress(one.committed_offset).with_committed(
+            for found_partition in topic.partitions:
+                partition = TopicPartition(topic.name, found_partition.partition_index)
+                check(found_partition.error_code, f"progress of group {group!r} in {partition}")
+                if found_partition.committed_offset != _NO_OFFSET:
+                    committed = CommittedProgress(found_partition.committed_offset).with_committed(
                         Rectangle(each.first_offset, each.last_offset, each.first_hash, each.last_hash)
-                        for each in one.committed_ranges
+                        for each in found_partition.committed_ranges
                     )
-                    progress[partition] = KeyProgress(committed, one.state_epoch)
+                    progress[partition] = KeyProgress(committed, found_partition.state_epoch)
     return progress
 
 
 def _codes_in(answer: OffsetCommitResponse) -> Iterator[tuple[TopicPartition, int, RangeBudget]]:
     for topic in answer.topics:
-        for one in topic.partitions:
-            budget = RangeBudget(one.range_budget.used, one.range_budget.limit)
-            yield TopicPartition(topic.name, one.partition_index), one.error_code, budget
+        for committed in topic.partitions:
+            budget = RangeBudget(committed.range_budget.used, committed.range_budget.limit)
+            yield TopicPartition(topic.name, committed.partition_index), committed.error_code, budget
