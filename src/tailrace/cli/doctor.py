@@ -117,20 +117,20 @@ def _executors(
     driver = found[0]
     rows: list[Row] = [
         {
-            "EXECUTOR": one.where,
-            "TASKS": one.tasks,
-            "PYTHON": one.python,
-            "TAILRACE": one.tailrace or "none",
-            "PYARROW": one.pyarrow or "none",
-            "KERNEL": one.kernel or "none",
-            "RACK": one.rack,
-            "BROKERS": f"{len(addresses) - len(one.unreached)}/{len(addresses)}" if one is not driver else "",
-            "ADVICE": "; ".join(advice(one, driver, rack_variable="" if one is driver else rack_env)),
+            "EXECUTOR": executor.where,
+            "TASKS": executor.tasks,
+            "PYTHON": executor.python,
+            "TAILRACE": executor.tailrace or "none",
+            "PYARROW": executor.pyarrow or "none",
+            "KERNEL": executor.kernel or "none",
+            "RACK": executor.rack,
+            "BROKERS": f"{len(addresses) - len(executor.unreached)}/{len(addresses)}" if executor is not driver else "",
+            "ADVICE": "; ".join(advice(executor, driver, rack_variable="" if executor is driver else rack_env)),
         }
-        for one in found
+        for executor in found
     ]
     show(rows, tuple(rows[0]), output)
-    if any(tasks_fail(one, driver) for one in found):
+    if any(tasks_fail(executor, driver) for executor in found):
         raise typer.Exit(1)
 
 

@@ -249,13 +249,13 @@ def _lag_rows(group: GroupDescription, health: Health, shared: Mapping[TopicPart
 def _slowest(health: Health) -> dict[TopicPartition, TopicPartition]:
     """By partition of a topic, the view partition with the largest lag, of those that are behind."""
     found: dict[TopicPartition, tuple[int, TopicPartition]] = {}
-    for partition, one in sorted(health.items()):
+    for partition, state in sorted(health.items()):
         view = parse_view(partition.topic)
-        if view is None or not one.lag:
+        if view is None or not state.lag:
             continue
         stored = TopicPartition(view.topic, partition.partition // view.shares)
-        if stored not in found or found[stored][0] < one.lag:
-            found[stored] = (one.lag, partition)
+        if stored not in found or found[stored][0] < state.lag:
+            found[stored] = (state.lag, partition)
     return {stored: partition for stored, (_, partition) in found.items()}
 
 

@@ -61,7 +61,7 @@ class _Found(NamedTuple):
 @app.command("list")
 def list_snapshots(data_dir: DataDirectory, output: Output = Format.TABLE) -> None:
     """List the snapshots, oldest first."""
-    rows = [_row(one, _header_of(one)) for one in _all_of(data_dir)]
+    rows = [_row(snapshot, _header_of(snapshot)) for snapshot in _all_of(data_dir)]
     if not rows and output is Format.TABLE:
         say("there are no snapshots yet")
         return
@@ -74,15 +74,15 @@ def describe(data_dir: DataDirectory, names: Names = None, output: Output = Form
     chosen = _chosen(data_dir, names) if names else _all_of(data_dir)[-1:]
     if not chosen:
         raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"there are no snapshots in {data_dir}")
-    show([_description(one) for one in chosen], _DESCRIPTION_COLUMNS, output)
+    show([_description(snapshot) for snapshot in chosen], _DESCRIPTION_COLUMNS, output)
 
 
 @app.command()
 def verify(data_dir: DataDirectory, names: Names = None, output: Output = Format.TABLE) -> None:
     """Check every byte of the snapshots; exits with 1 if one is damaged."""
-    verdicts = [_verdict(one) for one in _chosen(data_dir, names)]
+    verdicts = [_verdict(snapshot) for snapshot in _chosen(data_dir, names)]
     show(verdicts, _VERDICT_COLUMNS, output)
-    damaged = [str(one["Snapshot"]) for one in verdicts if not one["Valid"]]
+    damaged = [str(verdict["Snapshot"]) for verdict in verdicts if not verdict["Valid"]]
     if damaged:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
@@ -94,7 +94,7 @@ def verify(data_dir: DataDirectory, names: Names = None, output: Output = Format
 @app.command()
 def dump(data_dir: DataDirectory, names: Names = None, output: Output = Format.TABLE) -> None:
     """Print every record, as `tailrace dump-log --cluster-metadata-decoder` does."""
-    dump_log([one.path for one in _chosen(data_dir, names)], cluster_metadata_decoder=True, output=output)
+    dump_log([snapshot.path for snapshot in _chosen(data_dir, names)], cluster_metadata_decoder=True, output=output)
 
 
 def _all_of(data_dir: Path) -> list[_Found]:
@@ -107,14 +107,17 @@ def _all_of(data_dir: Path) -> list[_Found]:
         below = sorted(path.parent for path in data_dir.glob(f"*/{_METADATA_LOG}"))
         raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{detail}, such as {below[0]}" if below else detail)
     found = [(parse_snapshot_name(path.name), path) for path in directory.iterdir()]
-    return sorted((_Found(path, one) for one, path in found if one is not None), key=lambda one: one.id)
+    return sorted(
+        (_Found(path, snapshot_id) for snapshot_id, path in found if snapshot_id is not None),
+        key=lambda snapshot: snapshot.id,
+    )
 
 
 def _chosen(data_dir: Path, names: list[str] | None) -> list[_Found]:
     found = _all_of(data_dir)
     if not names:
         return found
-    by_name = {one.name: one for one in found}
+    by_name = {snapshot.name: snapshot for snapshot in found}
     wanted = [Path(name).name.removesuffix(SNAPSHOT_SUFFIX) for name in names]
     for name in wanted:
         if name not in by_name:
@@ -166,12 +169,14 @@ def _description(found: _Found) -> Row:
             types.update(_type_of(record.value) for record in read_records(batch.content))
     assert header is not None, "a whole snapshot begins with a header"
     return _row(found, header) | {
-        "KRaftVersion": next((one.k_raft_version for one in header.control if isinstance(one, KRaftVersionRecord)), 0),
+        "KRaftVersion": next(
+            (record.k_raft_version for record in header.control if isinstance(record, KRaftVersionRecord)), 0
+        ),
         "Voters": [
             f"{voter.voter_id}-{format_topic_id(voter.voter_directory_id)}"
-            for one in header.control
-            if isinstance(one, VotersRecord)
-            for voter in one.voters
+            for record in header.control
+            if isinstance(record, VotersRecord)
+            for voter in record.voters
         ],
         "Batches": batches,
         "Records": types.total(),

@@ -39,8 +39,10 @@ def controller_of(file: Path) -> Voter:
             f"{config.data_directory} belongs to node {properties.node_id}, not to node {config.node_id}, which"
             f" {file} configures: set node.id={properties.node_id}, or name the right file"
         )
-    addresses = [config.addresses.address_of(one.name, taken_port=one.port) for one in config.controller_listeners]
-    endpoints = tuple(VoterListener(one.name, one.host, one.port) for one in addresses)
+    addresses = [
+        config.addresses.address_of(listener.name, taken_port=listener.port) for listener in config.controller_listeners
+    ]
+    endpoints = tuple(VoterListener(listener.name, listener.host, listener.port) for listener in addresses)
     return Voter(ReplicaKey(config.node_id, bytes(properties.directory_id)), endpoints)
 
 

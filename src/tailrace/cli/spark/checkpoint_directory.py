@@ -47,7 +47,9 @@ def read_checkpoint(text: str) -> StoredCheckpoint:
     offsets = directory / "offsets"
     batches = Batches.of(_names(offsets), _names(directory / "commits"))
     numbers = batches.planned if batches.committed is None else (batches.committed, *batches.planned)
-    return StoredCheckpoint(directory, query_id, batches, {str(one): _read(offsets / str(one)) for one in numbers})
+    return StoredCheckpoint(
+        directory, query_id, batches, {str(number): _read(offsets / str(number)) for number in numbers}
+    )
 
 
 def _local(text: str) -> Path:

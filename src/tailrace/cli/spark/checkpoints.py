@@ -42,7 +42,9 @@ class _TopicsNow(NamedTuple):
     @classmethod
     def of(cls, admin: Admin, topics: Iterable[str]) -> "_TopicsNow":
         found = admin.existing_topics(topics)
-        partitions = [TopicPartition(topic.name, one.partition) for topic in found for one in topic.partitions]
+        partitions = [
+            TopicPartition(topic.name, partition.partition) for topic in found for partition in topic.partitions
+        ]
         ids = {topic.name: topic.topic_id for topic in found if topic.topic_id != ZERO_TOPIC_ID}
         return cls(Positions(_offsets(admin, partitions, LATEST), ids), _offsets(admin, partitions, EARLIEST))
 

@@ -216,8 +216,11 @@ class ProgressStore:
         )
 
 
-def _is_possible(one: Rectangle) -> bool:
-    return 0 <= one.first_offset <= one.last_offset and 0 <= one.first_hash <= one.last_hash < HASH_SPACE
+def _is_possible(rectangle: Rectangle) -> bool:
+    return (
+        0 <= rectangle.first_offset <= rectangle.last_offset
+        and 0 <= rectangle.first_hash <= rectangle.last_hash < HASH_SPACE
+    )
 
 
 async def _write_ranges(ranges: RangeCommits, commits: Mapping[TopicPartition, ProgressCommit]) -> WrittenProgress:

@@ -100,7 +100,9 @@ def _column(batch: "pa.RecordBatch", name: str, decode: Callable[[bytes], object
         case "timestamp":
             return [microseconds // 1000 for microseconds in column.cast("int64").to_pylist()]
         case "headers":
-            return [[(one["key"], _text(one["value"])) for one in headers or ()] for headers in column.to_pylist()]
+            return [
+                [(header["key"], _text(header["value"])) for header in headers or ()] for headers in column.to_pylist()
+            ]
         case _:
             found: list[object] = column.to_pylist()
             return found
