@@ -14,7 +14,6 @@ from tailrace.protocol.schema import (
     Int64,
     Uuid,
     decode,
-    encode_bytes,
     field,
     message,
     struct,
@@ -190,11 +189,6 @@ def consumer_key(record: ConsumerGroupRecord) -> ConsumerKey:
     if record.kind in _OF_GROUP:
         return GroupKey(group_id=record.group_id)
     return GroupMemberKey(group_id=record.group_id, member_id=record.member_id)
-
-
-def encode_key(record: ConsumerGroupRecord) -> bytes:
-    """The bytes of the key, without the kind at their start."""
-    return encode_bytes(consumer_key(record), record.kind)
 
 
 def decode_consumer_record(

@@ -12,11 +12,12 @@ from typing import TypeVar
 from tailrace.coordinators.groups.consumer_records import (
     ConsumerGroupRecord,
     ConsumerRecordKind,
+    consumer_key,
     decode_consumer_record,
-    encode_key,
 )
 from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
-from tailrace.protocol.schema import ZERO_UUID, Buffer, Int32, Int64, Uuid, decode, encode_bytes, field, message, struct
+from tailrace.protocol.messages.consumer_protocol import encode_prefixed
+from tailrace.protocol.schema import ZERO_UUID, Buffer, Int32, Int64, Uuid, decode, field, message, struct
 
 _KIND = binary.Struct(">h")
 _LEGACY_OFFSET, _OFFSET, _GROUP = 0, 1, 2
@@ -148,18 +149,17 @@ def encode_record(record: GroupLogRecord) -> tuple[bytes, bytes | None]:
     """The record as key and value of a log record; not for a TransactionEnd, which is a marker."""
     assert not isinstance(record, TransactionEnd), "a marker is a batch of its own kind"
     if isinstance(record, ConsumerGroupRecord):
-        key = _KIND.pack(record.kind) + encode_key(record)
-        return key, None if record.value is None else _KIND.pack(0) + encode_bytes(record.value, 0)
+        key = encode_prefixed(consumer_key(record), record.kind)
+        return key, None if record.value is None else encode_prefixed(record.value, 0)
     if isinstance(record, GroupRecord):
-        key = _KIND.pack(_GROUP) + encode_bytes(GroupMetadataKey(group=record.group_id), _GROUP)
-        return key, None if record.value is None else _versioned(record.value, _GROUP_VERSION)
-    offset_key = OffsetCommitKey(group=record.group_id, topic=record.topic, partition=record.partition)
-    key = _KIND.pack(_OFFSET) + encode_bytes(offset_key, _OFFSET)
-    if record.value is None:
-        return key, None
-    return key, _versioned(
-        record.value, _OFFSET_VERSION if record.value.expire_timestamp < 0 else _EXPIRING_OFFSET_VERSION
+        key = encode_prefixed(GroupMetadataKey(group=record.group_id), _GROUP)
+        return key, None if record.value is None else encode_prefixed(record.value, _GROUP_VERSION)
+    value = record.value
+    key = encode_prefixed(
+        OffsetCommitKey(group=record.group_id, topic=record.topic, partition=record.partition), _OFFSET
     )
+    version = _OFFSET_VERSION if value is None or value.expire_timestamp < 0 else _EXPIRING_OFFSET_VERSION
+    return key, None if value is None else encode_prefixed(value, version)
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | ConsumerGroupRecord | None:
@@ -188,10 +188,6 @@ def _decode_offset(kind: int, key: Buffer, value: Buffer | None) -> OffsetRecord
         partition=where.partition,
         value=_decode_value(OffsetCommitValue, value),
     )
-
-
-def _versioned(value: OffsetCommitValue | GroupMetadataValue, version: int) -> bytes:
-    return _KIND.pack(version) + encode_bytes(value, version)
 
 
 def _decode_value(cls: type[T], value: Buffer | None) -> T | None:

@@ -17,7 +17,8 @@ from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
 from tailrace.model.ids import NO_PRODUCER_ID
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import RowsDigest, sink_key, sink_of_key
-from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, encode_bytes, field, message, struct
+from tailrace.protocol.messages.consumer_protocol import encode_prefixed
+from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, field, message, struct
 
 _PREFIX = binary.Struct(">h")
 TRANSACTION_KEY = 0
@@ -105,16 +106,12 @@ CoordinatorRecord = TransactionRecord | SinkRecord
 
 def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """The record as key and value of a log record."""
-    key = _PREFIX.pack(TRANSACTION_KEY) + encode_bytes(
-        TransactionLogKey(transactional_id=record.transactional_id), TRANSACTION_KEY
-    )
+    key = encode_prefixed(TransactionLogKey(transactional_id=record.transactional_id), TRANSACTION_KEY)
     if isinstance(record, SinkRecord):
         value = None if record.sink is None else _sink_value(record.sink)
     else:
         value = None if record.transaction is None else _value(record.transaction)
-    if value is None:
-        return key, None
-    return key, _PREFIX.pack(_VALUE_VERSION) + encode_bytes(value, _VALUE_VERSION)
+    return key, None if value is None else encode_prefixed(value, _VALUE_VERSION)
 
 
 _RECORD_BYTES = 160

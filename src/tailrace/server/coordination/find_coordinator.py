@@ -51,43 +51,32 @@ class FindCoordinatorHandler:
         waiting.append(callback)
         if len(waiting) > 1:
             return
-        alive = max(len(self._controller.image.alive_brokers()), 1)
-        new = self._offsets_topic(alive) if topic == GROUP_OFFSETS_TOPIC else self._transactions_topic(alive)
 
         def created(_outcome: ControllerResponse | KafkaError) -> None:
             # The response is made from the image, also after a failure.
             for each in self._waiting.pop(topic):
                 each()
 
-        self._controller.submit(CreateTopics(topics=(new,), requested_by="FindCoordinator"), created)
+        self._controller.submit(CreateTopics(topics=(self._new_topic(topic),), requested_by="FindCoordinator"), created)
 
-    def _offsets_topic(self, alive: int) -> TopicSpec:
-        config = self._group_config
+    def _new_topic(self, name: str) -> TopicSpec:
+        groups, transactions = self._group_config, self._transaction_config
+        alive = max(len(self._controller.image.alive_brokers()), 1)
+        configs = {"cleanup.policy": "compact"}
+        if name == GROUP_OFFSETS_TOPIC:
+            count, replicas = groups.offsets_topic_num_partitions, groups.offsets_topic_replication_factor
+            configs |= {"compression.type": "producer", "segment.bytes": str(groups.offsets_topic_segment_bytes)}
+        else:
+            count = transactions.transaction_state_log_num_partitions
+            replicas = transactions.transaction_state_log_replication_factor
+            configs |= {
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(min(transactions.transaction_state_log_min_isr, replicas, alive)),
+                "segment.bytes": str(transactions.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            }
         return TopicSpec(
-            name=GROUP_OFFSETS_TOPIC,
-            num_partitions=config.offsets_topic_num_partitions,
-            replication_factor=min(config.offsets_topic_replication_factor, alive),
-            configs=(
-                ("cleanup.policy", "compact"),
-                ("compression.type", "producer"),
-                ("segment.bytes", str(config.offsets_topic_segment_bytes)),
-            ),
-        )
-
-    def _transactions_topic(self, alive: int) -> TopicSpec:
-        config = self._transaction_config
-        replication_factor = min(config.transaction_state_log_replication_factor, alive)
-        return TopicSpec(
-            name=TRANSACTION_STATE_TOPIC,
-            num_partitions=config.transaction_state_log_num_partitions,
-            replication_factor=replication_factor,
-            configs=(
-                ("cleanup.policy", "compact"),
-                ("compression.type", "uncompressed"),
-                ("min.insync.replicas", str(min(config.transaction_state_log_min_isr, replication_factor))),
-                ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
-                ("unclean.leader.election.enable", "false"),
-            ),
+            name=name, num_partitions=count, replication_factor=min(replicas, alive), configs=tuple(configs.items())
         )
 
     def _response(

@@ -147,24 +147,20 @@ def _merged(
 ) -> ConsumerGroupMemberMetadataValue:
     """The fields of the request; the previous values of those that it leaves out."""
     request = command.request
-    names = request.subscribed_topic_names
+    names, expression = request.subscribed_topic_names, request.subscribed_topic_regex
+    before = old or ConsumerGroupMemberMetadataValue(client_id="", client_host="")
     return ConsumerGroupMemberMetadataValue(
-        instance_id=request.instance_id if request.instance_id is not None else (old.instance_id if old else None),
-        rack_id=request.rack_id if request.rack_id is not None else (old.rack_id if old else None),
+        instance_id=before.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=before.rack_id if request.rack_id is None else request.rack_id,
         client_id=command.client_id,
         client_host=command.client_host,
-        subscribed_topic_names=tuple(sorted(set(names)))
-        if names is not None
-        else (old.subscribed_topic_names if old else ()),
-        subscribed_topic_regex=(request.subscribed_topic_regex or None)  # empty: no expression any more
-        if request.subscribed_topic_regex is not None
-        else (old.subscribed_topic_regex if old else None),
+        subscribed_topic_names=before.subscribed_topic_names if names is None else tuple(sorted(set(names))),
+        # An empty expression: the member has none any more.
+        subscribed_topic_regex=before.subscribed_topic_regex if expression is None else expression or None,
         rebalance_timeout_ms=request.rebalance_timeout_ms
         if request.rebalance_timeout_ms >= 0 or old is None
         else old.rebalance_timeout_ms,
-        server_assignor=request.server_assignor
-        if request.server_assignor is not None
-        else (old.server_assignor if old else None),
+        server_assignor=before.server_assignor if request.server_assignor is None else request.server_assignor,
         classic_member_metadata=None,
     )
 
