@@ -21,7 +21,7 @@ OWN_FEATURES = (
 )
 """The range of levels that this release supports."""
 FEATURES_OF_BROKERS = (*OWN_FEATURES, SupportedFeature(SINKS_FEATURE, 1, 1))
-"""Those, and our extensions that need all brokers: each registration has them, and there is no finalized level."""
+"""`OWN_FEATURES`, and our extensions that need all brokers: in each registration, without a finalized level."""
 NO_BROKER_EPOCH = -1
 
 
@@ -81,10 +81,10 @@ class BrokerStanding(ControllerResponse):
     """The answer to a broker's heartbeat."""
 
     is_caught_up: bool
-    """It has applied its own registration."""
+    """The broker has applied its own registration."""
     is_fenced: bool
     should_shut_down: bool
-    """It leads nothing any more, and the others know."""
+    """The broker leads nothing any more, and the others know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class FenceBroker(ControllerCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceSilentBroker(ControllerCommand):
-    """Fence one broker whose session has ended, if there is any: the one that has been silent for longest."""
+    """Fence the broker that has been silent for longest, if its session has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

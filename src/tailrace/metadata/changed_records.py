@@ -1,7 +1,7 @@
 """Records of the latest snapshot that are out of date, which decide when the next is due (KIP-630, "When to Snapshot").
 
 A record of the log adds records to the snapshot that would be written next, modifies some or deletes some.
-`records.key_of` names a record of a snapshot, so that it can be found again in the next one. These count:
+`records.key_of` names a record of a snapshot, so that it can be found again in the next snapshot. These count:
 
 - records of the latest snapshot that have another value in the state now, or are gone. A record whose old value has
   come back is as in the snapshot, and does not count.

@@ -80,7 +80,7 @@ class TopicRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsCreated(ControllerResponse):
-    """One result per name in the request."""
+    """A result per name in the request."""
 
     results: tuple[TopicCreated | TopicRefused, ...]
 
@@ -114,14 +114,14 @@ class TopicOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsCreated(ControllerResponse):
-    """One outcome per name in the request."""
+    """An outcome per name in the request."""
 
     outcomes: tuple[TopicOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReference:
-    """A topic by name or by id: exactly one of the two."""
+    """A topic by name or by id, never by both."""
 
     name: str | None = None
     topic_id: TopicId | None = None
@@ -146,7 +146,7 @@ class TopicDeletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsDeleted(ControllerResponse):
-    """One result per reference, in order."""
+    """A result per reference, in order."""
 
     results: tuple[TopicDeletion, ...]
 
@@ -210,9 +210,9 @@ class LeaveReason(IntEnum):
     """The reason for which a replica leaves at its broker's request, as on the wire."""
 
     LOST = 1
-    """It lacks, or may lack, something that it has acknowledged."""
+    """The replica lacks, or may lack, something that it has acknowledged."""
     STALLED = 2
-    """It has everything, and cannot store more for now."""
+    """The replica has everything, and cannot store more for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +253,7 @@ class InSyncOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsAltered(ControllerResponse):
-    """One outcome per change, in order."""
+    """An outcome per change, in order."""
 
     outcomes: tuple[InSyncOutcome, ...]
 
@@ -265,7 +265,8 @@ class ElectLeaders(ControllerCommand):
     type: ElectionType
     partitions: tuple[TopicPartition, ...] | None = None
     desired_leaders: Mapping[TopicPartition, BrokerId] = field(default_factory=dict)
-    """Of an unclean election: the replicas that are to lead, whose damage is accepted. Of others any live one leads."""
+    """The replicas that an unclean election makes leaders, with their damage. Of a partition without an entry any live
+    replica leads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +279,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadersElected(ControllerResponse):
-    """One outcome per partition."""
+    """An outcome per partition."""
 
     outcomes: tuple[PartitionOutcome, ...]
 
@@ -320,7 +321,7 @@ class AlterReassignments(ControllerCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignmentsAltered(ControllerResponse):
-    """One outcome per reassignment, in order."""
+    """An outcome per reassignment, in order."""
 
     outcomes: tuple[PartitionOutcome, ...]
 

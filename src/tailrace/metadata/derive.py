@@ -42,7 +42,7 @@ class PartitionChange(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """All that follows from a record, in order, and its checksum."""
+    """The changes that follow from a record, in order, and their checksum."""
 
     changes: tuple[PartitionChange, ...]
     crc: int
@@ -52,7 +52,7 @@ NOTHING: Final = Derived((), 0)
 
 Partitions = Iterable[tuple[TopicId, int, PartitionState]]
 Steps = Generator[None, None, T]
-"""Work in slices: each `next` does one; the generator returns the result."""
+"""Work in slices: each `next` does a slice; the generator returns the result."""
 
 
 def departure_steps(

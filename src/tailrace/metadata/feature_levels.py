@@ -6,13 +6,14 @@ METADATA_VERSION_FEATURE = "metadata.version"
 METADATA_VERSION = 27
 """The metadata.version of a new cluster: Kafka's 4.1-IV1. It fixes the version of each record below."""
 FIRST_WITH_KEY_SHARING = 27
-"""All brokers know key ranges and committed ranges (KIP-X). The records below are those of 26."""
+"""The level from which all brokers know key ranges and committed ranges (KIP-X). Its records are the records of 26."""
 OLDEST_METADATA_VERSION = 26
 """Kafka's 4.1-IV0, the first with eligible leaders as we derive them. A log of an older level is refused."""
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 TRANSACTION_VERSION = 2
-"""Each transaction of a producer has an epoch of its own, and the coordinator adds its partitions (KIP-890)."""
+"""The level at which each transaction of a producer has an epoch of its own, and the coordinator adds its partitions
+(KIP-890)."""
 
 
 def check_metadata_version(level: int) -> None:

@@ -25,7 +25,7 @@ class _Contact:
     since_ms: int
     """The time of its last heartbeat, or of the start of this controller's watch."""
     gap_ms: int = 0
-    """The longest time between two heartbeats lately: it halves with each one that comes in time."""
+    """The longest time between two heartbeats lately: it halves with each heartbeat that comes in time."""
     is_heard: bool = True
     """False: this controller has had no heartbeat of it, and takes it to be alive until its session ends."""
 
@@ -89,7 +89,7 @@ class Heartbeats:
             contact.session_end_ms = min(contact.session_end_ms, now_ms + max(timeout_ms, 2 * contact.gap_ms))
 
     def refused(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
-        """A broker's node refuses connections. Of one without a heartbeat since `restart` the session has this length.
+        """A broker's node refuses connections. Without a heartbeat since `restart`, the session has this length.
 
         It is the controller before this one perhaps, which was killed: it has been silent for an election already.
         """
@@ -112,7 +112,7 @@ class Heartbeats:
         return self._gone.get(broker_id) == broker_epoch
 
     def begin_shutdown(self, broker_id: BrokerId, offset: int) -> int:
-        """The offset of the record that took the broker's leaderships away: this one, unless one is known."""
+        """The offset of the record that took the broker's leaderships away: this offset, unless another is known."""
         return self._shutdowns.setdefault(broker_id, offset)
 
     def moved(self, before: int, after: int) -> None:
@@ -122,8 +122,8 @@ class Heartbeats:
                 self._shutdowns[broker_id] = offset + after - before
 
     def has_session(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether this controller has had a heartbeat of the broker lately. One that has just become active has had
-        none: after a kill of all brokers with it, the next start need not wait for a session to end."""
+        """Whether this controller has had a heartbeat of the broker lately. At its beginning it has had no
+        heartbeat: after a kill of all brokers with it, the next start need not wait for a session to end."""
         contact = self._contacts.get(broker_id)
         return contact is not None and contact.is_heard and now_ms < contact.session_end_ms
 
@@ -133,7 +133,7 @@ class Heartbeats:
         return contact is not None and now_ms < contact.session_end_ms
 
     def lowest_offset(self, brokers: Iterable[BrokerId]) -> int:
-        """The metadata offset that all of these brokers have applied; -1 if that of one is not known."""
+        """The metadata offset that all of these brokers have applied; -1 if the offset of a broker is not known."""
         known = (self._contacts.get(broker_id) for broker_id in brokers)
         return min((NEVER_APPLIED if c is None else c.metadata_offset for c in known), default=NEVER_APPLIED)
 

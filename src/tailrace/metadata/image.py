@@ -30,7 +30,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """One topic or broker, as the owner of settings. The broker of the empty name stands for all of them."""
+    """A topic, broker or other owner of settings. The broker of the empty name stands for all brokers."""
 
     type: int
     name: str
@@ -104,13 +104,13 @@ class TopicImage:
     partitions: Mapping[int, PartitionState]
 
     def stored_as(self, number: int) -> TopicPartition:
-        """The partition whose replicas have the records of this one: another one for a view (`metadata.views`)."""
+        """The partition whose replicas have the records of this partition: another for a view (`metadata.views`)."""
         return TopicPartition(self.name, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterImage:
-    """All that the cluster has agreed on."""
+    """The state that the cluster has agreed on."""
 
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class ClusterImage:
 
     @property
     def metadata_version(self) -> int | None:
-        """The finalized level of metadata.version; None in a log that does not name one."""
+        """The finalized level of metadata.version; None in a log that names no level."""
         return self.features.get("metadata.version")
 
     @property

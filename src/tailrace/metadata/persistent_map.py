@@ -1,7 +1,7 @@
 """Maps that never change and yet cost little to change: the next version shares with the one before it.
 
-A map is a large dict that versions share, and a small one with later changes. A version costs a copy of the small
-one; when that has outgrown the square root of the large one, a version merges them. So a change costs about as many
+A map is a large dict that versions share, and a small dict with later changes. A version costs a copy of the small
+dict; when that has outgrown the square root of the large dict, a version merges them. So a change costs about as many
 steps as the root of the map's size, on average, and never more than one copy of the whole.
 
 The order is a dict's: that of insertion, whatever was merged when. So it depends on the records and on nothing else.
@@ -22,7 +22,7 @@ _SMALL: Final = 64
 
 
 class PersistentMap(Mapping[K, V]):
-    """One version of a map. Made by `MapDraft`; a version without a small part is a plain dict instead."""
+    """A version of a map. Made by `MapDraft`; a version without a small part is a plain dict instead."""
 
     __slots__ = ("_changes", "_count", "_shared")
 
@@ -85,7 +85,7 @@ class PersistentMap(Mapping[K, V]):
         return f"PersistentMap({dict(self.entries())})"
 
     def draft_parts(self) -> tuple[Mapping[K, V], Mapping[K, Any]]:
-        """The shared part and the new one, for the next version."""
+        """The shared part and the new part, for the next version."""
         return self._shared, self._changes
 
 

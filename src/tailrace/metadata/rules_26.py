@@ -3,15 +3,16 @@
 1. A broker that goes leaves the in-sync replicas, even as the last of them.
 2. Below min.insync.replicas the high watermark stands still, so a replica that leaves then has everything below it: it
    is *eligible*, unless it comes back saying that it may have lost something.
-3. The leader is the present one, else the first in-sync replica in order of preference; with none in sync, the first
-   eligible one; with none of those either, the last known leader, and if the topic allows it, any replica that is
-   alive. The last two may have lost acknowledged records: the partition is recovering until its leader says otherwise.
+3. The leader is the present leader, else the first in-sync replica in order of preference; with no replica in sync,
+   the first eligible replica; with no eligible replica either, the last known leader, and if the
+   topic allows it, any replica that is alive. The last two may have lost acknowledged records: the partition is
+   recovering until its leader says otherwise.
 
 Promises on which `derive` builds, also those of a later version:
 
 1. The rules look at nothing of a partition but its replicas, the replicas in sync, eligible and last known, its leader
    and whether it is recovering: partitions that are alike in these, under the same settings, become alike.
-2. The rest is carried over; the partition epoch rises by one, the leader epoch with each change of leader.
+2. The rest is carried over; the partition epoch rises by 1, the leader epoch with each change of leader.
 3. A departure changes only partitions that the broker leads, is in sync of, or, if it is unclean, is eligible for;
    an arrival only partitions without a leader.
 """
@@ -61,7 +62,7 @@ def departure(
 
 
 def arrival(broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /) -> PartitionState | None:
-    """A leader for a partition without one, if this broker is one that can be elected."""
+    """A leader for a partition without a leader, if this broker can be elected."""
     if state.leader != NO_LEADER or broker_id not in state.replicas:
         return None
     after = with_in_sync(

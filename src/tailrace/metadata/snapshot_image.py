@@ -28,7 +28,7 @@ from tailrace.protocol.records.record import read_records
 
 
 def snapshot_values(image: ClusterImage) -> Iterator[bytes]:
-    """The values of the records that state this image, one at a time: an image never changes, so pauses do no harm."""
+    """The values of the records that state this image, as an iterator: an image never changes, so pauses do no harm."""
     return map(encode_record, records_of(image))
 
 
@@ -70,7 +70,7 @@ class SnapshotLoader:
 
 
 def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
-    """The records, one at a time: the writer may pause anywhere, since an image never changes.
+    """The records, as an iterator: the writer may pause anywhere, since an image never changes.
 
     Kafka's own order: features, brokers, controllers, topics with their partitions, settings, producer ids. No record
     here derives anything: each states a value in full.
@@ -114,7 +114,7 @@ def _only_in(image: ClusterImage, other: ClusterImage) -> Iterator[TopicImage]:
 
 
 def _compared(before: ClusterImage, after: ClusterImage) -> Iterator[ChangedPartition | None]:
-    """For each partition that both have: its state if that is another one, else None."""
+    """For each partition that both have: its state if the state differs, else None."""
     for topic in after.topics.values():
         name = before.topic_names.get(topic.topic_id)
         if name is None:

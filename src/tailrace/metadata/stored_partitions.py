@@ -59,7 +59,7 @@ class RecordReader:
 
     def __init__(self) -> None:
         self._forms: dict[int, Struct] = {}
-        """Of records of one size, how the last one was divided."""
+        """The division of the last record of each size."""
         self._lists: dict[bytes, _Lists] = {}
         self._directories: dict[bytes, tuple[bytes, ...]] = {}
         self._changes: dict[bytes, PartitionChangeRecord] = {}

@@ -53,7 +53,7 @@ class TopicsDraft:
         self._superseded = superseded
         self._topics = MapDraft(image.topics)
         self.names = MapDraft(image.topic_names)
-        """Of all topics there are now, by id."""
+        """The names of all topics there are now, by id."""
         self._confusable_names = MapDraft(image.confusable_names)
         self._replica_counts = dict(image.replica_counts)
         self._leader_counts = dict(image.leader_counts)
@@ -62,9 +62,9 @@ class TopicsDraft:
         self._created: dict[TopicId, None] = {}
         self._deleted: list[TopicImage] = []
         self.removed: list[TopicId] = []
-        """Every topic that was removed, also one that is new."""
+        """Every topic that was removed, also a new topic."""
         self._changed: dict[TopicPartition, PartitionState] = {}
-        """Of topics that are not new."""
+        """Partitions of topics that are not new."""
 
     def create(self, name: str, topic_id: TopicId) -> None:
         """Add a topic without partitions."""
@@ -130,7 +130,7 @@ class TopicsDraft:
                     self.set_partition(topic.topic_id, number, cleared)
 
     def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
-        """All partitions; nothing may change during the iteration."""
+        """Every partition; nothing may change during the iteration."""
         self._close()
         return (
             (topic.topic_id, number, state)
@@ -201,7 +201,7 @@ class TopicsDraft:
 
     @property
     def deleted(self) -> tuple[TopicImage, ...]:
-        """The topics that are gone, as they were. One that was made again is in both, with two ids."""
+        """The topics that are gone, as they were. A topic that was made again is in both, with two ids."""
         return tuple(self._deleted)
 
 

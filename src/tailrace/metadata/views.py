@@ -1,7 +1,7 @@
 """Views of the topics of an image (`model.views`; decision 0057): looked up by name and by id, and in no list.
 
 A topic that has the name or the id of a view goes first. Reading requests look topics up here; all others look in the
-image itself, which has no views, and refuse one with `view_refusal`.
+image itself, which has no views, and refuse a view with `view_refusal`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """Assignments of replicas: to other brokers (reassignments, KIP-455), and to log directories (KIP-858). Pure.
 
 While replicas move, a partition has the old and the new replicas. The change of in-sync replicas by which all added
-replicas are in sync also removes the old ones.
+replicas are in sync also removes the old replicas.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ Replicas = tuple[BrokerId, ...]
 
 
 class Reassignments:
-    """One AlterReassignments command on its way to a decision."""
+    """The decision on an AlterReassignments command."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
@@ -133,14 +133,14 @@ def _invalid(fault: str) -> KafkaError:
 
 
 class DirectoryAssignments:
-    """One AssignDirectories command on its way to a decision."""
+    """The decision on an AssignDirectories command."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
         self._changed: dict[tuple[TopicId, int], PartitionState] = {}
 
     def decide(self, command: AssignDirectories) -> Decision[MetadataRecord, DirectoriesAssigned]:
-        """One record per partition that changes; of two places for one replica the later holds, as in Kafka."""
+        """A record per partition that changes; of two places for one replica the later holds, as in Kafka."""
         errors: list[KafkaError | None] = []
         for assignment in command.assignments:
             try:

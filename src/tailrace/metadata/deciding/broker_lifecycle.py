@@ -153,7 +153,7 @@ class BrokerLifecycle:
         return (UnfenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch),)
 
     def fence_silent(self) -> Decision[MetadataRecord, CarriedOut]:
-        """One record per command, since what follows from the next depends on the image after this one."""
+        """A fence of one broker per command: what follows from the next fence depends on the image after it."""
         for broker_id in self._heartbeats.silent(self._now_ms):
             self._heartbeats.forget(broker_id)
             broker = self._image.brokers.get(broker_id)

@@ -59,7 +59,7 @@ _NAMED: Mapping[int, _Named] = {
 
 
 class ConfigChanges:
-    """One AlterConfigs command on its way to a decision."""
+    """The decision on an AlterConfigs command."""
 
     def __init__(
         self, image: ClusterImage, *, topic_defaults: TopicConfig, broker_settings: Table, max_frame_bytes: int
@@ -70,7 +70,7 @@ class ConfigChanges:
         self._topic_defaults = topic_defaults
         self._broker_settings = broker_settings
         self._named_counts: Counter[int] | None = None
-        """Resources with settings by type, those of this command included; None until one that is new needs it."""
+        """Resources with settings by type, with the resources of this command; None until a new resource needs it."""
 
     def decide(self, command: AlterConfigs) -> Decision[MetadataRecord, ConfigsAltered]:
         """Records of the settings that change, and an outcome per resource: each changes whole or not at all."""
@@ -261,9 +261,9 @@ def consequences(before: ClusterImage, settings: Sequence[ConfigRecord]) -> Iter
     1. `min.insync.replicas` falls to the number of replicas in sync: the high watermark moves again, and an eligible
        replica that is not in sync lacks the records it passes from now on. No replica is eligible there any more
        (KIP-966). Kafka forgets the eligible leaders of all partitions concerned, whichever way the setting goes; a
-       partition without a leader could then only get one by an unclean election.
-    2. `unclean.leader.election.enable` is true: a partition without a leader gets one, if any replica is alive. Kafka
-       looks for such partitions now and then.
+       partition without a leader could then only get a leader by an unclean election.
+    2. `unclean.leader.election.enable` is true: a partition without a leader gets a leader, if any replica is alive.
+       Kafka looks for such partitions now and then.
     """
     decisive = [record for record in settings if record.name in DECISIVE]
     if not decisive:
@@ -306,7 +306,7 @@ def _elected(image: ClusterImage, state: PartitionState) -> PartitionState:
 
 
 _SIZES_OF_BATCHES: Final = ("max.message.bytes", "message.max.bytes")
-"""Of a topic, and of a broker for its topics."""
+"""The setting of a topic, and of a broker for its topics."""
 
 
 def refuse_uncarried(name: str, text: str, max_frame_bytes: int) -> None:

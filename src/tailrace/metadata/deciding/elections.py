@@ -25,7 +25,7 @@ def with_preferred_leader(state: PartitionState) -> PartitionState:
 
 
 class LeaderElections:
-    """One ElectLeaders command on its way to a decision."""
+    """The decision on an ElectLeaders command."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
@@ -85,7 +85,7 @@ class LeaderElections:
     def _named(
         self, where: TopicPartition, state: PartitionState, desired: BrokerId, kind: ElectionType
     ) -> PartitionState:
-        """Records that this replica lacks are given up: it may cut a damaged log, and is the only one in sync."""
+        """Records that this replica lacks are given up: it may cut a damaged log, and is the only replica in sync."""
         if kind != ElectionType.UNCLEAN:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where}: only an unclean election takes a desired leader")
         if desired not in state.replicas:
@@ -120,7 +120,7 @@ class LeaderElections:
 
 
 def _too_many() -> KafkaError:
-    """One command is one batch in the log."""
+    """A command is a batch in the log."""
     return KafkaError(
         ErrorCode.POLICY_VIOLATION,
         f"{MAX_PARTITIONS_PER_REQUEST} leaders have been elected, which is as many as one request may; ask in several",

@@ -12,13 +12,13 @@ from tailrace.model.machines import Decision
 
 
 class FeatureUpdates:
-    """One UpdateFeatures command on its way to a decision."""
+    """The decision on an UpdateFeatures command."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
 
     def decide(self, command: UpdateFeatures) -> Decision[MetadataRecord, CarriedOut]:
-        """One record per level that changes. Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION."""
+        """A record per level that changes. Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION."""
         names = [update.feature for update in command.updates]
         if len(set(names)) < len(names):
             twice = next(name for name, times in Counter(names).items() if times > 1)

@@ -9,7 +9,7 @@ in that case.
 Replicas that leave (decision 0027):
 1. A replica that is LOST lacks, or may lack, something that it has acknowledged. It leaves the in-sync replicas, the
    eligible and the last known leaders, even as the last of them: only an election that is known to be unclean may
-   elect it. The leader is the present one, else the first other replica that is in sync, else the first eligible
+   elect it. The leader is the present leader, else the first other replica that is in sync, else the first eligible
    replica; with none of these the partition has no leader.
 2. A replica that is STALLED has everything, and cannot store more. It leaves if another replica that is in sync or
    eligible is alive and can lead; otherwise it stays, since no other copy could take its place.
@@ -33,7 +33,7 @@ from tailrace.model.partitions import PartitionState, unclean_epoch_after
 
 
 class InSyncChanges:
-    """One AlterPartition command on its way to a decision."""
+    """The decision on an AlterPartition command."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
@@ -169,7 +169,7 @@ def without_replica(
 ) -> PartitionState:
     """The state without this replica; the same one if nothing counts on it, and no leader could by its old fetches.
 
-    Raises KafkaError ELIGIBLE_LEADERS_NOT_AVAILABLE (83) for a stalled one that no other could stand in for.
+    Raises KafkaError ELIGIBLE_LEADERS_NOT_AVAILABLE (83) for a stalled replica that no other could stand in for.
     """
     if not is_wanted(broker_id, state, leaving):
         return state if leaving is LeaveReason.STALLED or state.leader == NO_LEADER else _in_new_epoch(state)

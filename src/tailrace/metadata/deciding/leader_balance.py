@@ -24,7 +24,7 @@ MAX_ELECTIONS: Final = 1_000
 
 
 class LeaderBalance:
-    """One BalanceLeaders command on its way to a decision."""
+    """The decision on a BalanceLeaders command."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
@@ -61,7 +61,7 @@ class LeaderBalance:
                 electable.append((topic_id, number, state))
 
     def _brokers_to_balance(self, command: BalanceLeaders) -> list[BrokerId]:
-        """Those whose balance is under way, then those with more than the allowed share led by others."""
+        """Brokers whose balance is under way, then brokers with more than the allowed share led by others."""
         allowed = command.allowed_percentage
         due = [b for b, led in self._led_by_others.items() if led * 100 > allowed * self._preferring[b]]
         return list(dict.fromkeys((*command.unfinished, *sorted(due))))

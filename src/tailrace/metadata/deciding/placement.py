@@ -86,7 +86,7 @@ RandomBytes = Callable[[int], bytes]
 
 
 class NewPartitions:
-    """The partitions of one command. Those that passed `check_limits` count against the limits of the next ones."""
+    """The partitions of a command. Partitions that passed `check_limits` count against the limits of the next topic."""
 
     def __init__(
         self, image: ClusterImage, random_bytes: RandomBytes, *, max_per_topic: int, max_per_broker: int
@@ -114,7 +114,9 @@ class NewPartitions:
         if unknown:
             raise bad_assignment(f"{where} names brokers that are not registered: {unknown}")
         if len(replicas) != replication_factor:
-            raise bad_assignment(f"{where} has {len(replicas)} replicas where another one has {replication_factor}")
+            raise bad_assignment(
+                f"{where} has {len(replicas)} replicas where another partition has {replication_factor}"
+            )
         if not any(self._image.brokers[broker_id].is_alive for broker_id in replicas):
             raise bad_assignment(f"every broker of {where} is fenced: {list(replicas)}")
 
@@ -133,7 +135,7 @@ class NewPartitions:
         more = Counter(broker_id for each in replicas for broker_id in each)
         wanted = self._replicas_per_broker + more
         # Another broker may keep too many already: a reassignment is not held to the limit, which may have fallen too.
-        broker_id, most = max(((one, wanted[one]) for one in more), key=lambda item: item[1])
+        broker_id, most = max(((broker, wanted[broker]) for broker in more), key=lambda item: item[1])
         if most > self._max_per_broker:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -142,7 +144,7 @@ class NewPartitions:
         self._replicas_per_broker = wanted
 
     def record(self, topic_id: TopicId, number: int, replicas: Replicas) -> PartitionRecord:
-        """The record of one partition, led by the first of its brokers that is alive. One must be."""
+        """The record of one partition, led by the first of its brokers that is alive; there must be such a broker."""
         brokers = [self._image.brokers[broker_id] for broker_id in replicas]
         in_sync = tuple(broker.broker_id for broker in brokers if broker.is_alive)
         return PartitionRecord(
@@ -163,5 +165,5 @@ def bad_assignment(fault: str) -> KafkaError:
 
 
 def _directory(broker: BrokerImage) -> bytes:
-    """The broker's log directory if it has only one; else it will choose and tell."""
+    """The only log directory of the broker; a broker with several will choose and tell."""
     return broker.log_directories[0] if len(broker.log_directories) == 1 else UNASSIGNED_DIRECTORY

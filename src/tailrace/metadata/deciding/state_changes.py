@@ -1,4 +1,4 @@
-"""Changes of partitions that are written out one by one: new states, and the records that lead to them (pure)."""
+"""Changes of partitions that are written out: new states, and the records that lead to them (pure)."""
 
 from collections.abc import Callable
 
@@ -82,7 +82,7 @@ def change_record(number: int, before: PartitionState, after: PartitionState) ->
 
 
 def departure_records(image: ClusterImage, broker_id: BrokerId) -> tuple[MetadataRecord, ...]:
-    """Changes of the partitions of a broker that will not come back, explicit ones."""
+    """Explicit changes of the partitions of a broker that will not come back."""
     circumstances = ImageCircumstances(image)
     records = []
     derived = result_of(departure_steps(broker_id, image.partitions(), circumstances, unclean=True))

@@ -60,7 +60,7 @@ class TopicRules:
 
 
 class TopicCreation:
-    """One CreateTopics command on its way to a decision."""
+    """The decision on a CreateTopics command."""
 
     def __init__(self, image: ClusterImage, rules: TopicRules, random_bytes: RandomBytes) -> None:
         self._image = image
@@ -207,7 +207,7 @@ class TopicCreation:
         while True:
             topic_id = TopicId(self._random_bytes(16))
             family = family_of(topic_id)
-            taken = any(one in self._image.topic_names or one in self._new_ids for one in family)
+            taken = any(member in self._image.topic_names or member in self._new_ids for member in family)
             reserved = ZERO_TOPIC_ID in family or METADATA_TOPIC_ID in family
             # As in Kafka: command lines take a leading '-' for an option.
             if not taken and not reserved and not format_topic_id(topic_id).startswith("-"):
@@ -216,7 +216,7 @@ class TopicCreation:
 
 
 class PartitionCreation:
-    """One CreatePartitions command on its way to a decision."""
+    """The decision on a CreatePartitions command."""
 
     def __init__(self, image: ClusterImage, rules: TopicRules, random_bytes: RandomBytes) -> None:
         self._image = image
@@ -293,7 +293,7 @@ class PartitionCreation:
 
 
 class TopicDeletions:
-    """One DeleteTopics command on its way to a decision."""
+    """The decision on a DeleteTopics command."""
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image

@@ -52,7 +52,7 @@ class RecordKind(Generic[R]):
     key: Callable[[R], RecordKey] | None = None
     """The name of the snapshot record that the record states, or changes."""
     value: Callable[[State, RecordKey], object] | None = None
-    """The value that a key has now, None without one. Only of kinds whose records can say an old value again."""
+    """The value that a key has now, None without a value. Only of kinds whose records can say an old value again."""
     write: Callable[[ClusterImage], Iterator[MetadataRecord]] | None = None
     """The snapshot records of this kind."""
     place: int = 0

@@ -61,7 +61,7 @@ class PartitionRecord(MetadataRecord):
     leader_epoch: Int32 = -1
     partition_epoch: Int32 = -1
     directories: tuple[Uuid, ...] = field(versions="1+", default=())
-    """One per replica, in the same order."""
+    """A directory per replica, in the same order."""
     eligible_leader_replicas: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=1, default=None)
     last_known_elr: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=2, default=None)
     unclean_epoch: Int32 = field(versions="0+", tag=10000, default=-1)
@@ -224,7 +224,7 @@ KINDS.add(
 
 @message(name="ConfigRecord", versions="0", flexible="0+")
 class ConfigRecord(MetadataRecord):
-    """One setting of a topic or broker; a null value removes it."""
+    """A setting of a topic or broker; a null value removes it."""
 
     resource_type: Int8
     resource_name: str

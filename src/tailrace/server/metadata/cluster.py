@@ -30,7 +30,7 @@ NodeEndpoint = TypeVar("NodeEndpoint")
 def reachable_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId, Endpoint]:
     """The brokers that are not fenced, by id, and where each listens under this listener's name.
 
-    A broker in controlled shutdown is one of them: it leads its partitions until they have other leaders.
+    A broker in controlled shutdown is among them: it leads its partitions until they have other leaders.
     """
     return {
         broker_id: endpoint
@@ -40,7 +40,7 @@ def reachable_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId,
 
 
 def registered_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId, Endpoint]:
-    """All brokers, by id, and where each listens under this listener's name."""
+    """Brokers by id, with the address at which each listens under this listener's name."""
     return {
         broker_id: endpoint
         for broker_id, broker in sorted(image.brokers.items())

@@ -7,9 +7,9 @@ replicas; v7 leader epochs; v8 authorized operations.
 
 A topic that this request creates is UNKNOWN_TOPIC_OR_PARTITION in its answer, in every version, as in Kafka: a client
 that checks whether a deleted topic is gone must not see the topic that the check has created. The answer waits for the
-creation, unlike Kafka's: the next answer has the topic, and a failed creation has its error in this one.
+creation, unlike Kafka's: the next answer has the topic, and a failed creation has its error in this answer.
 
-A view of a topic (decision 0057) is shown to a client that names it, by name or by id. No request creates one.
+A view of a topic (decision 0057) is shown to a client that names it, by name or by id. No request creates a view.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -284,7 +284,7 @@ class _View:
         self._reachable = reachable_brokers(image, self._listener_name)
 
     def brokers(self) -> tuple[MetadataResponseBroker, ...]:
-        """The brokers that are not fenced; while all are, as for a moment after all were started, every one.
+        """The brokers that are not fenced; while all are fenced, as for a moment after all were started, every broker.
 
         A client drops the brokers that are not listed. From an empty list librdkafka has none left to ask, for good.
         """

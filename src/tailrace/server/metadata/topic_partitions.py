@@ -63,7 +63,7 @@ def _check_cursor(cursor: Cursor, named: Collection[str]) -> None:
 
 
 class _Page:
-    """One page while it is filled."""
+    """A page while it is filled."""
 
     def __init__(
         self, image: ClusterImage, views: Views, listener_name: str, limit: int, offline_replica: OfflineReplica
@@ -76,7 +76,7 @@ class _Page:
         self._reachable = reachable_brokers(image, listener_name)
 
     def fill(self, names: Sequence[str], cursor: Cursor | None) -> Stepwise[Cursor | None]:
-        """Add topics until the page is full; returns the start of the next page, if there is one."""
+        """Add topics until the page is full; returns the start of the next page, None behind the last page."""
         for number, name in enumerate(names, 1):
             if not number % STEP:
                 yield

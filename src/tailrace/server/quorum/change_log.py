@@ -54,20 +54,20 @@ class ChangeLog:
         """Log one change, some partitions per step."""
         changed: list[tuple[ChangedPartition, PartitionState]] = []
         added: Counter[str] = Counter()
-        for number, one in enumerate(delta.changed_partitions, 1):
-            was = before.partition(*one.topic_partition)
+        for number, change in enumerate(delta.changed_partitions, 1):
+            was = before.partition(*change.topic_partition)
             if was is None:
-                added[one.topic_partition.topic] += 1
+                added[change.topic_partition.topic] += 1
             else:
-                changed.append((one, was))
+                changed.append((change, was))
             if number % SLICE == 0:
                 yield
         for broker_id in delta.changed_brokers:
             self._broker(broker_id, before.brokers.get(broker_id), image.brokers.get(broker_id), changed, cause)
         self._topics(before, delta, cause, added)
         self._configs(before, image, delta.changed_configs, cause)
-        for number, (one, was) in enumerate(changed, 1):
-            self._partition(one, was)
+        for number, (change, was) in enumerate(changed, 1):
+            self._partition(change, was)
             if number % SLICE == 0:
                 yield
 
@@ -87,12 +87,12 @@ class ChangeLog:
         if is_served == (not now.fenced) and not is_going:
             return
         partitions = moved = offline = led = 0
-        for one, before in changed:
+        for change, before in changed:
             partitions += broker_id in before.replicas
-            led += one.state.leader == broker_id != before.leader
-            if before.leader == broker_id != one.state.leader:
-                moved += one.state.leader >= 0
-                offline += one.state.leader < 0
+            led += change.state.leader == broker_id != before.leader
+            if before.leader == broker_id != change.state.leader:
+                moved += change.state.leader >= 0
+                offline += change.state.leader < 0
         if is_served and was is not None and (now.fenced or is_going):
             event = "broker-fenced" if now.fenced else "broker-shutting-down"
             reason = f" reason='{_reason(was, now, cause)}'" if now.fenced else ""
@@ -130,8 +130,8 @@ class ChangeLog:
                 )
                 self._lines["topic-altered"].write("topic=%s settings=%r%s", resource.name, _cut(values), cause.by)
 
-    def _partition(self, one: ChangedPartition, was: PartitionState) -> None:
-        partition, now = one.topic_partition, one.state
+    def _partition(self, change: ChangedPartition, was: PartitionState) -> None:
+        partition, now = change.topic_partition, change.state
         if now.leader != was.leader:
             text = "partition=%s leader=%s was=%s leader-epoch=%d"
             self._lines["leader-changed"].write(

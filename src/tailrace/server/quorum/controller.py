@@ -68,7 +68,7 @@ class _Leadership(NamedTuple):
 
 
 class QuorumController:
-    """The metadata of a cluster on one of its nodes: a `server.ports.Controller`, wherever the active one is."""
+    """The metadata of a cluster on one of its nodes: a `server.ports.Controller`, wherever the active controller is."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class QuorumController:
         self._when_durable = when_durable
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
-        """Have the command decided; `on_done` is called once, when the decision is committed, or with NOT_CONTROLLER.
+        """Take a command; `on_done` is called once, when the decision is committed, or with NOT_CONTROLLER.
 
         After NOT_CONTROLLER or KAFKA_STORAGE_ERROR the command may still take effect.
         """
@@ -206,7 +206,7 @@ class QuorumController:
     # Callbacks of the quorum, in the middle of its steps
 
     def committed(self, high_watermark: int) -> None:
-        """All records below are committed."""
+        """The records below are committed."""
         self._high_watermark = max(self._high_watermark, high_watermark)
         self._host.perform(self._advance)
 
@@ -349,7 +349,7 @@ class QuorumController:
             self._answer(pending.on_done, pending.answer)
 
     def _answer(self, on_done: OnDone, answer: ControllerResponse | KafkaError) -> None:
-        """Each callback runs as its own task, so one exception does not hold back the other answers."""
+        """Run the callback as a task of its own, so that its exception does not hold back other answers."""
         self._host.perform(partial(on_done, answer))
 
     def broker_gone(self, broker_id: BrokerId) -> None:

@@ -74,21 +74,21 @@ class QuorumDescriptionHandler:
 
     def _listeners(self, voter: Voter) -> tuple[QuorumListener, ...]:
         if voter.endpoints:
-            return tuple(QuorumListener(name=one.name, host=one.host, port=one.port) for one in voter.endpoints)
+            return tuple(QuorumListener(name=e.name, host=e.host, port=e.port) for e in voter.endpoints)
         broker = self._controller.image.brokers.get(BrokerId(voter.key.id))
         found = () if broker is None else broker.endpoints
-        return tuple(QuorumListener(name=one.listener_name, host=one.host, port=one.port) for one in found)
+        return tuple(QuorumListener(name=e.listener_name, host=e.host, port=e.port) for e in found)
 
     def _replicas(self, replicas: Iterable[ReplicaDescription]) -> tuple[QuorumReplica, ...]:
         return tuple(
             QuorumReplica(
-                replica_id=one.key.id,
-                replica_directory_id=one.key.directory_id,
-                log_end_offset=one.log_end_offset,
-                last_fetch_timestamp=self._wall_ms(one.last_fetch_ms),
-                last_caught_up_timestamp=self._wall_ms(one.last_caught_up_ms),
+                replica_id=replica.key.id,
+                replica_directory_id=replica.key.directory_id,
+                log_end_offset=replica.log_end_offset,
+                last_fetch_timestamp=self._wall_ms(replica.last_fetch_ms),
+                last_caught_up_timestamp=self._wall_ms(replica.last_caught_up_ms),
             )
-            for one in replicas
+            for replica in replicas
         )
 
     def _wall_ms(self, monotonic_ms: int) -> int:
@@ -169,7 +169,7 @@ def waiting_founder(response: DescribeQuorumResponse) -> ReplicaKey | None:
     partition = _partition(response)
     if partition is None or partition.leader_epoch != NO_EPOCH or partition.current_voters:
         return None
-    found = [ReplicaKey(one.replica_id, one.replica_directory_id) for one in partition.observers]
+    found = [ReplicaKey(observer.replica_id, observer.replica_directory_id) for observer in partition.observers]
     return found[0] if len(found) == 1 else None
 
 
@@ -179,12 +179,14 @@ def stated_voters(response: DescribeQuorumResponse) -> VoterSet | None:
     if partition is None or not partition.current_voters:
         return None
     endpoints = {
-        node.node_id: tuple(VoterListener(one.name, one.host, one.port) for one in node.listeners)
+        node.node_id: tuple(VoterListener(listener.name, listener.host, listener.port) for listener in node.listeners)
         for node in response.nodes
     }
     voters = {
-        one.replica_id: Voter(ReplicaKey(one.replica_id, one.replica_directory_id), endpoints.get(one.replica_id, ()))
-        for one in partition.current_voters
+        voter.replica_id: Voter(
+            ReplicaKey(voter.replica_id, voter.replica_directory_id), endpoints.get(voter.replica_id, ())
+        )
+        for voter in partition.current_voters
     }
     return VoterSet.of(voters.values())
 

@@ -38,7 +38,7 @@ class SessionWatch:
         """Called when a broker's session has ended."""
 
     def start(self) -> None:
-        """Begin: this controller is the active one."""
+        """Begin: this controller is active."""
         self.is_on = True
         self.reschedule()
 
@@ -103,7 +103,7 @@ class LeaderBalancer:
     def __init__(
         self, config: LeaderBalanceConfig, *, clock: Clock, submit: Submit, later: Callable[[Callable[[], None]], None]
     ) -> None:
-        """`submit` has a command decided; `later` runs a task between two steps of the replica."""
+        """`submit` takes a command to decide on; `later` runs a task between two steps of the replica."""
         self._config = config
         self._clock = clock
         self._submit = submit
@@ -113,7 +113,7 @@ class LeaderBalancer:
         self._elected = 0
 
     def start(self) -> None:
-        """Begin: this controller is the active one. The first check is an interval from now, as in Kafka: brokers that
+        """Begin: this controller is active. The first check is an interval from now, as in Kafka: brokers that
         start together have joined by then."""
         self._is_on = self._config.auto_leader_rebalance_enable
         self._plan()

@@ -29,7 +29,7 @@ from tailrace.server.quorum.metadata_partition_wire import (
 )
 
 _MOST_SNAPSHOTS: Final = 16
-"""The most snapshots in one request: a replica requests one, and each takes a step of the machine."""
+"""The most snapshots in one request: a replica requests a single snapshot, and each takes a step of the machine."""
 
 # Requests
 
@@ -168,8 +168,10 @@ def fetch_snapshot_response(
         quorum.SnapshotPartTopic(
             name=topic.name,
             partitions=tuple(
-                next(parts) if (topic.name, one.partition) == METADATA_PARTITION else unknown_snapshot_part(one)
-                for one in topic.partitions
+                next(parts)
+                if (topic.name, partition.partition) == METADATA_PARTITION
+                else unknown_snapshot_part(partition)
+                for partition in topic.partitions
             ),
         )
         for topic in request.topics
@@ -199,8 +201,8 @@ def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchRecor
         return FetchRecordsReply(error=for_all)
     part = only_answered(
         message.responses,
-        lambda topic, one: (
-            (topic.topic == TOPIC or topic.topic_id == METADATA_TOPIC_ID) and one.partition_index == INDEX
+        lambda topic, partition: (
+            (topic.topic == TOPIC or topic.topic_id == METADATA_TOPIC_ID) and partition.partition_index == INDEX
         ),
     )
     diverging, snapshot_id = part.diverging_epoch, part.snapshot_id
@@ -218,7 +220,7 @@ def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchRecor
 def fetch_snapshot_answer(message: quorum.FetchSnapshotResponse, for_all: ErrorCode) -> FetchSnapshotReply:
     if for_all is not ErrorCode.NONE:
         return FetchSnapshotReply(error=for_all)
-    part = only_answered(message.topics, lambda topic, one: (topic.name, one.index) == METADATA_PARTITION)
+    part = only_answered(message.topics, lambda topic, partition: (topic.name, partition.index) == METADATA_PARTITION)
     if part.size < 0 or part.position < 0:
         raise MalformedMessage(f"bytes of a snapshot at {part.position} of {part.size}")
     return FetchSnapshotReply(
@@ -232,10 +234,10 @@ def fetch_snapshot_answer(message: quorum.FetchSnapshotResponse, for_all: ErrorC
 
 
 def _whole(*pair: int) -> tuple[int, ...] | None:
-    """An epoch and an offset, or None if both are not set. Raises MalformedMessage if one is.
+    """An epoch and an offset, or None if both are not set. Raises MalformedMessage if only the epoch or the offset is.
 
-    An answer with half of them would pass for one with neither, which says that the replica's log is a prefix of the
-    leader's. Kafka ignores such an answer too, and asks again after a while.
+    An answer with half of them would pass for an answer with neither, which says that the replica's log is a prefix
+    of the leader's. Kafka ignores such an answer too, and asks again after a while.
     """
     if all(number < 0 for number in pair):
         return None

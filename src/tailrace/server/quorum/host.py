@@ -56,7 +56,7 @@ class StateMachine(Protocol):
     """The state machine of the log. Its methods are called in the middle of a step: they queue tasks and return."""
 
     def committed(self, high_watermark: int) -> None:
-        """All below is committed."""
+        """The records below are committed."""
         ...
 
     def role_changed(self, change: do.RoleChanged) -> None: ...
@@ -74,7 +74,7 @@ def read_quorum_state(directory: MetadataDirectory) -> QuorumState:
 
 
 class QuorumHost:
-    """One replica, from its start to its end."""
+    """A replica, from its start to its end."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class QuorumHost:
                 self._is_stepping = False
 
     def _stepped(self, event: events.Event) -> events.Event | None:
-        """Carry out one step; returns the event that must come next, if there is one."""
+        """Carry out one step; returns the event that must come next, or None."""
         following: events.Event | None = None
         for effect in self.node.step(event, self._clock.monotonic_ms()):
             if self.failure is not None:
@@ -217,7 +217,7 @@ class QuorumHost:
     # Requests of others
 
     def leader_endpoint(self, listener_name: str, leader_id: int) -> VoterListener | None:
-        """The address of this leader, of the listener of this name if it has one; None if it is not known.
+        """The address of this leader, of the listener of this name if it has such a listener; None if it is not known.
 
         `leader_id` is the leader that an answer names: the answer may have waited for the disk, and another may lead
         now.
@@ -225,7 +225,7 @@ class QuorumHost:
         leader = self.node.voters.find(leader_id)
         if leader is None or not leader.endpoints:
             return None
-        return next((one for one in leader.endpoints if one.name == listener_name), leader.endpoints[0])
+        return next((endpoint for endpoint in leader.endpoints if endpoint.name == listener_name), leader.endpoints[0])
 
     def receive(self, request: Request, on_answer: OnAnswer) -> None:
         """Serve a request of another replica: `on_answer` is called once, now or later; never, if this replica closes

@@ -57,7 +57,7 @@ class CommittedRecords(NamedTuple):
 
     records: list[StoredRecord]
     end: SnapshotId
-    """Their end offset, and the epoch of the last one."""
+    """Their end offset, and the epoch of the last record."""
     appended_ms: int
     size_bytes: int
 

@@ -168,9 +168,11 @@ class QuorumLog:
 
     def _take_snapshots(self) -> None:
         self._snapshots = tuple(
-            SnapshotFile(SnapshotId(*one.id), one.size_bytes, one.header.last_contained_ms - self._wall_ahead_ms)
-            for one in self._store.snapshots
-            if one.id.offset > 0  # Kafka's bootstrap snapshot holds no record
+            SnapshotFile(
+                SnapshotId(*stored.id), stored.size_bytes, stored.header.last_contained_ms - self._wall_ahead_ms
+            )
+            for stored in self._store.snapshots
+            if stored.id.offset > 0  # Kafka's bootstrap snapshot holds no record
         )
 
     # The log
@@ -201,10 +203,10 @@ class QuorumLog:
         try:
             batches = list(self._checked(records, fetched.leader_epoch))
             voters = [
-                one
+                stated
                 for _, position, header in batches
                 if header.is_control
-                for one in voters_of_batch(records, position)
+                for stated in voters_of_batch(records, position)
             ]
             if not batches:
                 raise CorruptRecords("no whole batch was sent")
@@ -239,11 +241,11 @@ class QuorumLog:
         assert self.end_offset == end_offset, f"{end_offset} is inside of a batch"
 
     def commit(self, high_watermark: int) -> None:
-        """All below is committed."""
+        """The records below are committed."""
         self.high_watermark = max(self.high_watermark, high_watermark)
 
     def begin_flush(self) -> QuorumFlush:
-        """The files and names to sync for the log to be durable as it is now. One at a time."""
+        """The files and names to sync for the log to be durable as it is now. Never two at a time."""
         return self._begin_flush(RECOVERY_POINT_INTERVAL)
 
     def _begin_flush(self, interval: int) -> QuorumFlush:
@@ -262,7 +264,7 @@ class QuorumLog:
         self._log.finish_flush(flush.ticket)
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> list[Buffer]:
-        """Whole batches from the one that holds this offset, at least one if there is one. Raises CorruptRecords."""
+        """Whole batches from the batch that holds this offset; empty only at the end. Raises CorruptRecords."""
         return self._log.read(ReadLimits(offset, max_bytes), end_offset).records
 
     def raise_log_start(self, offset: int) -> None:
@@ -283,7 +285,7 @@ class QuorumLog:
     @property
     def founding_voters(self) -> VoterSet | None:
         """The founders of the quorum, if this replica was among them: the voters in the empty snapshot (KIP-853)."""
-        first = next((one for one in self._store.snapshots if one.id.offset == 0), None)
+        first = next((stored for stored in self._store.snapshots if stored.id.offset == 0), None)
         return None if first is None else voters_of_snapshot(first.header.control)
 
     def found(self, voters: VoterSet, *, now_ms: int) -> None:
@@ -313,7 +315,7 @@ class QuorumLog:
                     check_stored_batch(self._log, chunk, position, header, end_offset)
                     end_offset = header.end_offset
                     if header.is_control:
-                        found += (one for one in voters_of_batch(chunk, position) if one.offset >= covered)
+                        found += (stated for stated in voters_of_batch(chunk, position) if stated.offset >= covered)
         except StorageError as fault:
             if self._log.is_damaged:  # the bytes are wrong, and a later read would not help
                 raise CorruptRecords(fault.detail) from fault

@@ -49,10 +49,10 @@ class SnapshotMeasures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumMeasure:
-    """One replica, as it is now."""
+    """A replica, as it is now."""
 
     state: str
-    """Its role: `leader`, `follower`, `candidate` ...; a replica without a vote that follows is an `observer`."""
+    """The role: `leader`, `follower`, `candidate` ...; a replica without a vote that follows is an `observer`."""
     leader_id: int
     epoch: int
     voted_id: int
@@ -66,7 +66,7 @@ class QuorumMeasure:
     metadata_version: int
     """-1 while the log names none."""
     snapshot_end_offset: int
-    """Of the newest snapshot; 0 without one."""
+    """The end of the newest snapshot; 0 without a snapshot."""
     snapshot_size_bytes: int
     has_failed: bool
     """Whether the replica has given up its log: see `QuorumHost.failure`."""

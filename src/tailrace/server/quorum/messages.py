@@ -26,7 +26,7 @@ class RefusalLines:
     """Warnings about useless answers of other replicas: one a minute for each reason.
 
     A replica asks a broken leader again at once, and may get such an answer fifty times a second. Reasons that differ
-    in numbers only count as one: offsets and epochs differ from answer to answer.
+    in numbers only count as equal: offsets and epochs differ from answer to answer.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -35,7 +35,7 @@ class StoredQuorumState:
     leader_epoch: int = 0
     voted_id: BrokerId = NO_LEADER
     voters: tuple[BrokerId, ...] = ()
-    """Those of a static quorum; none: the log has the voters."""
+    """The voters of a static quorum; empty: the log has the voters."""
     voted_directory_id: bytes = bytes(_DIRECTORY_BYTES)
     """Kept if the log has the voters. Zeros: not known."""
 
@@ -155,7 +155,7 @@ class Checkpoints:
 
 
 class QuorumFlush(NamedTuple):
-    """One flush of the log, with the checkpoints that are written after it."""
+    """A flush of the log, with the checkpoints that are written after it."""
 
     ticket: FlushTicket
     checkpoints: Checkpoints

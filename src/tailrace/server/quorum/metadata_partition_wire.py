@@ -19,7 +19,7 @@ NEWEST_EPOCH: Final = 2**31 - 1 - 2**16
 """The newest epoch that is accepted from others. A replica enters each newer epoch, and each election is one epoch
 more. In files, batches and messages an epoch is an int32: a lone voter that had entered the last would elect itself in
 one that nothing can hold, end there, and do so again at each start. From here it still has 65,536 elections. No quorum
-comes here by its elections: one in each second would take 68 years."""
+comes here by its elections: an election in each second would take 68 years."""
 
 Where = tuple[VoterListener, int] | None
 """The address of the leader that an answer names, and its id; None if it is not known."""

@@ -80,7 +80,7 @@ class StepwiseWork:
                 return False
 
     def _step(self, steps: Steps[None]) -> bool:
-        """Take one step; returns whether it was the last one."""
+        """Take one step; returns whether it was the last step."""
         try:
             next(steps)
         except StopIteration:

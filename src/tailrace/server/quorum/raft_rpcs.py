@@ -16,9 +16,9 @@ Apache Kafka has made the directory (`model.proofs`).
 - A candidate, and a replica that fetches, name their directory: it has to be theirs.
 - BeginQuorumEpoch and EndQuorumEpoch name a leader by its id alone: it has to be the voter of this id, or the candidate
   that this replica has voted for.
-- A candidate or leader that this replica does not know as a voter may be one: the change of the voters may not have
-  come here yet, and the vote of this replica may be the one that is missing. It is heard when this replica has lost
-  its leader; while there is one, any client could end its epoch that way (Ongaro's dissertation, 4.2.3).
+- A candidate or leader that this replica does not know as a voter may be a voter: the change of the voters may not
+  have come here yet, and the vote of this replica may be the vote that is missing. It is heard when this replica has
+  lost its leader; while there is a leader, any client could end its epoch that way (Ongaro's dissertation, 4.2.3).
 """
 
 import logging
@@ -92,9 +92,11 @@ class RaftRpcHandler:
 
     def _send_snapshots(self, request: FetchSnapshotRequest, context: RequestContext) -> None:
         wanted = snapshots_from_wire(request)
-        for one in wanted:
-            check_sender(self._host.node, one, request.secret)
-        shares = self._host.node.snapshot_shares([(one.snapshot_id, one.position) for one in wanted], request.max_bytes)
+        for fetch in wanted:
+            check_sender(self._host.node, fetch, request.secret)
+        shares = self._host.node.snapshot_shares(
+            [(part.snapshot_id, part.position) for part in wanted], request.max_bytes
+        )
         listener_name = context.identity.listener_name
         answers: dict[int, FetchSnapshotReply] = {}
 
@@ -106,8 +108,8 @@ class RaftRpcHandler:
                 leader = self._host.leader_endpoint(listener_name, in_order[0].leader_id)
                 context.respond(response_for_snapshots(in_order, request, leader=leader))
 
-        for place, (one, share) in enumerate(zip(wanted, shares, strict=True)):
-            self._host.receive(replace(one, max_bytes=share), partial(answered, place))
+        for place, (fetch, share) in enumerate(zip(wanted, shares, strict=True)):
+            self._host.receive(replace(fetch, max_bytes=share), partial(answered, place))
 
 
 MAX_LISTENERS: Final = 100
@@ -213,12 +215,12 @@ def _key(voter_id: int, directory_id: bytes) -> ReplicaKey:
 
 
 def _endpoints(listeners: Sequence[RaftVoterListener]) -> tuple[VoterListener, ...]:
-    names = [one.name for one in listeners]
+    names = [listener.name for listener in listeners]
     if len(names) > MAX_LISTENERS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter has at most {MAX_LISTENERS} listeners, not {len(names)}")
     if not listeners or len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter needs listeners, each with a name of its own: {names}")
-    return tuple(VoterListener(one.name, one.host, one.port) for one in listeners)
+    return tuple(VoterListener(listener.name, listener.host, listener.port) for listener in listeners)
 
 
 _INTERVAL_MS: Final = 1_000
@@ -284,7 +286,7 @@ class VoterAddress:
 
     def _updated(self, error: int, detail: str) -> None:
         self._is_asking = False
-        where = ",".join(f"{one.host}:{one.port}" for one in self._endpoints)
+        where = ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in self._endpoints)
         if error == ErrorCode.NONE:
             _logger.info("event=voter-address-sent node=%d address=%s", self._host.node.key.id, where)
         else:

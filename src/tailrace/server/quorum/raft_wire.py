@@ -2,7 +2,7 @@
 
 A message is made in its fullest form; encoding leaves out the fields that an older version does not have.
 `oldest_version` is the lowest version in which a request loses nothing essential. The log has one partition, so each
-message has one. FetchSnapshot alone may name others, which have no snapshots, and several snapshots of this one.
+message has one. FetchSnapshot alone may name others, which have no snapshots, and several snapshots of this log.
 
 The form of messages from outside is checked here (`metadata_partition_wire`); the machine checks their values (offsets,
 epochs, the cluster). The machine enters any newer epoch, so an epoch after which hardly any could follow is refused
@@ -112,7 +112,7 @@ def request_from_wire(message: QuorumRequest) -> Request:
 
 
 def snapshots_from_wire(message: quorum.FetchSnapshotRequest) -> Sequence[FetchSnapshot]:
-    """The requests that a FetchSnapshot makes of this log, one for each snapshot. Raises as `request_from_wire`."""
+    """The requests that a FetchSnapshot makes of this log, by snapshot. Raises as `request_from_wire`."""
     return fetches.fetch_snapshots_asked(message)
 
 
@@ -127,7 +127,7 @@ def response_for_snapshots(
 
 
 Answered = VoteReply | BeginEpochReply | EndEpochReply | FetchRecordsReply | FetchSnapshotReply
-"""All answers to replicas: a description is for clients only."""
+"""The answers to replicas: a description is for clients only."""
 
 
 def response_to_wire(response: Response, request: QuorumRequest, *, leader: VoterListener | None) -> QuorumResponse:
@@ -174,7 +174,7 @@ Listeners = tuple[quorum.NamedEndpoint, ...]
 
 def _named(listeners: Sequence[VoterListener]) -> Listeners:
     """The sender's listeners, for its followers."""
-    return tuple(quorum.NamedEndpoint(name=one.name, host=one.host, port=one.port) for one in listeners)
+    return tuple(quorum.NamedEndpoint(name=e.name, host=e.host, port=e.port) for e in listeners)
 
 
 # Requests about elections and epochs
@@ -250,8 +250,8 @@ def _begin_asked(message: quorum.BeginQuorumEpochRequest) -> BeginEpoch:
 
 def _end_asked(message: quorum.EndQuorumEpochRequest) -> EndEpoch:
     part = only_requested(message.topics, "topic_name", "partition_index")
-    by_id = (ReplicaKey(one) for one in part.preferred_successors)
-    by_key = (ReplicaKey(one.candidate_id, one.candidate_directory_id) for one in part.preferred_candidates)
+    by_id = (ReplicaKey(node_id) for node_id in part.preferred_successors)
+    by_key = (ReplicaKey(key.candidate_id, key.candidate_directory_id) for key in part.preferred_candidates)
     return EndEpoch(
         cluster_id=message.cluster_id,
         leader_id=part.leader_id,

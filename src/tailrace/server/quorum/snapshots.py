@@ -41,7 +41,7 @@ class _Baseline:
 
 
 class MetadataSnapshots:
-    """One replica's own snapshots."""
+    """The snapshots that a replica writes."""
 
     def __init__(self, host: QuorumHost, *, clock: Clock, trigger: SnapshotTrigger) -> None:
         self._host = host
@@ -61,7 +61,7 @@ class MetadataSnapshots:
 
     def loaded(self, image: ClusterImage, snapshot_id: SnapshotId, records_count: int) -> None:
         """Begin anew: the image was loaded from this snapshot."""
-        sizes = {one.id: one.size_bytes for one in self._host.log.snapshots}
+        sizes = {snapshot.id: snapshot.size_bytes for snapshot in self._host.log.snapshots}
         self._baseline = _Baseline(image, records_count=records_count, size_bytes=sizes.get(snapshot_id, 0))
 
     @property

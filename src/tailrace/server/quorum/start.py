@@ -28,7 +28,7 @@ def forget_stale_epochs(files: FileSystem, directory: str, newest: OffsetAndEpoc
         entries = EpochCache.from_bytes(files.read_bytes(path)).entries
     except CorruptRecords:
         return  # the log writes it again
-    kept = tuple(one for one in entries if one.start_offset >= newest.offset or one.epoch <= newest.epoch)
+    kept = tuple(entry for entry in entries if entry.start_offset >= newest.offset or entry.epoch <= newest.epoch)
     if kept != entries:
         replace_file(files, path, EpochCache(kept).to_bytes())
 
@@ -38,7 +38,7 @@ def log_end_of(log: LogView) -> LogEnd:
     end = log.end_offset_for_epoch((1 << 31) - 1)
     if end is not None:
         return end
-    at_start = (one.id.epoch for one in log.snapshots if one.id.end_offset == log.log_start_offset)
+    at_start = (file.id.epoch for file in log.snapshots if file.id.end_offset == log.log_start_offset)
     return LogEnd(next(at_start, 0), log.end_offset)
 
 
@@ -67,22 +67,22 @@ def _agrees(snapshot_id: SnapshotId, log: LogView) -> bool:
 def check_snapshots(log: LogView, directory: str) -> None:
     """Raises CorruptRecords if snapshots and log contradict each other."""
     start, snapshots = log.log_start_offset, log.snapshots
-    if start > 0 and not any(one.id.end_offset >= start for one in snapshots):
+    if start > 0 and not any(file.id.end_offset >= start for file in snapshots):
         raise CorruptRecords(
             f"the log in {directory} starts at offset {start} and no snapshot stands for the records before; restore"
             " the snapshot's file, or empty the directory and let the other nodes bring this one up to date"
         )
-    for one in snapshots:
-        if not _agrees(one.id, log):
+    for file in snapshots:
+        if not _agrees(file.id, log):
             raise CorruptRecords(
-                f"the log in {directory} does not have the record of epoch {one.id.epoch} before offset"
-                f" {one.id.end_offset} that a snapshot ends with; one of the two is of another cluster or damaged."
+                f"the log in {directory} does not have the record of epoch {file.id.epoch} before offset"
+                f" {file.id.end_offset} that a snapshot ends with; one of the two is of another cluster or damaged."
                 " Empty the directory and let the other nodes bring this one up to date"
             )
 
 
 def start_of(store: SnapshotStore, noted: int) -> int:
-    """The offset at which the log is to begin: the noted one, or a lower one, to stand in for a damaged snapshot.
+    """The offset at which the log is to begin: the noted offset, or a lower offset, to stand in for a damaged snapshot.
 
     Segments keep records below the log start until they are retired as a whole.
     """
@@ -93,13 +93,13 @@ def start_of(store: SnapshotStore, noted: int) -> int:
 
 
 def check_damaged(damaged: Mapping[OffsetAndEpoch, CorruptRecords], log: LogView) -> None:
-    """Raises CorruptRecords if one of these snapshots has records that this node does not have without it.
+    """Raises CorruptRecords if a snapshot of these has records that this node does not have without it.
 
-    It has them if the log goes on from offset 0, or from a whole snapshot, to the last record of the damaged one. The
-    batches of the log are checked elsewhere.
+    It has them if the log goes on from offset 0, or from a whole snapshot, to the last record of the damaged snapshot.
+    The batches of the log are checked elsewhere.
     """
     start = log.log_start_offset
-    bases = [one.id.end_offset for one in log.snapshots if one.id.end_offset >= start]
+    bases = [file.id.end_offset for file in log.snapshots if file.id.end_offset >= start]
     has_base = start == 0 or bool(bases)
     for snapshot_id, fault in sorted(damaged.items()):
         wanted = SnapshotId(*snapshot_id)
