@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tailrace.metadata.commands import ControllerCommand, ControllerResponse
+from tailrace.metadata.commands import CommandOfBroker, ControllerCommand, ControllerResponse
 from tailrace.metadata.feature_levels import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
@@ -63,17 +63,13 @@ class BrokerRegistered(ControllerResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeat(ControllerCommand):
+class BrokerHeartbeat(CommandOfBroker):
     """A broker is alive, has applied the metadata log up to an offset, and would like to be in a state."""
 
-    broker_id: BrokerId
-    broker_epoch: int
     metadata_offset: int
     """The highest offset that it has applied."""
     wants_fence: bool = False
     wants_shutdown: bool = False
-    secret: bytes = field(default=NO_SECRET, repr=False)
-    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +84,8 @@ class BrokerStanding(ControllerResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnfenceBroker(ControllerCommand):
+class UnfenceBroker(CommandOfBroker):
     """A registered broker is ready to lead."""
-
-    broker_id: BrokerId
-    broker_epoch: int
-    secret: bytes = field(default=NO_SECRET, repr=False)
-    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +121,8 @@ class RegisterController(ControllerCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIds(ControllerCommand):
+class AllocateProducerIds(CommandOfBroker):
     """A broker needs producer ids to give away."""
-
-    broker_id: BrokerId
-    broker_epoch: int
-    secret: bytes = field(default=NO_SECRET, repr=False)
-    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

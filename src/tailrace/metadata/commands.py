@@ -23,6 +23,16 @@ class ControllerCommand:
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOfBroker(ControllerCommand):
+    """A command of a registered broker, in its own name."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
+
+
 class ControllerResponse:
     """Base of the controller's answers."""
 
@@ -232,14 +242,10 @@ class InSyncChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartition(ControllerCommand):
+class AlterPartition(CommandOfBroker):
     """A leader proposes in-sync replicas (KIP-497), or a replica leaves; each partition succeeds or fails by itself."""
 
-    broker_id: BrokerId
-    broker_epoch: int
     changes: tuple[InSyncChange, ...]
-    secret: bytes = field(default=NO_SECRET, repr=False)
-    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,14 +342,10 @@ class DirectoryAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignDirectories(ControllerCommand):
+class AssignDirectories(CommandOfBroker):
     """A broker tells where its replicas are (KIP-858); each succeeds or fails by itself."""
 
-    broker_id: BrokerId
-    broker_epoch: int
     assignments: tuple[DirectoryAssignment, ...]
-    secret: bytes = field(default=NO_SECRET, repr=False)
-    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from tailrace.metadata import rules_26
-from tailrace.metadata.rules_26 import Circumstances
-from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
-from tailrace.model.partitions import PartitionState, accepts_loss_after, unclean_epoch_after
+from tailrace.metadata.rules_26 import Circumstances, Election, next_state
+from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
+from tailrace.model.partitions import PartitionState
 
 T = TypeVar("T")
 
@@ -115,23 +115,15 @@ class _Outcomes:
             return after
         if alike is None:
             return None
-        leader, is_recovering = alike.leader, alike.is_recovering
-        leader_epoch = state.leader_epoch if leader == state.leader else LeaderEpoch(state.leader_epoch + 1)
-        return PartitionState(
-            topic_id=topic_id,
-            replicas=state.replicas,
-            in_sync_replicas=alike.in_sync_replicas,
-            leader=leader,
-            leader_epoch=leader_epoch,
-            partition_epoch=state.partition_epoch + 1,
-            eligible_leader_replicas=alike.eligible_leader_replicas,
-            last_known_leaders=alike.last_known_leaders,
-            adding_replicas=state.adding_replicas,
-            removing_replicas=state.removing_replicas,
-            is_recovering=is_recovering,
-            unclean_epoch=unclean_epoch_after(state, leader, leader_epoch, is_recovering=is_recovering),
-            accepts_loss=accepts_loss_after(state, leader, is_recovering=is_recovering),
-            directories=state.directories,
+        return next_state(
+            state,
+            Election(
+                alike.leader,
+                alike.in_sync_replicas,
+                alike.eligible_leader_replicas,
+                alike.last_known_leaders,
+                alike.is_recovering,
+            ),
         )
 
 

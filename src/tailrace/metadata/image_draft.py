@@ -84,9 +84,10 @@ class ImageDraft:
         """The settings that were given to this resource itself."""
         return self.configs.get(resource) or {}
 
-    def circumstances(self) -> "DraftCircumstances":
-        """The state that derived changes may read, as it is now."""
-        return DraftCircumstances(self.topics.names, self.configs, self.brokers)
+    @property
+    def topic_names(self) -> MapDraft[TopicId, str]:
+        """The names of all topics there are now, by id."""
+        return self.topics.names
 
     def finish(self) -> ClusterImage:
         """The image, without a list of what has changed. Nothing can be written any more."""
@@ -129,24 +130,21 @@ class ImageDraft:
         )
 
 
-class DraftCircumstances:
-    """As it stands between two records of a replay. Settings are looked up once for each topic."""
+class ImageCircumstances:
+    """The state that rules may read, of an image or between two records of a replay (`rules_26.Circumstances`).
 
-    def __init__(
-        self,
-        topic_names: MapDraft[TopicId, str],
-        configs: MapDraft[ConfigResource, Mapping[str, str]],
-        brokers: MapDraft[BrokerId, BrokerImage],
-    ) -> None:
-        self._topic_names = topic_names
-        self._configs = configs
-        self._defaults = configs.get(ALL_BROKERS) or {}
-        self._alive = {broker.broker_id for broker in brokers.values() if broker.is_alive}
+    Settings are looked up once for each topic.
+    """
+
+    def __init__(self, state: ClusterImage | ImageDraft) -> None:
+        self._state = state
+        self._defaults = state.overrides(ALL_BROKERS)
         self._min_in_sync: dict[TopicId, int] = {}
         self._unclean_election: dict[TopicId, bool] = {}
 
     def is_alive(self, broker_id: BrokerId, /) -> bool:
-        return broker_id in self._alive
+        broker = self._state.brokers.get(broker_id)
+        return broker is not None and broker.is_alive
 
     def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
         known = self._min_in_sync.get(topic_id)
@@ -162,6 +160,6 @@ class DraftCircumstances:
         return known
 
     def _setting(self, topic_id: TopicId, name: str) -> str | None:
-        own = self._configs.get(ConfigResource(ResourceType.TOPIC, self._topic_names[topic_id]))
-        found = None if own is None else own.get(name)
+        topic = ConfigResource(ResourceType.TOPIC, self._state.topic_names[topic_id])
+        found = self._state.overrides(topic).get(name)
         return self._defaults.get(name) if found is None else found

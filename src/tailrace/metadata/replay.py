@@ -85,7 +85,7 @@ class Replay:
         elif isinstance(record, StoredChange):
             draft.topics.change_partition(record.topic_id, record.number, changed_partition, record.change)
         else:
-            kind = KINDS.of(record)
+            kind = KINDS.by_class[type(record)]
             if kind.derived is not None:
                 return self._event(kind, record)
             self._apply(kind, record)

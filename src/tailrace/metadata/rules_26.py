@@ -91,29 +91,34 @@ def with_in_sync(
         eligible, last_known = (), ()
     elif found.leader == NO_LEADER and not found.in_sync and state.leader != NO_LEADER:
         last_known = (state.leader,)
-    changed = found.leader != state.leader
-    leader_epoch = LeaderEpoch(state.leader_epoch + 1) if changed else state.leader_epoch
-    # Spelled out: `replace` costs several times as much, and there are as many of these as a broker has partitions.
+    return next_state(state, Election(found.leader, found.in_sync, eligible, last_known, found.is_recovering))
+
+
+def next_state(state: PartitionState, election: "Election") -> PartitionState:
+    """The state after this election. Both epochs rise as they must."""
+    leader, in_sync, eligible, last_known, is_recovering = election
+    leader_epoch = state.leader_epoch if leader == state.leader else LeaderEpoch(state.leader_epoch + 1)
+    # Spelled out: `replace` costs several times as much, and there are as many states as a broker has partitions.
     return PartitionState(
         topic_id=state.topic_id,
         replicas=state.replicas,
-        in_sync_replicas=found.in_sync,
-        leader=found.leader,
+        in_sync_replicas=in_sync,
+        leader=leader,
         leader_epoch=leader_epoch,
         partition_epoch=state.partition_epoch + 1,
         eligible_leader_replicas=eligible,
         last_known_leaders=last_known,
         adding_replicas=state.adding_replicas,
         removing_replicas=state.removing_replicas,
-        is_recovering=found.is_recovering,
-        unclean_epoch=unclean_epoch_after(state, found.leader, leader_epoch, is_recovering=found.is_recovering),
-        accepts_loss=accepts_loss_after(state, found.leader, is_recovering=found.is_recovering),
+        is_recovering=is_recovering,
+        unclean_epoch=unclean_epoch_after(state, leader, leader_epoch, is_recovering=is_recovering),
+        accepts_loss=accepts_loss_after(state, leader, is_recovering=is_recovering),
         directories=state.directories,
     )
 
 
-class _Election(NamedTuple):
-    """The leader, and the state of the partition that follows."""
+class Election(NamedTuple):
+    """The leader, and the replicas that follow from it."""
 
     leader: BrokerId
     in_sync: Replicas
@@ -130,24 +135,24 @@ def _eligible(state: PartitionState, in_sync: Replicas, lost: Replicas) -> Repli
 
 def _elected(
     state: PartitionState, in_sync: Replicas, eligible: Replicas, may_lead: MayLead, unclean_election: bool
-) -> _Election:
+) -> Election:
     last_known, is_recovering = state.last_known_leaders, state.is_recovering
     if state.leader in in_sync and may_lead(state.leader):
-        return _Election(state.leader, in_sync, eligible, last_known, is_recovering)
+        return Election(state.leader, in_sync, eligible, last_known, is_recovering)
     if in_sync:
         # If all of them are down they are waited for: they have what the eligible ones have, and perhaps more.
-        return _Election(_first(state, in_sync, may_lead), in_sync, eligible, last_known, is_recovering)
+        return Election(_first(state, in_sync, may_lead), in_sync, eligible, last_known, is_recovering)
     chosen = _first(state, eligible, may_lead)
     if chosen != NO_LEADER:
         rest = tuple(replica for replica in eligible if replica != chosen)
-        return _Election(chosen, (chosen,), rest, last_known, is_recovering)
+        return Election(chosen, (chosen,), rest, last_known, is_recovering)
     if not eligible:
         chosen = _first(state, last_known, may_lead)
     if chosen == NO_LEADER and unclean_election:
         chosen = _first(state, state.replicas, may_lead)
     if chosen == NO_LEADER:
-        return _Election(NO_LEADER, (), eligible, last_known, is_recovering)
-    return _Election(chosen, (chosen,), (), (), is_recovering=True)
+        return Election(NO_LEADER, (), eligible, last_known, is_recovering)
+    return Election(chosen, (chosen,), (), (), is_recovering=True)
 
 
 def _first(state: PartitionState, candidates: Replicas, may_lead: MayLead) -> BrokerId:

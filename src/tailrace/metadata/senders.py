@@ -1,14 +1,10 @@
 """The senders of commands of brokers and controllers: only the process itself has the secret of its incarnation."""
 
-from tailrace.metadata.broker_commands import AllocateProducerIds, BrokerHeartbeat, UnfenceBroker
-from tailrace.metadata.commands import AlterPartition, AssignDirectories
+from tailrace.metadata.commands import CommandOfBroker
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
 from tailrace.model.proofs import may_speak_for
-
-CommandOfBroker = AllocateProducerIds | AlterPartition | AssignDirectories | BrokerHeartbeat | UnfenceBroker
-"""The commands that a registered broker gives."""
 
 
 def is_of_registered(image: ClusterImage, command: CommandOfBroker) -> bool:

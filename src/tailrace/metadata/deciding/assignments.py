@@ -17,13 +17,13 @@ from tailrace.metadata.commands import (
     Reassignment,
     ReassignmentsAltered,
 )
-from tailrace.metadata.deciding.state_changes import change_record, with_in_sync
+from tailrace.metadata.deciding.state_changes import change_record, found_partition, with_in_sync
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import UNASSIGNED_DIRECTORY
 from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId, TopicId, format_topic_id
+from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import PartitionState, TopicPartition
 
@@ -153,13 +153,13 @@ class DirectoryAssignments:
 
     def _records(self) -> Iterable[MetadataRecord]:
         for (topic_id, number), after in self._changed.items():
-            before = self._state(topic_id, number)
+            _, before = found_partition(self._image, topic_id, number)
             if after != before:
                 yield change_record(number, before, after)
 
     def _assign(self, broker_id: BrokerId, assignment: DirectoryAssignment) -> None:
         where = (assignment.topic_id, assignment.partition)
-        state = self._changed.get(where) or self._state(*where)
+        state = self._changed.get(where) or found_partition(self._image, *where)[1]
         if broker_id not in state.replicas:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has no replica of partition {where[1]}"
@@ -167,12 +167,3 @@ class DirectoryAssignments:
         directories = list(state.directories or (UNASSIGNED_DIRECTORY,) * len(state.replicas))
         directories[state.replicas.index(broker_id)] = assignment.directory_id
         self._changed[where] = replace(state, directories=tuple(directories))
-
-    def _state(self, topic_id: TopicId, number: int) -> PartitionState:
-        topic = self._image.topic_by_id(topic_id)
-        if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {format_topic_id(topic_id)}")
-        state = topic.partitions.get(number)
-        if state is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{number}")
-        return state

@@ -14,6 +14,7 @@ from tailrace.metadata.broker_commands import (
     RegisterController,
     UnregisterBroker,
 )
+from tailrace.metadata.commands import CommandOfBroker
 from tailrace.metadata.deciding.state_changes import departure_records
 from tailrace.metadata.heartbeats import Heartbeats
 from tailrace.metadata.image import BrokerImage, ClusterImage, SupportedFeature
@@ -28,7 +29,7 @@ from tailrace.metadata.records.brokers import (
     recorded_features,
 )
 from tailrace.metadata.records.kinds import MetadataRecord
-from tailrace.metadata.senders import CommandOfBroker, check_secret
+from tailrace.metadata.senders import check_secret
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Decision

@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 from tailrace.metadata.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigsAltered, ResourceChanges
 from tailrace.metadata.deciding.state_changes import (
-    ImageCircumstances,
     change_record,
     with_in_sync,
 )
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage, ConfigResource, ResourceType, TopicImage
+from tailrace.metadata.image_draft import ImageCircumstances
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import ConfigRecord
 from tailrace.metadata.replay import apply_all

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from tailrace.metadata.commands import ElectLeaders, LeadersElected, PartitionOutcome
 from tailrace.metadata.deciding.placement import MAX_PARTITIONS_PER_REQUEST
-from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record, with_in_sync
+from tailrace.metadata.deciding.state_changes import change_record, with_in_sync
 from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.image_draft import ImageCircumstances
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError

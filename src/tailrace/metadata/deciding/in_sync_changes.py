@@ -23,11 +23,12 @@ from dataclasses import replace
 
 from tailrace.metadata.commands import AlterPartition, InSyncChange, InSyncOutcome, LeaveReason, PartitionsAltered
 from tailrace.metadata.deciding.assignments import finished
-from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record, with_in_sync
+from tailrace.metadata.deciding.state_changes import change_record, found_partition, with_in_sync
 from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.image_draft import ImageCircumstances
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, format_topic_id
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import PartitionState, unclean_epoch_after
 
@@ -55,7 +56,7 @@ class InSyncChanges:
         return Decision(records=tuple(records), response=PartitionsAltered(outcomes=tuple(outcomes)))
 
     def _change(self, leader: BrokerId, change: InSyncChange, records: list[MetadataRecord]) -> PartitionState:
-        where, state = self._partition(change)
+        where, state = found_partition(self._image, change.topic_id, change.partition)
         _check_epochs(where, change, state)
         if change.leaving is not None:
             return self._leave(where, leader, change, state, records)
@@ -94,17 +95,6 @@ class InSyncChanges:
         if after is not state:
             records.append(change_record(change.partition, state, after))
         return after
-
-    def _partition(self, change: InSyncChange) -> tuple[str, PartitionState]:
-        topic = self._image.topic_by_id(change.topic_id)
-        if topic is None:
-            shown = format_topic_id(change.topic_id)
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {shown}")
-        state = topic.partitions.get(change.partition)
-        where = f"{topic.name}-{change.partition}"
-        if state is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {where}")
-        return where, state
 
     def _check_members(self, where: str, leader: BrokerId, change: InSyncChange, state: PartitionState) -> None:
         proposed = [replica.broker_id for replica in change.in_sync_replicas]

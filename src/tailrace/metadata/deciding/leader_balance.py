@@ -11,9 +11,10 @@ from typing import Final
 
 from tailrace.metadata.commands import BalanceLeaders, LeadersBalanced
 from tailrace.metadata.deciding.elections import with_preferred_leader
-from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record
+from tailrace.metadata.deciding.state_changes import change_record
 from tailrace.metadata.derive import SLICE, Steps
 from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.image_draft import ImageCircumstances
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.machines import Decision

@@ -5,31 +5,26 @@ from collections.abc import Callable
 from tailrace.metadata import rules_26
 from tailrace.metadata.derive import departure_steps
 from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.image_draft import ImageCircumstances
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE, RECOVERING, PartitionChangeRecord
-from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState
 from tailrace.model.steps import result_of
 
 RECOVERED = 0
 
 
-class ImageCircumstances:
-    """The state that rules may read, from a finished image."""
-
-    def __init__(self, image: ClusterImage) -> None:
-        self._image = image
-
-    def is_alive(self, broker_id: BrokerId, /) -> bool:
-        broker = self._image.brokers.get(broker_id)
-        return broker is not None and broker.is_alive
-
-    def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
-        return int(self._image.cluster_setting(self._image.topic_names[topic_id], "min.insync.replicas") or 1)
-
-    def allows_unclean_election(self, topic_id: TopicId, /) -> bool:
-        name = self._image.topic_names[topic_id]
-        return self._image.cluster_setting(name, "unclean.leader.election.enable") == "true"
+def found_partition(image: ClusterImage, topic_id: TopicId, number: int) -> tuple[str, PartitionState]:
+    """The name and the state of a partition. Raises KafkaError UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION."""
+    topic = image.topic_by_id(topic_id)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {format_topic_id(topic_id)}")
+    name, state = f"{topic.name}-{number}", topic.partitions.get(number)
+    if state is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}")
+    return name, state
 
 
 def with_in_sync(

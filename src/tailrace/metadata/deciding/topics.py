@@ -1,6 +1,7 @@
 """Topics created, enlarged and deleted, as records (pure). The codes and the order of the checks are Kafka's."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -59,6 +60,25 @@ class TopicRules:
     """socket.request.max.bytes: the size of the largest Produce request."""
 
 
+def _new_partitions(image: ClusterImage, rules: TopicRules, random_bytes: RandomBytes) -> NewPartitions:
+    return NewPartitions(
+        image,
+        random_bytes,
+        max_per_topic=rules.max_partitions_per_topic,
+        max_per_broker=rules.max_partitions_per_broker,
+    )
+
+
+def _check_size(counts: Iterable[int]) -> None:
+    # A negative count is refused later; until then it must not offset the counts of others.
+    total = sum(max(count, 0) for count in counts)
+    if total > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{total} partitions in one request are more than {MAX_PARTITIONS_PER_REQUEST}; ask in several",
+        )
+
+
 class TopicCreation:
     """The decision on a CreateTopics command."""
 
@@ -66,12 +86,7 @@ class TopicCreation:
         self._image = image
         self._rules = rules
         self._random_bytes = random_bytes
-        self._partitions = NewPartitions(
-            image,
-            random_bytes,
-            max_per_topic=rules.max_partitions_per_topic,
-            max_per_broker=rules.max_partitions_per_broker,
-        )
+        self._partitions = _new_partitions(image, rules, random_bytes)
         self._new_forms: dict[str, str] = {}
         self._new_ids: set[TopicId] = set()
 
@@ -80,7 +95,7 @@ class TopicCreation:
 
         Raises KafkaError(POLICY_VIOLATION) for more partitions than one request may create.
         """
-        self._check_size(command)
+        _check_size(self._partition_count(topic) for topic in command.topics)
         times_named = Counter(topic.name for topic in command.topics)
         records: list[MetadataRecord] = []
         results: dict[str, TopicCreated | TopicRefused] = {}
@@ -95,15 +110,6 @@ class TopicCreation:
                 results[topic.name] = TopicRefused(name=topic.name, error=refusal)
         response = TopicsCreated(results=tuple(results.values()))
         return Decision(records=() if command.validate_only else tuple(records), response=response)
-
-    def _check_size(self, command: CreateTopics) -> None:
-        # A negative count is refused later; until then it must not offset the counts of others.
-        total = sum(max(self._partition_count(topic), 0) for topic in command.topics)
-        if total > MAX_PARTITIONS_PER_REQUEST:
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION,
-                f"{total} partitions in one request are more than {MAX_PARTITIONS_PER_REQUEST}; ask in several",
-            )
 
     def _partition_count(self, topic: TopicSpec) -> int:
         if topic.assignments:
@@ -220,19 +226,17 @@ class PartitionCreation:
 
     def __init__(self, image: ClusterImage, rules: TopicRules, random_bytes: RandomBytes) -> None:
         self._image = image
-        self._partitions = NewPartitions(
-            image,
-            random_bytes,
-            max_per_topic=rules.max_partitions_per_topic,
-            max_per_broker=rules.max_partitions_per_broker,
-        )
+        self._partitions = _new_partitions(image, rules, random_bytes)
 
     def decide(self, command: CreatePartitions) -> Decision[MetadataRecord, PartitionsCreated]:
         """Records of the partitions that can be created, and an outcome for every name.
 
         Raises KafkaError(POLICY_VIOLATION) for more partitions than one request may create.
         """
-        self._check_size(command)
+        topics = self._image.topics
+        _check_size(
+            topic.count - len(topics[topic.name].partitions) for topic in command.topics if topic.name in topics
+        )
         times_named = Counter(topic.name for topic in command.topics)
         records: list[MetadataRecord] = []
         outcomes: dict[str, TopicOutcome] = {}
@@ -247,15 +251,6 @@ class PartitionCreation:
             outcomes[topic.name] = TopicOutcome(name=topic.name, error=error)
         response = PartitionsCreated(outcomes=tuple(outcomes.values()))
         return Decision(records=() if command.validate_only else tuple(records), response=response)
-
-    def _check_size(self, command: CreatePartitions) -> None:
-        topics = self._image.topics
-        total = sum(max(t.count - len(topics[t.name].partitions), 0) for t in command.topics if t.name in topics)
-        if total > MAX_PARTITIONS_PER_REQUEST:
-            raise KafkaError(
-                ErrorCode.POLICY_VIOLATION,
-                f"{total} partitions in one request are more than {MAX_PARTITIONS_PER_REQUEST}; ask in several",
-            )
 
     def _create(self, wanted: PartitionIncrease) -> list[MetadataRecord]:
         topic = self._image.topics.get(wanted.name)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tailrace.metadata.derive import NOTHING, Derived, Steps, arrival_steps, departure_steps
 from tailrace.metadata.image import BrokerImage, ClusterImage, ControllerImage, Endpoint, SupportedFeature
-from tailrace.metadata.image_draft import ImageDraft
+from tailrace.metadata.image_draft import ImageCircumstances, ImageDraft
 from tailrace.metadata.records.kinds import KINDS, MetadataRecord, RecordKind
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.schema import Int8, Int16, Int32, Int64, UInt16, UInt32, Uuid, field, message, struct
@@ -102,7 +102,7 @@ def _departed(draft: ImageDraft, broker_id: int, *, unclean: bool = False) -> St
     """The partitions that the broker gives up; none if it is not registered."""
     if BrokerId(broker_id) not in draft.brokers:
         return _nothing()
-    return departure_steps(BrokerId(broker_id), draft.topics.partitions(), draft.circumstances(), unclean=unclean)
+    return departure_steps(BrokerId(broker_id), draft.topics.partitions(), ImageCircumstances(draft), unclean=unclean)
 
 
 def _nothing() -> Steps[Derived]:
@@ -186,7 +186,7 @@ KINDS.add(
         record=UnfenceBrokerRecord,
         apply=lambda draft, record: draft.put_broker(replace(draft.broker(record.id, record.epoch), fenced=False)),
         derived=lambda draft, record: arrival_steps(
-            BrokerId(record.id), draft.topics.partitions(), draft.circumstances()
+            BrokerId(record.id), draft.topics.partitions(), ImageCircumstances(draft)
         ),
         key=lambda record: (_BROKER, record.id),
     )

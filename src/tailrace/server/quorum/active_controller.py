@@ -76,7 +76,9 @@ class ActiveController:
         self._host = host
         self._clock = clock
         self._on_decided = on_decided
-        self._epoch: int | None = None
+        self.is_active = False
+        """Whether decisions are made here."""
+        self._epoch = 0
         self._latest_end = 0
         self._commands: deque[tuple[ControllerCommand, OnDone]] = deque()
         self._deciding_for: OnDone | None = None
@@ -88,13 +90,9 @@ class ActiveController:
         self.sessions.on_silence = lambda: self.submit(FenceSilentBroker(), _log_refusal)
         self._balancer = LeaderBalancer(leader_balance, clock=clock, submit=self.submit, later=host.perform)
 
-    @property
-    def is_active(self) -> bool:
-        """Whether decisions are made here."""
-        return self._epoch is not None
-
     def begin(self, epoch: int, image: ClusterImage, end_offset: int) -> None:
         """Decide from now on, on this image of all that is committed."""
+        self.is_active = True
         self._epoch = epoch
         self._latest_end = end_offset
         self._machine.adopt(image)
@@ -108,7 +106,7 @@ class ActiveController:
 
     def end(self) -> list[OnDone]:
         """Decide no more; returns the callbacks of all commands without an answer."""
-        self._epoch = None
+        self.is_active = False
         self.sessions.stop()
         self._balancer.stop()
         self._deciding.drop()
@@ -137,11 +135,10 @@ class ActiveController:
         return self._pending.popleft()
 
     def _next_decision(self) -> Steps[None] | None:
-        epoch = self._epoch
-        if epoch is None or not self._commands:
+        if not self.is_active or not self._commands:
             return None
         command, self._deciding_for = self._commands.popleft()
-        return self._decide_for(command, self._deciding_for, epoch)
+        return self._decide_for(command, self._deciding_for, self._epoch)
 
     def _decide_for(self, command: ControllerCommand, on_done: OnDone, epoch: int) -> Steps[None]:
         change: ImageChange | None

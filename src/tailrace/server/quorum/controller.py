@@ -191,7 +191,7 @@ class QuorumController:
     # Deciding
 
     def _submit(self, command: ControllerCommand, on_done: OnDone) -> None:
-        if self.is_active:
+        if self._active.is_active:
             self._active.submit(command, on_done)
         else:
             on_done(self._not_controller())
@@ -255,7 +255,7 @@ class QuorumController:
 
     def _next_change(self) -> Steps[None] | None:
         """The next work on the image, in any role of this node; one work is under way at a time."""
-        if self.is_active:
+        if self._active.is_active:
             return self._publish() if self._active.has_due(self._high_watermark) else None
         if self._host.failure is not None:
             return None
@@ -336,7 +336,7 @@ class QuorumController:
     def _perhaps_become_active(self) -> None:
         leadership = self._leadership
         # Only a committed record of the own epoch shows that no record of an earlier epoch can still be committed.
-        if self.is_active or leadership is None or self._high_watermark <= leadership.start_offset:
+        if self._active.is_active or leadership is None or self._high_watermark <= leadership.start_offset:
             return
         self._active.begin(leadership.epoch, self._committed, self._applied.end_offset)
 

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 from tailrace.metadata.commands import InSyncChange, LeaveReason
 from tailrace.metadata.deciding.in_sync_changes import is_wanted
-from tailrace.metadata.deciding.state_changes import ImageCircumstances
 from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.metadata.image_draft import ImageCircumstances
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
