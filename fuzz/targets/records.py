@@ -8,6 +8,7 @@ from fuzz import golden
 from fuzz.finding import found
 from fuzz.targets.target import Target
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.steps import result_of
 from tailrace.protocol.records import _kernels_twin as twin
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, HeaderBuffers, LongBuffers
 from tailrace.protocol.records.batch import (
@@ -22,7 +23,7 @@ from tailrace.protocol.records.columns import plain_groups
 from tailrace.protocol.records.compression import Codec, compress, decompress
 from tailrace.protocol.records.control import control_values
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.protocol.records.spans import batch_with, read_spans
+from tailrace.protocol.records.spans import batch_in_steps, read_spans
 
 try:
     from tailrace.protocol.records import _kernels
@@ -108,7 +109,7 @@ def _check_records(batch: bytes, records: list[Record]) -> None:
     if [(span.offset, span.key) for span in spans.spans] != [(record.offset, record.key) for record in records]:
         found("compaction sees the records that a reader sees")
     if records:
-        kept = batch_with(spans, spans.spans)
+        kept = result_of(batch_in_steps(spans, spans.spans))
         if read_records(kept, max_bytes=_LIMIT) != records:
             found("a batch of which every record stays has the same records")
     groups = plain_groups([batch], from_offset=0, until_offset=_EVERYTHING, max_rows=10_000, max_bytes=_LIMIT)

@@ -100,11 +100,6 @@ def _spans(data: bytes, header: BatchHeader) -> Steps[list[RecordSpan]]:
     return spans
 
 
-def batch_with(records: BatchRecords, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None = None) -> bytearray:
-    """The batch of `batch_in_steps`, at once."""
-    return result_of(batch_in_steps(records, kept, delete_horizon_ms=delete_horizon_ms))
-
-
 def batch_in_steps(
     records: BatchRecords, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None = None
 ) -> Steps[bytearray]:
