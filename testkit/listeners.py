@@ -1,10 +1,14 @@
-"""Listeners of tests, with the limits that a node has without settings, and their turns and receive buffers."""
+"""Listeners of tests, with the limits that a node has without settings, their turns, receive buffers and clients."""
 
 import asyncio
-from collections.abc import Callable
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from tailrace.net.buffers import SMALLEST, BufferPool, ByteBuffer
 from tailrace.net.fair_turns import FairTurns
+from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.listener import Listener, OnFrame, arrivals_within
 from tailrace.net.turns import Turns
@@ -45,3 +49,104 @@ class PoisonedBufferPool(BufferPool):
         if buffer is not None:
             buffer[:] = b"\xdb" * len(buffer)
         return buffer
+
+
+Scenario = Callable[[], Awaitable[None]]
+Run = Callable[[Scenario], None]
+
+PRODUCE, FETCH, METADATA = 0, 1, 3
+
+
+class ListenerBench:
+    """A listener and the events that it reports."""
+
+    def __init__(self, listener: Listener, port: int) -> None:
+        self.listener = listener
+        self.port = port
+
+    async def connect(self) -> "FrameClient":
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26)
+        return FrameClient(reader, writer)
+
+    @property
+    def connections(self) -> tuple[InboundConnection, ...]:
+        return tuple(self.listener._connections)
+
+
+class FrameClient:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def receive(self) -> bytes:
+        (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(length)
+
+    async def ask(self, data: bytes) -> bytes:
+        self.send(data)
+        return await self.receive()
+
+    async def is_closed_by_server(self) -> bool:
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def frame(number: int, *, api_key: int = METADATA, size: int = 12) -> bytes:
+    """A frame of `size` bytes that carries a number where Kafka has the correlation id."""
+    body = struct.pack(">hhi", api_key, 0, number).ljust(size, b"x")
+    return struct.pack(">i", len(body)) + body
+
+
+def number_of(body: bytes | memoryview) -> int:
+    return int(struct.unpack_from(">i", body, 4)[0])
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Give the loop turns until the condition holds; the scenario's own limit of time ends a wait in vain."""
+    while not condition():  # noqa: ASYNC110 - the conditions are about the state of sockets, which sets no event
+        await asyncio.sleep(0)
+
+
+def echo(connection: InboundConnection, slot: int, body: memoryview) -> None:
+    connection.answer(slot, [bytes(body)])
+
+
+@asynccontextmanager
+async def serving(
+    on_frame: OnFrame = echo,
+    memory_bytes: int = 256 << 20,
+    now: Callable[[], float] = lambda: 0.0,
+    **limits: int,
+) -> AsyncIterator[ListenerBench]:
+    def stop_on_broken_invariant(fault: BaseException) -> None:
+        raise fault
+
+    turns = silent_turns(
+        call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=stop_on_broken_invariant, now=now
+    )
+    own_limits = replace(ListenerLimits(), **limits)
+    listener = Listener(
+        name="TEST",
+        turns=turns,
+        fair_turns=FairTurns(turns, call_soon=asyncio.get_running_loop().call_soon),
+        on_frame=on_frame,
+        pool=PoisonedBufferPool(limit_bytes=memory_bytes),
+        limits=own_limits,
+        arrivals=arrivals_within(own_limits),
+    )
+    port = listener.bind(["127.0.0.1"], 0)
+    await listener.start()
+    try:
+        yield ListenerBench(listener, port)
+    finally:
+        await listener.stop()
+        assert listener.counts.open == 0
+        assert listener.pool.in_use_bytes == 0, "every receive buffer has been given back"
