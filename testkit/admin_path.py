@@ -17,11 +17,22 @@ from tailrace.metadata.commands import (
     ControllerResponse,
     TopicSpec,
 )
-from tailrace.metadata.image import Endpoint
+from tailrace.metadata.image import Endpoint, ResourceType
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.proofs import id_of_secret
 from tailrace.node.settings.broker_config import controller_machine
+from tailrace.protocol.messages.configs import (
+    AlterConfigsResourceResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlterableConfig,
+)
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.controller import ControllerApis
@@ -172,3 +183,50 @@ class AdminPath(DataPath):
             self.controller.on_image(listener)
         self.controller.answer_when(self.table.when_made)
         self.is_ready = True
+
+
+def describe(
+    node: AdminPath,
+    name: str,
+    *,
+    kind: int = ResourceType.TOPIC,
+    keys: tuple[str, ...] | None = None,
+    version: int = 4,
+    synonyms: bool = False,
+    documentation: bool = False,
+) -> DescribeConfigsResult:
+    """DescribeConfigs of one resource."""
+    request = DescribeConfigsRequest(
+        resources=(DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys),),
+        include_synonyms=synonyms,
+        include_documentation=documentation,
+    )
+    response = node.send(request, version).response
+    assert isinstance(response, DescribeConfigsResponse)
+    (result,) = response.results
+    return result
+
+
+def entry(result: DescribeConfigsResult, name: str) -> DescribeConfigsResourceResult:
+    """The setting of this name."""
+    return next(config for config in result.configs if config.name == name)
+
+
+def alter(
+    node: AdminPath,
+    kind: int,
+    name: str,
+    *changes: tuple[str, int, str | None],
+    version: int = 1,
+    validate_only: bool = False,
+) -> AlterConfigsResourceResponse:
+    """IncrementalAlterConfigs of one resource; changes are (setting, operation, value)."""
+    configs = tuple(
+        IncrementallyAlterableConfig(name=setting, config_operation=operation, value=value)
+        for setting, operation, value in changes
+    )
+    resource = IncrementalAlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+    (answer,) = node.send(request, version).response.responses
+    assert isinstance(answer, AlterConfigsResourceResponse)
+    return answer
