@@ -10,6 +10,7 @@ producer.end(is_commit=True)
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.groups import FindCoordinatorRequest
@@ -35,6 +36,7 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.server.transactions.marker_sender import on_the_wire
 from tailrace.server.transactions.markers import OnWritten, TransactionMarker
+from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import Exchange, batch_of
 from testkit.group_path import GroupPath
 
@@ -83,6 +85,15 @@ class TransactionPath(GroupPath):
         )
         ((partition,),) = (each.partitions for each in self.send(request, 8).response.groups[0].topics)
         return ErrorCode(partition.error_code) if partition.error_code else int(partition.committed_offset)
+
+
+def transaction_node(files: SimulatedDisk | None = None, *, start: int = 1, **options: Any) -> TransactionPath:
+    """A node with the topics "orders" and "bills" and a coordinator of group "g", made at its first start."""
+    node = TransactionPath("/data", files=files or SimulatedDisk(seed=1), start=start, **options)
+    if start == 1:
+        node.create_topics("orders", "bills")
+        assert node.find_coordinator("g") is ErrorCode.NONE
+    return node
 
 
 class MarkerCopies:
@@ -142,6 +153,25 @@ class TransactionalClient:
         if code is ErrorCode.NONE:
             self.take(answer.producer_id, answer.producer_epoch)
         return code
+
+    @classmethod
+    def begun(cls, node: TransactionPath, transactional_id: str = "pay", *, version: int = 0) -> "TransactionalClient":
+        """A producer that is initialized."""
+        client = cls(node, transactional_id, version=version)
+        assert client.initialize() is ErrorCode.NONE
+        return client
+
+    def write(self, topic: str, *values: bytes) -> ErrorCode:
+        """Send these records in its transaction, which the topic's partition is added to before."""
+        if self.version < 2:
+            assert self.add(topic) is ErrorCode.NONE
+        return self.send(topic, *values)
+
+    def set_offset(self, offset: int, **member: Any) -> ErrorCode:
+        """Set the offset of group "g" in "orders" in its transaction, which the group is added to before."""
+        if self.version < 2:
+            assert self.add_offsets("g") is ErrorCode.NONE
+        return self.commit_offset("g", "orders", offset, **member)
 
     def ask_for_identity(self, *, timeout_ms: int = 60_000) -> Exchange:
         """Send InitProducerId once."""

@@ -12,7 +12,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
 from tailrace.protocol.records.control import NO_DECISION
 from tailrace.testing.disk import SimulatedDisk
-from testkit.transaction_path import MarkerCopies, TransactionalClient, TransactionPath
+from testkit.transaction_path import MarkerCopies, TransactionalClient, transaction_node
 
 E = ErrorCode
 versions = pytest.mark.parametrize("version", [0, 2])
@@ -27,29 +27,11 @@ class VerifiedBatch(NamedTuple):
     base_sequence: int = 1
 
 
-def _node(files: SimulatedDisk, *, start: int = 1) -> TransactionPath:
-    node = TransactionPath("/data", files=files, start=start)
-    if start == 1:
-        node.create_topics("orders", "bills")
-        assert node.find_coordinator("g") is E.NONE
-    return node
-
-
-def _client(node: TransactionPath, *, version: int) -> TransactionalClient:
-    client = TransactionalClient(node, "pay", version=version)
-    assert client.initialize() is E.NONE
-    return client
-
-
 def _write(client: TransactionalClient, value: bytes, offset: int) -> None:
     """Records in two topics, and an offset of the group."""
     for topic in ("orders", "bills"):
-        if client.version < 2:
-            assert client.add(topic) is E.NONE
-        assert client.send(topic, value) is E.NONE
-    if client.version < 2:
-        assert client.add_offsets("g") is E.NONE
-    assert client.commit_offset("g", "orders", offset) is E.NONE
+        assert client.write(topic, value) is E.NONE
+    assert client.set_offset(offset) is E.NONE
 
 
 ALL = ("orders", "bills", GROUP_OFFSETS_TOPIC)
@@ -58,9 +40,9 @@ ALL = ("orders", "bills", GROUP_OFFSETS_TOPIC)
 @versions
 @ends
 def test_a_repeated_marker_does_not_end_the_next_transaction(version: int, is_commit: bool) -> None:
-    node = _node(SimulatedDisk(seed=1))
+    node = transaction_node(SimulatedDisk(seed=1))
     copies = MarkerCopies(node)
-    client = _client(node, version=version)
+    client = TransactionalClient.begun(node, version=version)
     _write(client, b"one", 1)
     assert client.end(is_commit=True) is E.NONE
     first = copies.markers.copy()
@@ -78,9 +60,9 @@ def test_a_repeated_marker_does_not_end_the_next_transaction(version: int, is_co
 @versions
 def test_a_repetition_succeeds_while_nothing_is_open(version: int) -> None:
     """The sender has not heard the first answer, and must not give up or send for ever (KAFKA-19999)."""
-    node = _node(SimulatedDisk(seed=1))
+    node = transaction_node(SimulatedDisk(seed=1))
     copies = MarkerCopies(node)
-    client = _client(node, version=version)
+    client = TransactionalClient.begun(node, version=version)
     _write(client, b"one", 1)
     assert client.end(is_commit=True) is E.NONE
     ends_before = [node.table.get(topic, 0).log.log_end_offset for topic in ("orders", "bills")]
@@ -94,14 +76,14 @@ def test_a_repetition_succeeds_while_nothing_is_open(version: int) -> None:
 @versions
 def test_a_marker_is_known_after_restarts_of_leader_and_coordinator(version: int) -> None:
     files = SimulatedDisk(seed=3)
-    node = _node(files)
+    node = transaction_node(files)
     copies = MarkerCopies(node)
-    client = _client(node, version=version)
+    client = TransactionalClient.begun(node, version=version)
     _write(client, b"one", 1)
     assert client.end(is_commit=True) is E.NONE
     files.power_cut()
     files.reboot()
-    client.node = again = _node(files, start=2)
+    client.node = again = transaction_node(files, start=2)
     again.clock.advance(5_000)
     _write(client, b"two", 2)
     codes = copies.send_again(to=again)
@@ -115,9 +97,9 @@ def test_a_marker_is_known_after_restarts_of_leader_and_coordinator(version: int
 
 def test_a_repeated_marker_leaves_the_verification_of_the_next_transaction_alone() -> None:
     """Without it the first batch of an older producer is refused for good (48), though its coordinator knows it."""
-    node = _node(SimulatedDisk(seed=1))
+    node = transaction_node(SimulatedDisk(seed=1))
     copies = MarkerCopies(node)
-    client = _client(node, version=0)
+    client = TransactionalClient.begun(node, version=0)
     _write(client, b"one", 1)
     assert client.end(is_commit=True) is E.NONE
     assert client.add("orders") is E.NONE
@@ -131,9 +113,9 @@ def test_a_repeated_marker_leaves_the_verification_of_the_next_transaction_alone
 def test_only_markers_of_producers_that_keep_their_epoch_have_a_number() -> None:
     """All others are Kafka's, byte for byte."""
     for version, has_number in ((0, True), (2, False)):
-        node = _node(SimulatedDisk(seed=1))
+        node = transaction_node(SimulatedDisk(seed=1))
         copies = MarkerCopies(node)
-        client = _client(node, version=version)
+        client = TransactionalClient.begun(node, version=version)
         _write(client, b"one", 1)
         assert client.end(is_commit=True) is E.NONE
         assert {marker.decision.offset != NO_DECISION for marker in copies.markers} == {has_number}
