@@ -10,6 +10,7 @@ from tailrace.server.groups.host import decode_log_record
 from tailrace.storage import FileSystem
 from tailrace.storage.log_checkpoint import LogCheckpoint
 from tailrace.testing.clock import ManualClock
+from testkit.compaction import compact
 from testkit.coordinator_states import GroupStoreReceiver
 from testkit.data_path import DataPath
 
@@ -83,7 +84,7 @@ class CheckpointPath:
     def compact(self, times: int = 2) -> None:
         """Two passes: the second removes the tombstones that the first has kept."""
         for _ in range(times):
-            self.partition.log.compact(self.clock.now_ms(), end_offset=self.partition.last_stable_offset)
+            compact(self.partition.log, self.clock.now_ms(), end_offset=self.partition.last_stable_offset)
 
     def load(self) -> tuple[dict[str, list[int]], int]:
         """The offsets by group that a load gives, and the offset from which it has read the log."""

@@ -25,7 +25,7 @@ class HastyDisk(ImmediateDisk):
 
     def flush(self, log: Log, on_done: Callable[[], None]) -> None:
         def pretend() -> None:
-            log.finish_flush(log.begin_flush())
+            log.flushes.finish(log.flushes.begin())
             on_done()
 
         self._call(pretend)

@@ -45,8 +45,8 @@ def end_by_walk(log: Log, found: list[tuple[int, int]], wanted: KeyRange, end_of
 def end_by_index(log: Log, wanted: KeyRange, end_offset: int, monotonic_ms: Callable[[], int] = lambda: 0) -> int:
     """The end of this range as the log says it, after all the steps that it takes."""
     for _ in range(5_000):
-        answer = log.key_end(*wanted, end_offset)
+        answer = log.keys.end(*wanted, end_offset)
         if answer is not None:
             return answer
-        log.index_keys_on(monotonic_ms)
+        log.keys.index_on(monotonic_ms)
     raise AssertionError(f"the end of {wanted} below {end_offset} is not found")

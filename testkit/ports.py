@@ -275,9 +275,9 @@ def flush_now(log: Log) -> None:
     """Both steps of a flush, here and now; nothing if the log is offline."""
     if log.is_offline:
         return
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     ticket.sync()
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
 
 
 class ScriptedHandler:

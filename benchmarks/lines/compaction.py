@@ -187,7 +187,7 @@ def _with_compaction(home: Path, image: ClusterImage) -> _Reads:
     changes = _changes(image)
     count = 0
     before = log.size_bytes
-    while not log.cleanable(0, end_offset=log.log_end_offset).is_worth_it(config):
+    while not log.compactions.cleanable(0, end_offset=log.log_end_offset).is_worth_it(config):
         _append(log, list(islice(changes, PER_BATCH)))
         count += PER_BATCH
     written = log.size_bytes - before
@@ -218,13 +218,13 @@ def _batch(entries: Iterable[tuple[bytes | None, bytes]], base_offset: int = 0) 
 def _clean(log: Log) -> int:
     """Compact it to the end; the bytes that were read for it."""
     log.flush()
-    compaction = log.begin_compaction(0, end_offset=log.log_end_offset, memory_bytes=128 * MIB)
+    compaction = log.compactions.begin(0, end_offset=log.log_end_offset, memory_bytes=128 * MIB)
     assert compaction is not None, "there is something to compact"
     while not compaction.is_over:
         if compaction.needs_sync:
             log.flush()
         else:
             compaction.step(MIB)
-    log.finish_compaction(compaction)
+    log.compactions.finish(compaction)
     assert compaction.is_complete
     return compaction.bytes_read

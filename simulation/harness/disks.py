@@ -95,7 +95,7 @@ class RoundDisk(_Disk):
             self._began_ms = None
             return
         self._began_ms = self._world.now_ms
-        flushes = [(log, log.begin_flush(), callbacks) for log, callbacks in waiting.items() if not log.is_offline]
+        flushes = [(log, log.flushes.begin(), callbacks) for log, callbacks in waiting.items() if not log.is_offline]
         given_up = [callback for log, callbacks in waiting.items() if log.is_offline for callback in callbacks]
         works += ((lambda: None, callback) for callback in given_up)
         self._later(lambda: self._sync(flushes, works))
@@ -109,7 +109,7 @@ class RoundDisk(_Disk):
 
     def _finish(self, flushes: list[tuple[Log, FlushTicket, list[Action]]], works: list[tuple[Action, Action]]) -> None:
         for log, ticket, _ in flushes:
-            log.finish_flush(ticket)
+            log.flushes.finish(ticket)
         for _, _, callbacks in flushes:
             for callback in callbacks:
                 callback()

@@ -69,9 +69,9 @@ class _Life:
             self.log.append([batch])
 
     def _flush(self) -> None:
-        ticket = self.log.begin_flush()
+        ticket = self.log.flushes.begin()
         ticket.sync()
-        self.log.finish_flush(ticket)
+        self.log.flushes.finish(ticket)
         self.reported_end = self.log.flushed_offset
 
     def _note(self) -> None:

@@ -18,7 +18,7 @@ from tailrace.protocol.records.record import read_records
 from tailrace.replication.admission import InvalidRecords
 from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
-from tailrace.storage.times.checked import UNCHECKED
+from tailrace.storage.log_times import UNCHECKED
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath
 from testkit.raw_batches import raw_batch, raw_bytes, raw_record
@@ -93,7 +93,7 @@ class _Reference:
             offset = read.next_offset
 
     def check_lookups(self, log: Log, random: Random) -> None:
-        while log.check_times_on(lambda: 0):
+        while log.times.check_on(lambda: 0):
             pass
         first = log.log_start_offset
         for time in random.sample(self.times, min(10, len(self.times))):
@@ -107,11 +107,11 @@ class _Reference:
 
     def check_retention(self, log: Log, now_ms: int) -> None:
         """As a node does it: a log that awaits its times is walked, and retention goes over it again."""
-        log.apply_retention(now_ms, log.log_end_offset)
-        while log.awaits_times(now_ms):
-            while log.check_times_on(lambda: 0):
+        log.retention.apply(now_ms, log.log_end_offset)
+        while log.times.await_check(now_ms):
+            while log.times.check_on(lambda: 0):
                 pass
-            log.apply_retention(now_ms, log.log_end_offset)
+            log.retention.apply(now_ms, log.log_end_offset)
         gone = [time for time in self.times[: log.log_start_offset] if time >= now_ms - _HOUR_MS]
         if gone:
             raise Breach(KEPT, f"{len(gone)} records are gone, the newest {now_ms - max(gone)} ms old")

@@ -12,6 +12,7 @@ from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_head
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.testing.disk import PowerCut, SimulatedDisk
+from testkit.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 DELETE_RETENTION_MS = 1000
@@ -139,7 +140,7 @@ class CompactionModel(RuleBasedStateMachine):
 
     @rule()
     def checkpoint(self) -> None:
-        self.recovery_point, self.first_dirty = self.flushed, self.log.first_dirty_offset
+        self.recovery_point, self.first_dirty = self.flushed, self.log.compactions.first_dirty_offset
 
     @rule(milliseconds=st.sampled_from((1, 600, 1000)))
     def wait(self, milliseconds: int) -> None:
@@ -158,7 +159,7 @@ class CompactionModel(RuleBasedStateMachine):
     def compact(self, memory_bytes: int, is_flushed: bool) -> None:
         if is_flushed:
             self.flush(True)
-        compaction = self.log.compact(self.now_ms, end_offset=self.committed, memory_bytes=memory_bytes)
+        compaction = compact(self.log, self.now_ms, end_offset=self.committed, memory_bytes=memory_bytes)
         if compaction is None:
             return
         assert compaction.is_complete
@@ -184,7 +185,7 @@ class CompactionModel(RuleBasedStateMachine):
         end_offset = self.planned_end(memory_bytes)
         self.disk.cut_power_at(self.disk.operations + at, after=after)
         try:
-            self.log.compact(self.now_ms, end_offset=self.committed, memory_bytes=memory_bytes)
+            compact(self.log, self.now_ms, end_offset=self.committed, memory_bytes=memory_bytes)
         except PowerCut:
             pass
         else:
@@ -194,16 +195,16 @@ class CompactionModel(RuleBasedStateMachine):
         self.reopen_and_find(self.compacted(end_offset))
 
     def planned_end(self, memory_bytes: int) -> int:
-        first_dirty_offset = self.log.first_dirty_offset
-        compaction = self.log.begin_compaction(self.now_ms, end_offset=self.committed, memory_bytes=memory_bytes)
+        first_dirty_offset = self.log.compactions.first_dirty_offset
+        compaction = self.log.compactions.begin(self.now_ms, end_offset=self.committed, memory_bytes=memory_bytes)
         if compaction is None:
             return 0
         while not compaction.needs_sync and not compaction.is_over:
             compaction.step(1)
         end_offset = compaction.end_offset
-        self.log.abort_compaction()
+        self.log.compactions.abort()
         # One that had nothing to change is complete, and another would begin behind it.
-        self.log.first_dirty_offset = first_dirty_offset
+        self.log.compactions.first_dirty_offset = first_dirty_offset
         return end_offset
 
     @rule()
@@ -260,7 +261,7 @@ class CompactionModel(RuleBasedStateMachine):
     def close_and_open(self) -> None:
         self.log.close()
         self.flushed = self.recovery_point = self.end
-        self.first_dirty = self.log.first_dirty_offset
+        self.first_dirty = self.log.compactions.first_dirty_offset
         self.open(clean=True)
         assert self.log.recovery.clean
 

@@ -28,6 +28,7 @@ from tailrace.server.coordination.load import Load
 from tailrace.server.groups.host import decode_log_record
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
+from testkit.compaction import compact
 from testkit.coordinator_states import GroupStoreReceiver, groups_seen
 from testkit.data_path import DataPath
 
@@ -178,7 +179,7 @@ class CoordinatorCheckpoints(RuleBasedStateMachine):
     def compact(self) -> None:
         log = self.partition.log
         log.flush()
-        compaction = log.compact(self.clock.now_ms(), end_offset=self.partition.last_stable_offset)
+        compaction = compact(log, self.clock.now_ms(), end_offset=self.partition.last_stable_offset)
         if compaction is not None:
             self.compacted_end = max(self.compacted_end, compaction.end_offset)
         self.node.table.checkpoints.write_cleaner_offsets()

@@ -25,6 +25,7 @@ from tailrace.storage import AppendBatch, Log
 from tailrace.storage.keys import batch_slots, key_ends, key_indexes
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_marker
+from testkit.compaction import compact
 from testkit.key_ends import ANY_HASH, end_by_index, end_by_walk, readable_hashes
 
 DIRECTORY = "/data/orders-0"
@@ -108,7 +109,7 @@ class KeyEndsModel(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         self.recovery_point, self.durable_start = self.log.flushed_offset, self.log.log_start_offset
-        self.first_dirty = self.log.first_dirty_offset
+        self.first_dirty = self.log.compactions.first_dirty_offset
 
     @precondition(lambda self: self.log.log_end_offset > self.log.log_start_offset)
     @rule(data=st.data())
@@ -127,13 +128,13 @@ class KeyEndsModel(RuleBasedStateMachine):
 
     @rule()
     def retain(self) -> None:
-        self.log.apply_retention(NOW_MS, self.log.flushed_offset)
+        self.log.retention.apply(NOW_MS, self.log.flushed_offset)
 
     @precondition(lambda self: self.config.is_compacted)
     @rule()
     def compact(self) -> None:
         self.log.flush()
-        self.log.compact(NOW_MS, end_offset=self.log.log_end_offset)
+        compact(self.log, NOW_MS, end_offset=self.log.log_end_offset)
 
     @rule()
     def close_and_open(self) -> None:
@@ -161,9 +162,9 @@ class KeyEndsModel(RuleBasedStateMachine):
     def ask_in_vain(self, wanted: KeyRange, data: st.DataObject) -> None:
         """Ask, perhaps make a step, and go on."""
         end = data.draw(st.integers(self.log.log_start_offset, self.log.log_end_offset))
-        self.log.key_end(*wanted, end)
+        self.log.keys.end(*wanted, end)
         if data.draw(st.booleans()):
-            self.log.index_keys_on(self.ticks)
+            self.log.keys.index_on(self.ticks)
 
     @rule(wanted=st.sampled_from(RANGES), data=st.data())
     def ask(self, wanted: KeyRange, data: st.DataObject) -> None:
@@ -183,7 +184,7 @@ class KeyEndsModel(RuleBasedStateMachine):
         offset = data.draw(st.integers(start, end))
         limit = data.draw(st.integers(offset, end))
         slots = range(slot_of(wanted.first), slot_of(wanted.last) + 1)
-        reached = self.log.next_match(sum(1 << slot for slot in slots), offset, limit)
+        reached = self.log.keys.next_match(sum(1 << slot for slot in slots), offset, limit)
         assert offset <= reached <= limit
         passed = [key for at, key in readable_hashes(self.log) if offset <= at < reached]
         assert not [key for key in passed if key == ANY_HASH or slot_of(key) in slots]

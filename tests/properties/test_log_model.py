@@ -152,7 +152,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def retain(self) -> None:
-        retired = self.log.apply_retention(0, self.flushed)
+        retired = self.log.retention.apply(0, self.flushed)
         assert self.log.log_start_offset >= self.start
         assert self.log.log_start_offset <= max(self.flushed, self.start)
         assert retired or self.log.log_start_offset == self.start

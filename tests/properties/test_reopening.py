@@ -7,6 +7,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import ClosedLog, Log, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.compaction import compact
 
 DIRECTORY = "/logs/orders-0"
 NOW = FIRST_TIMESTAMP_MS
@@ -64,10 +65,10 @@ class Story:
             case "start":
                 log.advance_log_start(min(log.log_start_offset + number, log.log_end_offset))
             case "retain":
-                log.apply_retention(NOW, log.log_end_offset)
+                log.retention.apply(NOW, log.log_end_offset)
             case "compact" if self.config.is_compacted:
                 log.flush()
-                log.compact(NOW, end_offset=log.log_end_offset)
+                compact(log, NOW, end_offset=log.log_end_offset)
             case "expire":
                 log.producers.expire(NOW + 10**9, expiration_ms=10**6)
             case "close":
@@ -90,7 +91,7 @@ class Story:
             now_ms=NOW,
             recovery_point=log.flushed_offset,
             log_start_offset=log.log_start_offset,
-            first_dirty_offset=log.first_dirty_offset,
+            first_dirty_offset=log.compactions.first_dirty_offset,
             clean=True,
         )
         if fast is not None:
@@ -110,7 +111,7 @@ def state_of(log: Log) -> tuple[object, ...]:
         log.size_bytes,
         log.segment_count,
         log.epochs.entries,
-        log.first_dirty_offset,
+        log.compactions.first_dirty_offset,
         log.max_timestamp_offset(),
         log.offset_for_timestamp(FIRST_TIMESTAMP_MS + 3),
     )

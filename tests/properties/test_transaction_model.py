@@ -150,7 +150,7 @@ class TransactionModel(RuleBasedStateMachine):
 
     @rule()
     def retain(self) -> None:
-        self.log.apply_retention(0, self.high_watermark)
+        self.log.retention.apply(0, self.high_watermark)
 
     @rule()
     def close_and_open(self) -> None:

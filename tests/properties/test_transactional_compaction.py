@@ -18,6 +18,7 @@ from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.batches import stored_marker
+from testkit.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(
@@ -128,14 +129,14 @@ class TransactionalCompaction(RuleBasedStateMachine):
     def compact(self, memory_bytes: int, milliseconds: int) -> None:
         self.now_ms += milliseconds
         self.fill_segments()
-        self.log.compact(self.now_ms, end_offset=self.stable_offset(), memory_bytes=memory_bytes)
+        compact(self.log, self.now_ms, end_offset=self.stable_offset(), memory_bytes=memory_bytes)
 
     @rule(at=st.integers(1, 25), after=st.booleans())
     def cut_power_in_a_compaction(self, at: int, after: bool) -> None:
         self.fill_segments()
         self.disk.cut_power_at(self.disk.operations + at, after=after)
         try:
-            self.log.compact(self.now_ms, end_offset=self.stable_offset())
+            compact(self.log, self.now_ms, end_offset=self.stable_offset())
         except PowerCut:
             pass
         else:
@@ -146,12 +147,12 @@ class TransactionalCompaction(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         self.log.flush()
-        self.recovery_point, self.first_dirty = self.log.flushed_offset, self.log.first_dirty_offset
+        self.recovery_point, self.first_dirty = self.log.flushed_offset, self.log.compactions.first_dirty_offset
 
     @rule()
     def close_and_open(self) -> None:
         self.log.close()
-        self.recovery_point, self.first_dirty = self.log.log_end_offset, self.log.first_dirty_offset
+        self.recovery_point, self.first_dirty = self.log.log_end_offset, self.log.compactions.first_dirty_offset
         self.open(clean=True)
         assert self.log.recovery.clean
 

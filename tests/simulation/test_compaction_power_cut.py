@@ -18,7 +18,7 @@ from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_head
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Compaction, Log, ReadLimits
 from tailrace.storage import checkpoints as files_of
-from tailrace.storage.readable_log import Gaps
+from tailrace.storage.gaps import Gaps
 from tailrace.storage.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 
@@ -134,13 +134,13 @@ class CompactionStory:
         self.sequences[producer_id] += len(records)
 
     def flush(self) -> None:
-        ticket = self.log.begin_flush()
+        ticket = self.log.flushes.begin()
         ticket.sync()
-        self.log.finish_flush(ticket)
+        self.log.flushes.finish(ticket)
         self.flushed = self.log.flushed_offset
 
     def compact(self, *, memory_bytes: int = 1 << 20, meanwhile: Callable[[], None] | None = None) -> None:
-        compaction = self.log.begin_compaction(self.now_ms, end_offset=self.flushed, memory_bytes=memory_bytes)
+        compaction = self.log.compactions.begin(self.now_ms, end_offset=self.flushed, memory_bytes=memory_bytes)
         assert compaction is not None, "the story must compact"
         while not compaction.is_over:
             compaction.step(200)
@@ -148,10 +148,12 @@ class CompactionStory:
                 if meanwhile is not None:
                     meanwhile()
                 self.flush()
-        self.log.finish_compaction(compaction)
+        self.log.compactions.finish(compaction)
         assert compaction.is_complete
         self.swaps += compaction.swaps
-        files_of.write_offsets(self.disk, ROOT, files_of.CLEANER_OFFSETS, {PARTITION: self.log.first_dirty_offset})
+        files_of.write_offsets(
+            self.disk, ROOT, files_of.CLEANER_OFFSETS, {PARTITION: self.log.compactions.first_dirty_offset}
+        )
 
     def checkpoint(self) -> None:
         files_of.write_offsets(self.disk, ROOT, files_of.RECOVERY_POINTS, {PARTITION: self.log.flushed_offset})

@@ -15,6 +15,7 @@ from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.storage import AppendBatch, Log
 from tailrace.testing.disk import PowerCut, SimulatedDisk
+from testkit.compaction import compact
 from testkit.key_ends import end_by_index, end_by_walk, readable_hashes
 
 DIRECTORY = "/data/orders-0"
@@ -51,7 +52,7 @@ class KeyedStory:
         """Index everything, by a question for a slot without records."""
         unused = self.unused.pop()
         end_by_index(self.log, of_slots(unused, unused), self.log.log_end_offset)
-        self.log.index_keys_on(lambda: 0)  # a file of a segment that has been flushed since
+        self.log.keys.index_on(lambda: 0)  # a file of a segment that has been flushed since
 
     def flush(self) -> None:
         self.log.flush()
@@ -84,11 +85,11 @@ class KeyedStory:
         self.ask()
         self.flush()
         self.log.update_config(replace(CONFIG, cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0))
-        self.log.compact(0, end_offset=self.log.log_end_offset)
+        compact(self.log, 0, end_offset=self.log.log_end_offset)
         self.ask()
         self.log.update_config(replace(CONFIG, retention_bytes=800))
-        self.log.apply_retention(0, self.log.flushed_offset)
-        self.log.apply_retention(0, self.log.flushed_offset)
+        self.log.retention.apply(0, self.log.flushed_offset)
+        self.log.retention.apply(0, self.log.flushed_offset)
         self.append(b"hhhh")
         self.ask()
         self.flush()

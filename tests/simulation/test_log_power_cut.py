@@ -129,9 +129,9 @@ class LogStory:
 
     def flush(self) -> None:
         assert self.log is not None
-        ticket = self.log.begin_flush()
+        ticket = self.log.flushes.begin()
         ticket.sync()
-        self.log.finish_flush(ticket)
+        self.log.flushes.finish(ticket)
         self.flushed = self.log.flushed_offset
 
     def checkpoint(self) -> None:
@@ -142,9 +142,9 @@ class LogStory:
 
     def retain(self, at_least: int = 1) -> None:
         assert self.log is not None
-        retired = self.log.apply_retention(FIRST_TIMESTAMP_MS, self.flushed)
+        retired = self.log.retention.apply(FIRST_TIMESTAMP_MS, self.flushed)
         assert len(retired) >= at_least, "the story must retire segments"
-        self.log.apply_retention(FIRST_TIMESTAMP_MS, self.flushed)
+        self.log.retention.apply(FIRST_TIMESTAMP_MS, self.flushed)
 
     def truncate(self, *, back: int) -> None:
         assert self.log is not None

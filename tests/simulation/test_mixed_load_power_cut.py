@@ -143,7 +143,7 @@ class LateDisk:
         for log in logs.values():
             # Metadata stay safe: a node without its topics would refuse to start, and nothing would be read.
             if self._hasty and "__cluster_metadata" not in log.directory:
-                log.finish_flush(log.begin_flush())
+                log.flushes.finish(log.flushes.begin())
             else:
                 flush_now(log)
         for work in works:

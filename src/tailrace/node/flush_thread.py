@@ -173,7 +173,7 @@ class FlushThread:
             if log.is_offline:
                 given_up += callbacks
             else:
-                flushes.append(_Flush(log, log.begin_flush(), callbacks))
+                flushes.append(_Flush(log, log.flushes.begin(), callbacks))
         return flushes, given_up
 
     def _work(self) -> None:
@@ -220,7 +220,7 @@ class FlushThread:
         due: list[OnDone] = []
         try:
             for log, ticket, callbacks in done.flushes:
-                log.finish_flush(ticket)
+                log.flushes.finish(ticket)
                 due += callbacks
         except Exception as fault:  # noqa: BLE001 - as above
             self._on_failure(fault)

@@ -12,7 +12,7 @@ from tailrace.replication.replica import Replica
 from tailrace.replication.watchers import Change
 from tailrace.storage import AppendBatch, ReadLimits
 from tailrace.storage.epoch_cache import EpochCache
-from tailrace.storage.times.checked import UNCHECKED
+from tailrace.storage.log_times import UNCHECKED
 
 
 def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoch: int) -> bool:
@@ -194,7 +194,7 @@ class FollowerReplica:
             return
         if not is_flushed:
             replica.sync_by_count()
-        if not is_flushed or log.is_flushed:
+        if not is_flushed or not log.flushes.has_work:
             on_flushed(None)
             return
 
@@ -227,7 +227,7 @@ class FollowerReplica:
         """
         replica, log, offset = self._replica, self._replica.log, limits.offset
         if log.is_offline:
-            log.refuse()
+            log.check_online()
         if offset > log.log_end_offset:
             return replica.read_nothing(offset)
         if offset < log.log_start_offset and self.leader_log_start_offset < log.log_start_offset:

@@ -291,7 +291,7 @@ class Partition:
         """Let segments go that the topic's settings do not keep; on a follower, those below its leader's log start.
         `frees_all`: the active one too."""
         before, below_start = self.log.log_start_offset, not self.is_leader
-        retired = self.log.apply_retention(
+        retired = self.log.retention.apply(
             now_ms, self.high_watermark, only_below_log_start=below_start, frees_all=frees_all
         )
         if self.log.log_start_offset != before:

@@ -303,7 +303,7 @@ class Replica:
         """As `Partition.read`, up to this offset."""
         log, offset = self.log, limits.offset
         if log.is_offline:
-            log.refuse()
+            log.check_online()
         log_start_offset = log.log_start_offset
         records: Buffer = b""
         size_bytes, next_offset = 0, offset

@@ -10,11 +10,12 @@ from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 from tailrace.storage.file_system import Buffer, File, FileSystem
 from tailrace.storage.files import OsFiles
 from tailrace.storage.flush import FlushTicket, sync_together
-from tailrace.storage.log import Log, RetiredSegment
+from tailrace.storage.log import Log
 from tailrace.storage.producers.entries import ProducerEntry
 from tailrace.storage.producers.state import Duplicate, ProducerState
 from tailrace.storage.readable_log import TimestampOffset
 from tailrace.storage.recovery_report import Damage, DamagedLog, RecoveryReport
+from tailrace.storage.retention import RetiredSegment
 from tailrace.storage.scrub import Scrub, ScrubSlice
 from tailrace.storage.transaction_index import AbortedTxn
 

@@ -1,15 +1,18 @@
 """Flushes of one log: the files to sync, and one flush on its way from the log's owner to the disk and back."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from crc32c import crc32c
 
+from tailrace.model.errors import StorageError
 from tailrace.storage.checkpoints import LEADER_EPOCHS, replace_file
-from tailrace.storage.epoch_cache import EpochCache
+from tailrace.storage.compaction.compactions import Compactions
 from tailrace.storage.file_system import File, FileSystem, join, parent
+from tailrace.storage.flushed_note import FlushedNote
+from tailrace.storage.log_times import LogTimes
+from tailrace.storage.readable_log import ReadableLog
 from tailrace.storage.segment import Segment
-from tailrace.storage.segments import Segments
 
 _MANY: Final = 17
 """As many directories are cheaper to sync with the whole file system."""
@@ -18,7 +21,7 @@ _MANY: Final = 17
 class FlushTicket:
     """The files and names to sync for a log to be flushed up to `end_offset`.
 
-    Begun and finished by the log's owner (`Log.begin_flush`, `Log.finish_flush`), carried out by `sync`, on any thread.
+    Made by `Flushes.begin`, on the thread of the log; `sync` carries it out, on any thread.
     """
 
     __slots__ = (
@@ -29,8 +32,8 @@ class FlushTicket:
         "end_offset",
         "files",
         "finished_files",
-        "generation",
         "segments",
+        "truncations",
     )
 
     def __init__(
@@ -42,7 +45,7 @@ class FlushTicket:
         directories: tuple[str, ...],
         epoch_checkpoint: tuple[str, bytes] | None,
         end_offset: int,
-        generation: int,
+        truncations: int,
         finished_files: tuple[File, ...],
         note: str | None,
     ) -> None:
@@ -58,8 +61,8 @@ class FlushTicket:
         self.directories = directories
         """Directories whose new names are to become durable."""
         self.end_offset = end_offset
-        self.generation = generation
-        """The number of truncations of the log when the flush began."""
+        self.truncations = truncations
+        """Of the log when the flush began."""
 
     def sync(self) -> None:
         """Return when everything is durable. A StorageError is final for the disk: a second try would prove nothing."""
@@ -108,20 +111,37 @@ def sync_together(tickets: Collection[FlushTicket], on_synced: Callable[[], None
 class Flushes:
     """The flushes of one log, one at a time, and the other files and names that the next one syncs."""
 
-    __slots__ = ("_files", "_generation", "_ticket", "epochs_crc", "unsynced_directories", "unsynced_files")
+    __slots__ = (
+        "_compactions",
+        "_files",
+        "_log",
+        "_note",
+        "_ticket",
+        "_times",
+        "epochs_crc",
+        "unsynced_directories",
+        "unsynced_files",
+    )
 
     def __init__(
         self,
-        files: FileSystem,
+        log: ReadableLog,
         *,
+        files: FileSystem,
+        note: FlushedNote,
+        times: LogTimes,
+        compactions: Compactions,
         epochs_crc: int | None,
         unsynced_directories: tuple[str, ...],
         unsynced_files: tuple[File, ...],
     ) -> None:
+        self._log = log
         self._files = files
+        self._note = note
+        self._times = times
+        self._compactions = compactions
         self.epochs_crc = epochs_crc
         """The checksum of the file of leader epochs; None if it is not known."""
-        self._generation = 0
         self._ticket: FlushTicket | None = None
         self.unsynced_directories = unsynced_directories
         """Directories with names that may not be durable."""
@@ -130,13 +150,8 @@ class Flushes:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether one has begun and is not finished."""
+        """Whether a flush has begun and is not finished."""
         return self._ticket is not None
-
-    @property
-    def generation(self) -> int:
-        """The number of truncations of the log."""
-        return self._generation
 
     @property
     def has_unsynced_names(self) -> bool:
@@ -144,25 +159,31 @@ class Flushes:
         return bool(self.unsynced_directories or (self._ticket is not None and self._ticket.directories))
 
     @property
-    def has_other_work(self) -> bool:
-        """Whether there is anything to sync but batches."""
-        return bool(self.unsynced_directories or self.unsynced_files)
+    def has_work(self) -> bool:
+        """Whether a flush now would change anything."""
+        log = self._log
+        has_other_work = bool(self.unsynced_directories or self.unsynced_files)
+        return log.flushed_offset < log.log_end_offset or has_other_work or log.epochs.is_dirty
 
     def note_new(self, file: File, directory: str) -> None:
         """Add a new file, perhaps one of several, to be synced with the names in this directory."""
         self.unsynced_files += (file,)
         self.unsynced_directories = self.unsynced_directories or (directory,)
 
-    def forget_new_names(self) -> None:
-        """The names of a new log, and its first file, are durable: another has synced them."""
-        assert self._ticket is None, "a flush of them is under way"
+    def note_made_durable(self) -> None:
+        """The owner of this new log has made it durable with all others, and it was opened before. Once it has been
+        written to, or flushed, that says nothing any more."""
+        log = self._log
+        is_untouched = log.log_end_offset == log.log_start_offset and not log.is_changed
+        if is_untouched and not self.is_under_way and not log.failure:
+            self.close()
+            self.unsynced_directories = ()
+
+    def close(self) -> None:
+        """Give the descriptors of unsynced files back."""
         for file in self.unsynced_files:
             file.close()
-        self.unsynced_directories = self.unsynced_files = ()
-
-    def note_truncation(self) -> None:
-        """Have the result of a flush that is under way ignored: its records may be gone."""
-        self._generation += 1
+        self.unsynced_files = ()
 
     def forget_removed_files(self) -> None:
         """Close and forget files that were removed."""
@@ -172,29 +193,22 @@ class Flushes:
             if file not in self.unsynced_files:
                 file.close()
 
-    def begin(
-        self,
-        directory: str,
-        segments: Segments,
-        epochs: EpochCache,
-        *,
-        end_offset: int,
-        has_new_batches: bool,
-        others: Iterable[File],
-        note: str | None,
-    ) -> FlushTicket:
-        """The files and names to sync so that the log as it is now, which ends at `end_offset`, is durable."""
-        assert self._ticket is None, f"{directory}: a flush is under way"
-        rolled = tuple(segment for segment in segments.all if segment.unsynced_files)
+    def begin(self) -> FlushTicket:
+        """The files and names to sync so that all appended batches are durable. One flush at a time."""
+        log = self._log
+        log.check_online()
+        assert self._ticket is None, f"{log.directory}: a flush is under way"
+        note = self._note.take_due()
+        rolled = tuple(segment for segment in log.segments.all if segment.unsynced_files)
         files = [*self.unsynced_files, *(file for segment in rolled for file in segment.unsynced_files)]
-        if has_new_batches:
-            files.append(segments.active.file)
-        files += others
+        if log.flushed_offset < log.log_end_offset:
+            files.append(log.segments.active.file)
+        files += self._compactions.unsynced_files
         for file in files:
             file.pin()
-        epoch_checkpoint = None
+        epochs, epoch_checkpoint = log.epochs, None
         if epochs.is_dirty:
-            epoch_checkpoint = (join(directory, LEADER_EPOCHS), epochs.to_bytes())
+            epoch_checkpoint = (join(log.directory, LEADER_EPOCHS), epochs.to_bytes())
             epochs.is_dirty = False
         self._ticket = FlushTicket(
             self._files,
@@ -202,16 +216,17 @@ class Flushes:
             files=tuple(files),
             directories=self.unsynced_directories,
             epoch_checkpoint=epoch_checkpoint,
-            end_offset=end_offset,
-            generation=self._generation,
+            end_offset=log.log_end_offset,
+            truncations=log.truncations,
             finished_files=self.unsynced_files,
             note=note,
         )
         self.unsynced_directories = self.unsynced_files = ()
         return self._ticket
 
-    def finish(self, ticket: FlushTicket, epochs: EpochCache) -> bool:
-        """Take the result of `ticket.sync`; False, and ignored, if the log was truncated meanwhile."""
+    def finish(self, ticket: FlushTicket) -> None:
+        """Take the result of `FlushTicket.sync`; it is ignored if the log was truncated meanwhile."""
+        log = self._log
         assert ticket is self._ticket, "not the flush that is under way"
         self._ticket = None
         for file in ticket.files:
@@ -220,12 +235,25 @@ class Flushes:
             file.close()
         if ticket.epochs_crc is not None:
             self.epochs_crc = ticket.epochs_crc
-        if ticket.generation == self._generation:
-            synced = frozenset(ticket.files)
+        synced = frozenset(ticket.files)
+        if ticket.truncations == log.truncations:
             for segment in ticket.segments:
                 segment.mark_synced(synced)
-            return True
-        epochs.is_dirty = True
-        # Since the flush began, a roll may have made names that it has not covered.
-        self.unsynced_directories = tuple(dict.fromkeys((*ticket.directories, *self.unsynced_directories)))
-        return False
+            log.flushed_offset = max(log.flushed_offset, ticket.end_offset)
+            self._times.read_note()
+            self._note.write(log.flushed_offset, self.epochs_crc)  # after the sync, and before any callback
+        else:
+            log.epochs.is_dirty = True
+            # Since the flush began, a roll may have made names that it has not covered.
+            self.unsynced_directories = tuple(dict.fromkeys((*ticket.directories, *self.unsynced_directories)))
+        self._compactions.mark_synced(synced)
+
+    def run(self) -> None:
+        """Begin, sync and finish in one go, for owners without a flush thread."""
+        ticket = self.begin()
+        try:
+            ticket.sync()
+        except StorageError as fault:
+            self._log.fail(f"a flush failed: {fault.detail}")
+            raise
+        self.finish(ticket)

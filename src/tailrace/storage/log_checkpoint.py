@@ -113,20 +113,25 @@ class LogCheckpoint:
         """The path of a checkpoint, which need not exist."""
         return join(self._directory, snapshot_name(checkpoint_id) + SNAPSHOT_SUFFIX)
 
-    def contradiction(
+    def drop_if_contradicted(
         self, epochs: EpochCache, *, log_start_offset: int, log_end_offset: int, first_dirty_offset: int
     ) -> str:
-        """The reason why it cannot be one of a log like this; empty if it can, or if there is none."""
+        """Drop a checkpoint that cannot be one of a log like this; returns the reason, empty without one.
+
+        Raises StorageError.
+        """
         if self.id is None:
             return ""
-        end_offset, epoch = self.id
+        (end_offset, epoch), reason = self.id, ""
         if not log_start_offset < end_offset <= log_end_offset:
-            return f"it ends at {end_offset}, and the log has the offsets {log_start_offset} to {log_end_offset}"
-        if epochs.epoch_of(end_offset - 1) != epoch:
-            return f"the record before {end_offset} is of epoch {epochs.epoch_of(end_offset - 1)}, not {epoch}"
-        if first_dirty_offset > end_offset:
-            return f"the log was compacted up to {first_dirty_offset}, beyond its end at {end_offset}"
-        return ""
+            reason = f"it ends at {end_offset}, and the log has the offsets {log_start_offset} to {log_end_offset}"
+        elif epochs.epoch_of(end_offset - 1) != epoch:
+            reason = f"the record before {end_offset} is of epoch {epochs.epoch_of(end_offset - 1)}, not {epoch}"
+        elif first_dirty_offset > end_offset:
+            reason = f"the log was compacted up to {first_dirty_offset}, beyond its end at {end_offset}"
+        if reason:
+            self.drop()
+        return reason
 
     @property
     def compaction_bound(self) -> int:

@@ -1,16 +1,16 @@
-"""Reads of one partition's log: by offset, by time, the aborted transactions, and the offsets that may be missing."""
+"""The state of one partition's log, and reads of it: by offset, by time, the aborted transactions."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage.batch_file import Expected, ReadLimits, ReadResult
-from tailrace.storage.checkpoints import write_gap_bound
-from tailrace.storage.epoch_cache import LAST_OFFSET
 from tailrace.storage.file_system import FileSystem
-from tailrace.storage.recovery_report import UNKNOWN_GAPS, LoadedLog
+from tailrace.storage.gaps import Gaps
+from tailrace.storage.log_checkpoint import LogCheckpoint
+from tailrace.storage.recovery_report import LoadedLog
 from tailrace.storage.segment import Segment
 from tailrace.storage.segments import Segments
 from tailrace.storage.transaction_index import AbortedTxn
@@ -24,8 +24,7 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
-def offset_for_timestamp(segments: Segments, timestamp: int, *, log_start_offset: int) -> TimestampOffset | None:
-    """The first record, by offset, whose timestamp is at least this one; None if there is none."""
+def _offset_for_timestamp(segments: Segments, timestamp: int, *, log_start_offset: int) -> TimestampOffset | None:
     for segment in segments.from_offset(log_start_offset):
         if segment.max_timestamp >= timestamp:
             segments.keep_loaded(segment)
@@ -35,8 +34,7 @@ def offset_for_timestamp(segments: Segments, timestamp: int, *, log_start_offset
     return None
 
 
-def max_timestamp_offset(segments: Segments, *, log_start_offset: int) -> TimestampOffset | None:
-    """The first record with the largest timestamp of the log (KIP-734); None without timestamps."""
+def _max_timestamp_offset(segments: Segments, *, log_start_offset: int) -> TimestampOffset | None:
     first, *later = segments.from_offset(log_start_offset)
     largest, holder = max(
         ((segment.max_timestamp, segment) for segment in (first, *later)), key=lambda candidate: candidate[0]
@@ -86,53 +84,123 @@ _MOST_EMPTY_BYTES: Final = 1 << 16
 
 
 class ReadableLog:
-    """A run of segments, and the offsets between which it can be read. Changes of it are in `storage.log`."""
+    """A run of segments, the offsets between which it can be read, and whether it is in service.
+
+    The parts of a log (`storage.log`) share it. Bytes on the disk that are no batches put it offline: StorageError.
+    """
 
     __slots__ = (
-        "_config",
-        "_directory",
-        "_gaps",
-        "_segments",
+        "_on_offline",
+        "checkpoint",
+        "config",
+        "directory",
         "epochs",
+        "failure",
+        "flushed_offset",
+        "gaps",
+        "good_end_offset",
+        "is_changed",
+        "is_damaged",
+        "is_offline",
         "log_end_offset",
         "log_start_offset",
         "producers",
         "recovery",
+        "segments",
+        "truncations",
     )
 
     def __init__(self, directory: str, loaded: LoadedLog, *, files: FileSystem, config: TopicConfig) -> None:
-        self._directory = directory
-        self._config = config
-        self._gaps = Gaps(directory, loaded.gap_bound, files=files)
-        self._segments = Segments(directory, loaded.segments, files=files, limits=loaded.limits)
+        self.directory = directory
+        self.config = config
+        self.gaps = Gaps(directory, loaded.gap_bound, files=files)
+        self.segments = Segments(directory, loaded.segments, files=files, limits=loaded.limits)
         self.log_start_offset = loaded.log_start_offset
         """The first offset that can be read."""
         self.log_end_offset = loaded.log_end_offset
         """The offset of the next record."""
+        self.flushed_offset = loaded.log_end_offset
+        """All below it is durable."""
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.recovery = loaded.report
+        self.checkpoint: LogCheckpoint | None = None
+        """Of a coordinator; None for all other logs."""
+        damage = loaded.report.damage
+        self.failure = str(damage) if damage is not None else ""
+        """The reason why the log is offline; empty if it is not."""
+        self.is_offline = bool(self.failure)
+        """Whether a failure or damage has ended this log's service until it is opened again."""
+        self.is_damaged = damage is not None
+        """Whether something that was flushed is known to be lost or unreadable; the log is offline then."""
+        self.good_end_offset = loaded.log_end_offset
+        """Of a damaged log: no damage is known below it."""
+        # After a crash the caches of a clean close are still to be written, even if nothing else happens.
+        self.is_changed = not loaded.report.clean and loaded.log_end_offset > loaded.segments[0].base_offset
+        """Whether a clean close has files to write."""
+        self.truncations = 0
+        self._on_offline: Callable[[], None] | None = None
 
-    @property
-    def directory(self) -> str:
-        return self._directory
+    def when_offline(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once if the log goes offline other than by `close`: from within what fails."""
+        self._on_offline = callback
 
-    @property
-    def config(self) -> TopicConfig:
-        return self._config
+    def check_online(self) -> None:
+        """Raise StorageError, with the reason, if the log is offline."""
+        if self.failure:
+            raise StorageError(f"the log in {self.directory} is offline: {self.failure}")
+
+    def fail(self, reason: str) -> None:
+        """Put the log offline, unless it is."""
+        if not self.failure:
+            self.failure, self.is_offline = reason, True
+            on_offline, self._on_offline = self._on_offline, None
+            if on_offline is not None:
+                on_offline()
+
+    def condemn(self, damage: str, *, offset: int = 0) -> None:
+        """Put the log offline for damage in its flushed part; all below `offset` is good."""
+        if not self.is_damaged:
+            self.good_end_offset = min(max(offset, self.log_start_offset), self.log_end_offset)
+        self.is_damaged = True
+        self.fail(damage)
+
+    def condemned(self, fault: CorruptRecords, *, offset: int = 0) -> StorageError:
+        """The error to raise for damage that a read has found: the log is offline from now on."""
+        self.condemn(fault.detail, offset=offset)
+        return StorageError(fault.detail)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Raise the log start to this offset; the next retention removes what lies below. It never falls.
+
+        Raises OFFSET_OUT_OF_RANGE above the log's end.
+        """
+        if offset > self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the log cannot start at {offset}: it ends at {self.log_end_offset} ({self.directory})",
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_from_start(offset)
 
     @property
     def size_bytes(self) -> int:
         """All batches, indexes not counted."""
-        return self._segments.size_bytes
+        return self.segments.size_bytes
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self.segments)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no batch, not even one below the log start."""
+        return self.log_start_offset == self.log_end_offset and not self.size_bytes and self.segment_count == 1
 
     def size_from(self, offset: int) -> int:
         """The bytes of the batches from the one with this offset on. Raises CorruptRecords, StorageError."""
-        first, *later = self._segments.from_offset(offset)
+        first, *later = self.segments.from_offset(offset)
         return first.size_bytes - first.locate(offset) + sum(segment.size_bytes for segment in later)
 
     def read(self, limits: ReadLimits, end_offset: int | None = None) -> ReadResult:
@@ -142,23 +210,29 @@ class ReadableLog:
         segments too, until there is a record: readers take an answer without one for a batch that is too large.
 
         With `min_one_message` the first batch is given even if it is larger than `max_bytes`, and so is the first one
-        with a record behind a few empty ones. Empty at the end. Raises OFFSET_OUT_OF_RANGE outside the log,
-        CorruptRecords for bytes on the disk that are no batches.
+        with a record behind a few empty ones. Empty at the end. Raises StorageError, and
+        OFFSET_OUT_OF_RANGE outside the log.
         """
+        try:
+            return self._read(limits, end_offset)
+        except CorruptRecords as fault:
+            raise self.condemned(fault, offset=limits.offset) from fault
+
+    def _read(self, limits: ReadLimits, end_offset: int | None) -> ReadResult:
         offset = limits.offset
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not between {self.log_start_offset} and {self.log_end_offset} ({self._directory})",
+                f"offset {offset} is not between {self.log_start_offset} and {self.log_end_offset} ({self.directory})",
             )
         if end_offset is None or end_offset > self.log_end_offset:
             end_offset = self.log_end_offset
         if offset >= end_offset:
             return ReadResult([], 0, offset, offset, 0)
-        is_compacted = self._config.is_compacted
-        gap_limit = self._gaps.limit(is_compacted=True) if is_compacted else self._gaps.bound
+        is_compacted = self.config.is_compacted
+        gap_limit = self.gaps.limit(is_compacted=True) if is_compacted else self.gaps.bound
         expected = Expected(end_offset, self.log_end_offset, gap_limit, self.epochs)
-        result = self._segments.read(limits, expected)
+        result = self.segments.read(limits, expected)
         if result is None:
             self._check_gap(offset, self.log_end_offset)  # the log was truncated into a gap, and ends with it
             return ReadResult([], 0, offset, offset, 0)
@@ -166,7 +240,7 @@ class ReadableLog:
             return ReadResult([], 0, offset, offset, result.end_position)
         if result.first_offset > offset:
             self._check_gap(offset, result.first_offset)
-        may_be_compacted = is_compacted or result.next_offset <= self._gaps.bound
+        may_be_compacted = is_compacted or result.next_offset <= self.gaps.bound
         if may_be_compacted and _is_hollow(result):
             return self._read_on(result, limits, expected)
         return result
@@ -182,7 +256,7 @@ class ReadableLog:
                 break
             left_bytes = max(max_bytes - size_bytes, 0)
             rest = ReadLimits(next_offset, left_bytes, min_one_message=limits.min_one_message)
-            following = self._segments.read(rest, expected)
+            following = self.segments.read(rest, expected)
             if following is None or not following.size_bytes:
                 break
             more = following
@@ -193,75 +267,31 @@ class ReadableLog:
         return ReadResult(chunks, size_bytes, result.first_offset, next_offset, more.end_position)
 
     def _check_gap(self, offset: int, next_offset: int) -> None:
-        if not self._gaps.is_legal_before(next_offset, is_compacted=self._config.is_compacted):
-            raise CorruptRecords(f"{self._directory}: offset {offset} is missing; {next_offset} is the next one")
+        if not self.gaps.is_legal_before(next_offset, is_compacted=self.config.is_compacted):
+            raise CorruptRecords(f"{self.directory}: offset {offset} is missing; {next_offset} is the next one")
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions with records from `offset` on and below `end_offset`, in the order of their markers.
 
         A reader of that range leaves their records out. The list is complete below the last stable offset only.
         """
-        return self._segments.aborted_transactions(offset, end_offset)
+        return self.segments.aborted_transactions(offset, end_offset)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record, by offset, whose timestamp is at least this one; None if there is none."""
-        return offset_for_timestamp(self._segments, timestamp, log_start_offset=self.log_start_offset)
+        try:
+            return _offset_for_timestamp(self.segments, timestamp, log_start_offset=self.log_start_offset)
+        except CorruptRecords as fault:
+            raise self.condemned(fault) from fault
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log (KIP-734); None without timestamps."""
-        return max_timestamp_offset(self._segments, log_start_offset=self.log_start_offset)
+        try:
+            return _max_timestamp_offset(self.segments, log_start_offset=self.log_start_offset)
+        except CorruptRecords as fault:
+            raise self.condemned(fault) from fault
 
 
 def _is_hollow(result: ReadResult) -> bool:
     """Whether there is no record in any of the batches."""
     return not any(header.records_count for chunk in result.records for _, header in iter_batches(chunk))
-
-
-_MARGIN: Final = 1 << 20
-"""Offsets by which a follower notes ahead that gaps are legal: a note for each batch would cost a sync each."""
-
-
-class Gaps:
-    """The bound of one log.
-
-    A compaction removes records, and with them offsets. Elsewhere a missing offset is damage. One bound, in
-    a file of the log's directory, separates the two: below it there may be gaps, whatever the topic's settings are now.
-    """
-
-    __slots__ = ("_directory", "_files", "bound")
-
-    def __init__(self, directory: str, bound: int, *, files: FileSystem) -> None:
-        self._directory = directory
-        self._files = files
-        self.bound = bound
-        """UNKNOWN_GAPS if nothing is noted: then a compacted log may have them anywhere."""
-
-    @property
-    def is_known(self) -> bool:
-        return self.bound != UNKNOWN_GAPS
-
-    def allow(self, bound: int) -> None:
-        """Have gaps below this offset taken for legal from now on, also by a recovery under other settings."""
-        if bound > self.bound:
-            write_gap_bound(self._files, self._directory, bound)
-            self.bound = bound
-
-    def accept(self, base_offset: int, end_offset: int, *, is_expected: bool, make_durable: Callable[[], None]) -> None:
-        """A follower gets a batch that does not continue its log. That offsets are missing must be known for good.
-
-        `is_expected`: this log is compacted, or its leader's may have been. `make_durable` is called before gaps are
-        legal further up, for the present batches: if a part of them is lost, it must not pass for a gap.
-        """
-        is_legal = base_offset > end_offset and (is_expected or base_offset <= self.bound)
-        assert is_legal, f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"
-        if base_offset > self.bound:
-            make_durable()
-            self.allow(base_offset + _MARGIN)
-
-    def limit(self, *, is_compacted: bool) -> int:
-        """Offsets before this one, or one below it, may be missing."""
-        return LAST_OFFSET if is_compacted and not self.is_known else self.bound
-
-    def is_legal_before(self, next_offset: int, *, is_compacted: bool) -> bool:
-        """Whether offsets before this one may be missing."""
-        return next_offset <= self.limit(is_compacted=is_compacted)

@@ -1,4 +1,4 @@
-"""Segments to remove, by size, by time and by the log's start. Decides only; the log removes.
+"""Segments to remove, by size, by time and by the log's start.
 
 Rules: only a run of the oldest segments goes; never an offset at or above the high watermark; never the active segment.
 The last rule is ours, and does not hold while the disk is short of space. In Kafka the active segment goes too when all
@@ -9,9 +9,14 @@ segment.bytes keep small, until a record begins the next one. DeleteRecords make
 from collections.abc import Sequence
 from enum import Enum
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from tailrace.model.errors import StorageError
 from tailrace.model.topic_config import TopicConfig
+from tailrace.storage.across_segments import AcrossSegments
+from tailrace.storage.compaction.compactions import Compactions
+from tailrace.storage.log_times import LogTimes
+from tailrace.storage.readable_log import ReadableLog
 
 
 class Reason(Enum):
@@ -85,3 +90,83 @@ def expired_segments(
         excess -= segment.size_bytes
         reasons.append(reason)
     return reasons
+
+
+class RetiredSegment(NamedTuple):
+    """A segment that retention has removed."""
+
+    base_offset: int
+    size_bytes: int
+    reason: Reason
+    newest_timestamp: int
+    """The largest of its records', in ms since 1970; -1 if it has none, or lies below the log start: not looked up."""
+
+
+class LogRetention:
+    """The retention of one log: its oldest segments go, first by name, some time later from the disk."""
+
+    __slots__ = ("_across", "_compactions", "_log", "_times")
+
+    def __init__(self, log: ReadableLog, *, across: AcrossSegments, compactions: Compactions, times: LogTimes) -> None:
+        self._log = log
+        self._across = across
+        self._compactions = compactions
+        self._times = times
+
+    @property
+    def next_removal_ms(self) -> int | None:
+        """The time (ms since 1970) from which `remove_retired` removes something; None without retired files."""
+        return self._log.segments.next_removal_ms
+
+    def remove_retired(self, now_ms: int | None) -> None:
+        """Remove the files of retired segments whose deadline has passed; without a time, all of them."""
+        if not self._log.failure:
+            self._log.segments.unlink_retired(now_ms)
+
+    def apply(
+        self, now_ms: int, high_watermark: int, *, only_below_log_start: bool = False, frees_all: bool = False
+    ) -> list[RetiredSegment]:
+        """Retire the segments that are too old, too many or below the log start; call it now and then.
+
+        `only_below_log_start`: a follower's log begins where its leader's does, whatever the settings say.
+        Only whole segments below the high watermark, and the active one only with `frees_all`, for a disk that is short
+        of space: an empty one follows it. Their files are renamed at once, and `remove_retired` removes them
+        `file.delete.delay.ms` later.
+        """
+        log, segments = self._log, self._log.segments
+        log.check_online()
+        self._times.read_note()
+        segments.unlink_retired(now_ms)
+        kept: Sequence[StoredSegment] = segments.all
+        if frees_all and segments.active.size_bytes:
+            kept = (*segments.all, NoSegment(log.log_end_offset))
+        reasons = expired_segments(
+            kept,
+            config=log.config,
+            now_ms=now_ms,
+            log_start_offset=log.log_start_offset,
+            high_watermark=high_watermark,
+            only_below_log_start=only_below_log_start,
+        )
+        if not reasons:
+            return []
+        if len(reasons) == len(segments):
+            try:
+                self._across.roll(log.log_end_offset, retires_old=True)
+            except StorageError:
+                if len(reasons) == 1:
+                    raise
+                reasons.pop()  # there is no space for the files of another segment: the older ones go all the same
+        retired = [
+            RetiredSegment(
+                segment.base_offset,
+                segment.size_bytes,
+                reason,
+                -1 if reason is Reason.START_OFFSET else segment.max_timestamp,
+            )
+            for segment, reason in zip(segments.all, reasons, strict=False)
+        ]
+        log.is_changed = True
+        self._compactions.abort()
+        self._across.retire(len(reasons), deadline_ms=now_ms + log.config.file_delete_delay_ms)
+        return retired

@@ -3,12 +3,11 @@
 Every batch below the flushed end: checksum, offset, length, leader epoch, and that batches and segments tile. The index
 files of sealed segments are held against the batches; a wrong one is made anew.
 
-The log's owner asks for a slice, has it carried out (`ScrubSlice.run`, on any thread: it reads files and nothing else),
-and hands it back. Batches that the log has lost or changed meanwhile, by a truncation, a compaction or retention, are
+The log's owner asks for a slice, carries it out (`ScrubSlice.run`, on any thread: it reads files and nothing else), and
+hands it back. Batches that the log has lost or changed meanwhile, by a truncation, a compaction or retention, are
 not held against it.
 """
 
-from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
@@ -21,6 +20,7 @@ from tailrace.storage.batch_file import Expected
 from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.file_system import Buffer
 from tailrace.storage.index import OffsetIndex, TimeIndex
+from tailrace.storage.readable_log import ReadableLog
 from tailrace.storage.segment import Segment
 
 _CHECKED: Final = Struct(">qi5xI")
@@ -187,16 +187,17 @@ class ScrubSlice:
 
 
 class Scrub:
-    """One pass over one log. `next_slice` and `take` are its owner's."""
+    """A pass over one log. Made by `Log.begin_scrub`; for the owner of the log."""
 
     __slots__ = (
         "_base_offset",
-        "_generation",
         "_index",
+        "_log",
         "_next_offset",
         "_position",
         "_sealed_end",
         "_segment",
+        "_truncations",
         "bytes_read",
         "failure",
         "has_wrong_index",
@@ -204,7 +205,8 @@ class Scrub:
         "mends",
     )
 
-    def __init__(self, *, mends: bool) -> None:
+    def __init__(self, log: ReadableLog, *, mends: bool) -> None:
+        self._log = log
         self.mends = mends
         """Whether a wrong index is made anew."""
         self.has_wrong_index = False
@@ -216,30 +218,40 @@ class Scrub:
         self._next_offset = -1
         self._sealed_end = -1
         """The end offset of the previous segment; -1 if it is not known."""
-        self._generation = -1
+        self._truncations = -1
         self._index: IndexCheck | None = None
         self.bytes_read = 0
         self.indexes_rebuilt = 0
         self.failure = ""
         """The reason why the rest of the log was not checked, without a known fault; empty if it was."""
 
-    def next_slice(
-        self,
-        segments: Sequence[Segment],
-        *,
-        flushed_offset: int,
-        gap_limit: int,
-        epochs: EpochCache,
-        generation: int,
-        max_bytes: int,
-    ) -> ScrubSlice | None:
-        """The slice to read next, None at the end. Raises CorruptRecords where a segment is missing."""
-        if self.failure:
+    def next_slice(self, *, max_bytes: int) -> ScrubSlice | None:
+        """The slice to read next, its file pinned; None at the end, or if the log is offline.
+
+        A batch larger than `max_bytes` is read whole.
+        """
+        if self.failure or self._log.failure:
             return None
-        if generation != self._generation:
+        try:
+            part = self._next_slice(max_bytes)
+            if part is not None:
+                part.segment.file.pin()
+        except CorruptRecords as fault:
+            self._log.condemn(fault.detail)
+            return None
+        return part
+
+    def _next_slice(self, max_bytes: int) -> ScrubSlice | None:
+        """The slice to read next, None at the end. Raises CorruptRecords where a segment is missing."""
+        log = self._log
+        segments, flushed_offset = log.segments.all, log.flushed_offset
+        gap_limit = log.gaps.limit(is_compacted=log.config.is_compacted)
+        if log.truncations != self._truncations:
             # Cut since the last slice: its position is that of batches that may be gone.
-            self._generation, self._segment, self._sealed_end = generation, None, -1
-        at = next((at for at, one in enumerate(segments) if one.base_offset >= self._base_offset), len(segments))
+            self._truncations, self._segment, self._sealed_end = log.truncations, None, -1
+        at = next(
+            (at for at, segment in enumerate(segments) if segment.base_offset >= self._base_offset), len(segments)
+        )
         while at < len(segments):
             segment, is_last = segments[at], at == len(segments) - 1
             if segment is not self._segment:
@@ -247,7 +259,7 @@ class Scrub:
             if self._next_offset >= flushed_offset:
                 return None
             if self._position < segment.size_bytes:
-                expected = Expected(flushed_offset, flushed_offset, gap_limit, EpochCache(epochs.entries))
+                expected = Expected(flushed_offset, flushed_offset, gap_limit, EpochCache(log.epochs.entries))
                 return ScrubSlice(
                     segment, self._position, self._next_offset, expected, max_bytes=max_bytes, index=self._index
                 )
@@ -279,18 +291,21 @@ class Scrub:
             if index.is_right:
                 segment.confirm_times()
 
-    def finish_slice(self, done: ScrubSlice, segments: Sequence[Segment], *, generation: int) -> CorruptRecords | None:
-        """Take a slice back; the damage that it has found, if the log has not changed under it."""
-        segment = done.segment
-        if generation != self._generation or not any(one is segment for one in segments):
+    def finish_slice(self, done: ScrubSlice) -> None:
+        """Take a slice back that was run. Damage that it has found, if the log has not changed under it, puts the log
+        offline."""
+        segment, log = done.segment, self._log
+        segment.file.unpin()
+        if log.failure:
+            return
+        if log.truncations != self._truncations or not any(present is segment for present in log.segments.all):
             # Cut, compacted or gone. Go on with the present segments.
             self._segment = None
-            return None
+            return
         self.bytes_read += done.end - done.position
         self._position, self._next_offset = done.end, done.next_offset
-        if done.fault is None:
-            return None
-        if isinstance(done.fault, StorageError) and done.fault.is_shortage:
-            self.failure = done.fault.detail
-            return None
-        return done.fault if isinstance(done.fault, CorruptRecords) else CorruptRecords(done.fault.detail)
+        fault = done.fault
+        if isinstance(fault, StorageError) and fault.is_shortage:
+            self.failure = fault.detail
+        elif fault is not None:
+            log.condemn(fault.detail, offset=done.next_offset)

@@ -15,6 +15,7 @@ from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.storage import AppendBatch, FlushTicket, Log, OsFiles
 from tailrace.storage.files import OsFile
+from tailrace.storage.flush import Flushes
 
 Callback = Callable[[], None]
 
@@ -188,7 +189,7 @@ def test_a_round_is_stalled_by_its_syncs_not_by_their_number(
     assert node.thread.stalled_seconds == 0.0
 
 
-@pytest.mark.parametrize("step", ["begin_flush", "finish_flush"])
+@pytest.mark.parametrize("step", ["begin", "finish"])
 def test_a_flush_that_cannot_begin_or_end_is_reported(
     node: FlushThreadBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -199,7 +200,7 @@ def test_a_flush_that_cannot_begin_or_end_is_reported(
 
     log = open_log(tmp_path / "a-0")
     append(log)
-    monkeypatch.setattr(Log, step, fail)
+    monkeypatch.setattr(Flushes, step, fail)
     node.thread.flush(log, lambda: None)
     node.loop.run_until(lambda: node.failures)
     assert isinstance(node.failures[0], OSError)

@@ -96,11 +96,11 @@ def test_a_flush_covers_only_what_was_written_before_it_began(bench: PartitionBe
     bench.stage(b"a")
     bench.write()
     log, done = bench.disk.waiting.pop()
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     bench.stage(b"b")
     bench.write()
     ticket.sync()
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
     done()
     assert bench.partition.high_watermark == 1
     bench.disk.run()

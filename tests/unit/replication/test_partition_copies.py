@@ -613,16 +613,16 @@ def test_a_follower_believes_headers_from_where_its_leader_vouches_for_them() ->
     bench = CopyBench(state(1, 2, leader=2))
     bench.receive(0, b"a", b"b")
     log = bench.partition.log
-    assert log.checked_from > 2, "a leader of an older release says nothing"
+    assert log.times.checked_from > 2, "a leader of an older release says nothing"
     bench.receive(2, b"c", checked_from=3)
-    assert log.checked_from > 3
+    assert log.times.checked_from > 3
     bench.receive(3, b"d", checked_from=3)
-    assert log.checked_from == 3
+    assert log.times.checked_from == 3
     bench.receive(4, b"e", checked_from=0)
-    assert log.checked_from == 3
+    assert log.times.checked_from == 3
     bench.take(state(1, 2, epoch=1))
     bench.produce(b"f")
-    assert log.checked_from == 3
+    assert log.times.checked_from == 3
     bench.take(state(1, 2, leader=2, epoch=2))
     bench.receive(6, b"g", epoch=2)
-    assert log.checked_from > 6
+    assert log.times.checked_from > 6

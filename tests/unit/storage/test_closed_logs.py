@@ -165,9 +165,9 @@ def test_the_first_flush_of_a_new_log_makes_everything_of_it_durable() -> None:
         is_new=True,
         unsynced_files=(disk.open(f"{DIRECTORY}/partition.metadata"),),
     )
-    assert not log.is_flushed
+    assert log.flushes.has_work
     log.flush()
-    assert log.is_flushed
+    assert not log.flushes.has_work
     disk.power_cut()
     disk.reboot()
     assert disk.read_bytes(f"{DIRECTORY}/partition.metadata") == b"which topic"

@@ -34,24 +34,24 @@ class SyncsBench:
         monkeypatch.setattr(self.disk, "sync_all", note_all)
 
     def flush(self) -> None:
-        tickets = [log.begin_flush() for log in self.logs]
+        tickets = [log.flushes.begin() for log in self.logs]
         sync_together(tickets)
         for log, ticket in zip(self.logs, tickets, strict=True):
-            log.finish_flush(ticket)
+            log.flushes.finish(ticket)
 
 
 def test_a_directory_that_logs_share_is_synced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = SyncsBench(3, monkeypatch)
     bench.flush()
     assert sorted(bench.synced) == ["/logs", "/logs/orders-0", "/logs/orders-1", "/logs/orders-2"]
-    assert all(log.is_flushed for log in bench.logs)
+    assert not any(log.flushes.has_work for log in bench.logs)
 
 
 def test_many_directories_are_synced_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = SyncsBench(40, monkeypatch)
     bench.flush()
     assert bench.synced == ["all"]
-    assert all(log.is_flushed for log in bench.logs)
+    assert not any(log.flushes.has_work for log in bench.logs)
 
 
 @pytest.mark.parametrize("count", [3, 40])

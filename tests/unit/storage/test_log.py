@@ -275,15 +275,15 @@ def test_batches_must_continue_the_log() -> None:
 def test_a_flush_covers_what_was_appended_when_it_began(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 3)
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     fill(log, 2)
     ticket.sync()
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
     assert log.flushed_offset == 3
-    assert not log.is_flushed
+    assert log.flushes.has_work
     log.flush()
     assert log.flushed_offset == 5
-    assert log.is_flushed
+    assert not log.flushes.has_work
     before = disk.operations
     log.flush()
     assert disk.operations == before
@@ -293,11 +293,11 @@ def test_a_flush_that_was_overtaken_by_a_truncation_does_not_count() -> None:
     disk = durable_disk()
     log = open_log(disk)
     fill(log, 20)
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     log.truncate_to(4)
     fill(log, 30)
     ticket.sync()
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
     assert log.flushed_offset <= 4
     log.flush()
     disk.power_cut()
@@ -477,7 +477,7 @@ def test_retention_by_size_renames_first_and_removes_later(disk: SimulatedDisk) 
     fill(log, 40)
     bases = names(disk, ".log")
     held = log.read(ReadLimits(0, 500))
-    retired = log.apply_retention(NOW, 40)
+    retired = log.retention.apply(NOW, 40)
     assert [segment.base_offset for segment in retired] == bases[: len(retired)]
     assert {segment.reason for segment in retired} == {Reason.SIZE}
     assert log.log_start_offset == bases[len(retired)] == log.epochs.entries[0].start_offset
@@ -485,9 +485,9 @@ def test_retention_by_size_renames_first_and_removes_later(disk: SimulatedDisk) 
     assert names(disk, ".log.deleted") == bases[: len(retired)]
     assert offsets(held.records)[0] == 0
     assert log.size_bytes == sum(disk.size_of(f"{DIRECTORY}/{base:020d}.log") for base in names(disk, ".log"))
-    log.apply_retention(NOW + 99, 40)
+    log.retention.apply(NOW + 99, 40)
     assert names(disk, ".log.deleted")
-    log.apply_retention(NOW + 100, 40)
+    log.retention.apply(NOW + 100, 40)
     assert not [name for name in disk.list_dir(DIRECTORY) if name.endswith(".deleted")]
     assert names(disk, ".snapshot")[0] == log.log_start_offset
 
@@ -500,13 +500,13 @@ def test_old_segments_go_on_a_full_disk_although_there_is_no_space_to_follow_the
     fill(log, 40)
     bases = names(disk, ".log")
     disk.free_space = 0
-    retired = log.apply_retention(NOW, 40, frees_all=True)
+    retired = log.retention.apply(NOW, 40, frees_all=True)
     assert [segment.base_offset for segment in retired] == bases[:-1]
-    log.remove_retired(None)
+    log.retention.remove_retired(None)
     with pytest.raises(StorageError, match="No space left"):
-        log.apply_retention(NOW, 40, frees_all=True)
+        log.retention.apply(NOW, 40, frees_all=True)
     disk.free_space = 1_000
-    assert [segment.base_offset for segment in log.apply_retention(NOW, 40, frees_all=True)] == bases[-1:]
+    assert [segment.base_offset for segment in log.retention.apply(NOW, 40, frees_all=True)] == bases[-1:]
     assert log.log_start_offset == log.log_end_offset == 40
     assert not log.is_offline
 
@@ -519,14 +519,14 @@ def test_the_one_segment_of_a_log_goes_on_a_disk_without_space_for_its_indexes(i
     fill(log, 40)
     log.flush()
     disk.free_space = 60  # those of 40 batches take 800 bytes
-    retired = log.apply_retention(NOW, 40, frees_all=True)
+    retired = log.retention.apply(NOW, 40, frees_all=True)
     assert [segment.base_offset for segment in retired] == [0]
     if is_cut_short:
         disk.power_cut()
         disk.reboot()
         log = open_log(disk, config)
     else:
-        log.remove_retired(None)
+        log.retention.remove_retired(None)
     assert log.log_start_offset == log.log_end_offset == 40
     assert log.size_bytes == 0
     assert names(disk, ".log") == [40]
@@ -543,8 +543,8 @@ def test_the_state_of_producers_survives_the_segments_that_they_wrote_to(seed: i
         log.append([last := stored_batch(log.log_end_offset, producer_id=7, base_sequence=log.log_end_offset)])
     flushed = log.flushed_offset
     if is_under_way:
-        log.begin_flush()
-    assert log.apply_retention(NOW, flushed)
+        log.flushes.begin()
+    assert log.retention.apply(NOW, flushed)
     disk.power_cut()
     disk.reboot()
     again = open_log(disk, recovery_point=flushed)
@@ -558,12 +558,12 @@ def test_the_state_of_producers_survives_the_segments_that_they_wrote_to(seed: i
 def test_retention_by_time_and_by_log_start_leave_the_active_segment(disk: SimulatedDisk) -> None:
     log = open_log(disk, TopicConfig(segment_bytes=1000, retention_ms=1000))
     fill(log, 40)
-    assert log.apply_retention(NOW + 1000, 40) == []
+    assert log.retention.apply(NOW + 1000, 40) == []
     log.advance_log_start(20)
-    assert {segment.reason for segment in log.apply_retention(NOW, 40)} == {Reason.START_OFFSET}
+    assert {segment.reason for segment in log.retention.apply(NOW, 40)} == {Reason.START_OFFSET}
     assert log.log_start_offset == 20
-    assert log.apply_retention(NOW + 10**6, 10) == []
-    assert {segment.reason for segment in log.apply_retention(NOW + 10**6, 40)} == {Reason.TIME}
+    assert log.retention.apply(NOW + 10**6, 10) == []
+    assert {segment.reason for segment in log.retention.apply(NOW + 10**6, 40)} == {Reason.TIME}
     assert log.segment_count == 1
     assert offsets(log.read(ReadLimits(39, 1)).records) == [39]
 
@@ -665,7 +665,7 @@ def test_a_damaged_batch_under_a_reader_is_reported_with_file_and_position(disk:
     with pytest.raises(StorageError, match=rf"{0:020d}\.log at position {2 * size}"):
         log.read(ReadLimits(2, 1000))
     with pytest.raises(StorageError, match="offline"):
-        log.refuse()
+        log.check_online()
 
 
 @pytest.mark.parametrize("max_bytes", [1, 300, 10**6])

@@ -1,7 +1,7 @@
 import pytest
 
 from tailrace.storage.checkpoints import read_gap_bound
-from tailrace.storage.readable_log import Gaps
+from tailrace.storage.gaps import Gaps
 from tailrace.storage.recovery_report import UNKNOWN_GAPS
 from tailrace.testing.disk import SimulatedDisk
 

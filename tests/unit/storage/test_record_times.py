@@ -13,7 +13,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record_times import is_doubtful, largest_time
-from tailrace.storage import AppendBatch, Log, Scrub
+from tailrace.storage import AppendBatch, Log
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.testing.disk import SimulatedDisk
 from testkit.raw_batches import raw_batch, raw_bytes, raw_record
@@ -90,12 +90,12 @@ def test_retention_keeps_records_that_are_young_and_takes_those_that_are_old(cod
     log = reopened(disk, filled(disk, codec), keeps_indexes=True)
     count = log.segment_count
     assert count >= 3
-    assert log.apply_retention(NOW_MS + HOUR_MS - 60_000, log.log_end_offset) == []
-    assert log.apply_retention(NOW_MS + 2 * HOUR_MS, log.log_end_offset) == []
-    assert log.awaits_times(NOW_MS + 2 * HOUR_MS)
-    while log.check_times_on(lambda: 0):
+    assert log.retention.apply(NOW_MS + HOUR_MS - 60_000, log.log_end_offset) == []
+    assert log.retention.apply(NOW_MS + 2 * HOUR_MS, log.log_end_offset) == []
+    assert log.times.await_check(NOW_MS + 2 * HOUR_MS)
+    while log.times.check_on(lambda: 0):
         pass
-    assert len(log.apply_retention(NOW_MS + 2 * HOUR_MS, log.log_end_offset)) == count - 1
+    assert len(log.retention.apply(NOW_MS + 2 * HOUR_MS, log.log_end_offset)) == count - 1
 
 
 @CODECS
@@ -109,10 +109,10 @@ def test_a_segment_rolls_by_the_time_of_its_records(codec: Codec) -> None:
 def test_compaction_waits_and_hurries_by_the_time_of_the_records(codec: Codec) -> None:
     base = TopicConfig(cleanup_policy=("compact",), segment_bytes=1000)
     young = filled(SimulatedDisk(), codec, replace(base, min_compaction_lag_ms=100_000))
-    assert young.cleanable(NOW_MS, end_offset=60).segment_count == 0
+    assert young.compactions.cleanable(NOW_MS, end_offset=60).segment_count == 0
     late = filled(SimulatedDisk(), codec, replace(base, max_compaction_lag_ms=20_000))
-    assert late.cleanable(NOW_MS, end_offset=60).is_overdue
-    assert not late.cleanable(NOW_MS - 59_000, end_offset=60).is_overdue
+    assert late.compactions.cleanable(NOW_MS, end_offset=60).is_overdue
+    assert not late.compactions.cleanable(NOW_MS - 59_000, end_offset=60).is_overdue
 
 
 def test_a_producer_whose_records_have_no_time_is_not_forgotten_while_it_writes() -> None:
@@ -159,9 +159,9 @@ def of_older_release(disk: SimulatedDisk, codec: int, *, stated_ms: int) -> Log:
 
 def check_all(log: Log) -> int:
     steps = 1
-    while log.check_times_on(lambda: 0):
+    while log.times.check_on(lambda: 0):
         steps += 1
-    assert not log.has_doubtful_times
+    assert not log.times.are_doubtful
     return steps
 
 
@@ -175,7 +175,7 @@ def test_a_log_of_an_older_release_is_looked_through_before_a_lookup(codec: Code
     disk = SimulatedDisk()
     log = of_older_release(disk, codec, stated_ms=stated_ms)
     assert log.segment_count >= 3
-    assert log.has_doubtful_times
+    assert log.times.are_doubtful
     check_all(log)
     for offset in (0, 28, 58):
         found = log.offset_for_timestamp(NOW_MS + offset)
@@ -193,24 +193,24 @@ def test_retention_looks_at_the_records_before_a_segment_goes(codec: Codec, stat
     disk = SimulatedDisk()
     log = of_older_release(disk, codec, stated_ms=stated_ms)
     now_ms, end = NOW_MS + HOUR_MS // 2, log.log_end_offset
-    assert log.apply_retention(now_ms, end) == []
+    assert log.retention.apply(now_ms, end) == []
     disk.modified_at_ms = NOW_MS
     is_old_by_header = stated_ms < NOW_MS
-    assert log.awaits_times(now_ms) == is_old_by_header
+    assert log.times.await_check(now_ms) == is_old_by_header
     disk.modified_at_ms = OLD_MS
-    assert log.awaits_times(now_ms), "the file is old: the header may be of a time that has not come"
+    assert log.times.await_check(now_ms), "the file is old: the header may be of a time that has not come"
     check_all(log)
-    assert not log.awaits_times(now_ms)
-    assert log.apply_retention(now_ms, end) == []
-    assert len(log.apply_retention(NOW_MS + HOUR_MS + 1_000, end)) >= 2
+    assert not log.times.await_check(now_ms)
+    assert log.retention.apply(now_ms, end) == []
+    assert len(log.retention.apply(NOW_MS + HOUR_MS + 1_000, end)) >= 2
     assert log.segment_count == 1
 
 
 @STATED
 def test_a_batch_whose_sender_does_not_vouch_has_the_time_of_its_records_at_once(stated_ms: int) -> None:
     log = mixed(SimulatedDisk(), 0, stated_ms=stated_ms)
-    assert log.checked_from > log.log_end_offset
-    assert not log.has_doubtful_times
+    assert log.times.checked_from > log.log_end_offset
+    assert not log.times.are_doubtful
     found = log.offset_for_timestamp(NOW_MS + 20)
     assert found is not None
     assert (found.offset, found.timestamp) == (21, NOW_MS + 20)
@@ -219,13 +219,13 @@ def test_a_batch_whose_sender_does_not_vouch_has_the_time_of_its_records_at_once
 def test_a_header_for_which_a_leader_vouches_is_believed_also_after_a_restart() -> None:
     disk = SimulatedDisk()
     log = mixed(disk, 0, stated_ms=OLD_MS, checked_from=0)
-    assert log.checked_from == 0
+    assert log.times.checked_from == 0
     assert log.offset_for_timestamp(NOW_MS) is None
     log = reopened(disk, log, keeps_indexes=True)
-    assert log.checked_from == 0
-    assert not log.has_doubtful_times
-    assert not log.awaits_times(NOW_MS + 9 * HOUR_MS)
-    assert log.apply_retention(NOW_MS, log.log_end_offset)
+    assert log.times.checked_from == 0
+    assert not log.times.are_doubtful
+    assert not log.times.await_check(NOW_MS + 9 * HOUR_MS)
+    assert log.retention.apply(NOW_MS, log.log_end_offset)
 
 
 def test_batches_are_checked_from_the_first_one_on_for_which_the_leader_vouches() -> None:
@@ -233,15 +233,15 @@ def test_batches_are_checked_from_the_first_one_on_for_which_the_leader_vouches(
     log = mixed(disk, 0, stated_ms=NOW_MS, checked_from=0, count=2)
     log.flush()
     log.append([stored(4, (NOW_MS,), stated=NOW_MS)])
-    assert log.checked_from > log.log_end_offset
+    assert log.times.checked_from > log.log_end_offset
     crashed = open_log(disk)  # before the next flush: the note says so already
-    assert crashed.checked_from == crashed.log_end_offset == 5
+    assert crashed.times.checked_from == crashed.log_end_offset == 5
     log.append([stored(5, (NOW_MS,), stated=NOW_MS)], checked_from=6)
-    assert log.checked_from > log.log_end_offset
+    assert log.times.checked_from > log.log_end_offset
     log.append([stored(6, (NOW_MS,), stated=NOW_MS)], checked_from=6)
-    assert log.checked_from == 6
+    assert log.times.checked_from == 6
     log.flush()
-    assert open_log(disk).checked_from == 6
+    assert open_log(disk).times.checked_from == 6
 
 
 def test_a_check_is_done_in_steps_beside_appends() -> None:
@@ -254,13 +254,13 @@ def test_a_check_is_done_in_steps_beside_appends() -> None:
         time_ms += 20
         return time_ms
 
-    while log.check_times_on(clock):
+    while log.times.check_on(clock):
         steps += 1
         if steps < 20:
             offset = log.log_end_offset
             log.append([stored(offset, (NOW_MS + offset, NOW_MS + offset), stated=NOW_MS + offset)], checked_from=0)
     assert steps > 20
-    assert not log.has_doubtful_times
+    assert not log.times.are_doubtful
     for offset in (0, 28, 58):
         found = log.offset_for_timestamp(NOW_MS + offset)
         assert found is not None
@@ -275,12 +275,12 @@ def test_the_scrubber_makes_time_indexes_of_records(codec: Codec) -> None:
     disk = SimulatedDisk()
     log = of_older_release(disk, codec, stated_ms=OLD_MS)
     for _ in range(2):
-        scrub = Scrub(mends=True)
-        while (part := log.next_scrub_slice(scrub, max_bytes=1000)) is not None:
+        scrub = log.begin_scrub(mends=True)
+        while (part := scrub.next_slice(max_bytes=1000)) is not None:
             part.run()
-            log.finish_scrub_slice(scrub, part)
+            scrub.finish_slice(part)
     assert not scrub.indexes_rebuilt
-    assert sum(segment.has_doubtful_times for segment in log._segments.all) == 1
+    assert sum(segment.has_doubtful_times for segment in log.segments.all) == 1
 
 
 @pytest.mark.parametrize("is_reopened", [True, False])
@@ -300,7 +300,7 @@ def test_a_checked_batch_is_not_unpacked_although_its_largest_time_is_below_its_
     if is_reopened:
         log.flush()
         log = reopened(disk, log, keeps_indexes=True)
-        assert log.checked_from == 0
+        assert log.times.checked_from == 0
         monkeypatch.setattr("tailrace.protocol.records.record_times.check_records", unpacked.append)
     found = log.offset_for_timestamp(NOW_MS - 450)
     assert found is not None

@@ -700,7 +700,7 @@ def test_a_log_that_was_never_flushed_does_not_begin_at_a_later_segment(is_flush
         log = open_log(disk)
         disk.sync_dir("/data")
         if is_flush_under_way:
-            log.begin_flush()
+            log.flushes.begin()
         for offset in range(COUNT):
             log.append([stored_batch(offset)])
         assert log.segment_count > 1

@@ -62,8 +62,8 @@ def test_records_without_timestamps_are_as_old_as_their_file() -> None:
     for offset in range(4):
         log.append([stored_batch(offset, first_timestamp=-1, value_bytes=80)])
     disk.modified_at_ms = 5000
-    assert not log.apply_retention(6000, 4)
-    assert [segment.reason for segment in log.apply_retention(6001, 4)] == [Reason.TIME] * 3
+    assert not log.retention.apply(6000, 4)
+    assert [segment.reason for segment in log.retention.apply(6001, 4)] == [Reason.TIME] * 3
 
 
 def test_without_limits_everything_stays() -> None:

@@ -9,6 +9,7 @@ from tailrace.storage import Log, Scrub
 from tailrace.storage.index import OffsetIndex
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch
+from testkit.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
@@ -35,10 +36,10 @@ def filled(disk: SimulatedDisk, config: TopicConfig) -> Log:
 
 
 def scrubbed(log: Log, *, max_bytes: int = 150) -> Scrub:
-    scrub = Scrub(mends=True)
-    while (part := log.next_scrub_slice(scrub, max_bytes=max_bytes)) is not None:
+    scrub = log.begin_scrub(mends=True)
+    while (part := scrub.next_slice(max_bytes=max_bytes)) is not None:
         part.run()
-        log.finish_scrub_slice(scrub, part)
+        scrub.finish_slice(part)
     return scrub
 
 
@@ -113,14 +114,14 @@ def test_the_indexes_of_a_sealed_segment_are_those_that_the_log_has_written(disk
 
 
 def test_a_truncation_between_two_slices_is_no_damage(log: Log) -> None:
-    scrub = Scrub(mends=True)
-    while (part := log.next_scrub_slice(scrub, max_bytes=150)) is not None:
+    scrub = log.begin_scrub(mends=True)
+    while (part := scrub.next_slice(max_bytes=150)) is not None:
         if log.log_end_offset == COUNT and scrub.bytes_read > 900:
             log.truncate_to(5)
             log.append([stored_batch(5, leader_epoch=7)])
             log.flush()
         part.run()
-        log.finish_scrub_slice(scrub, part)
+        scrub.finish_slice(part)
     assert not log.is_offline
     assert log.log_end_offset == 6
 
@@ -128,10 +129,11 @@ def test_a_truncation_between_two_slices_is_no_damage(log: Log) -> None:
 @pytest.mark.parametrize("cut_at", range(1, COUNT))
 def test_a_truncation_while_no_slice_is_under_way_is_no_damage(disk: SimulatedDisk, cut_at: int) -> None:
     """The log has grown past the place of the scrub again, with batches of other sizes."""
-    log, scrub, is_cut = filled(disk, CONFIG), Scrub(mends=True), False
-    while (part := log.next_scrub_slice(scrub, max_bytes=150)) is not None:
+    log, is_cut = filled(disk, CONFIG), False
+    scrub = log.begin_scrub(mends=True)
+    while (part := scrub.next_slice(max_bytes=150)) is not None:
         part.run()
-        log.finish_scrub_slice(scrub, part)
+        scrub.finish_slice(part)
         if not is_cut and scrub.bytes_read > 1000:
             is_cut = True
             log.truncate_to(cut_at)
@@ -166,31 +168,31 @@ def test_a_compaction_between_two_slices_is_no_damage() -> None:
     )
     log = filled(disk, config)
     for steps in range(12):
-        scrub = Scrub(mends=True)
+        scrub = log.begin_scrub(mends=True)
         for _ in range(steps):
-            part = log.next_scrub_slice(scrub, max_bytes=300)
+            part = scrub.next_slice(max_bytes=300)
             if part is None:
                 break
             if not steps % 3:
-                log.compact(10**15, end_offset=log.log_end_offset)
+                compact(log, 10**15, end_offset=log.log_end_offset)
             part.run()
-            log.finish_scrub_slice(scrub, part)
-        log.compact(10**15, end_offset=log.log_end_offset)
+            scrub.finish_slice(part)
+        compact(log, 10**15, end_offset=log.log_end_offset)
         log.append([stored_batch(log.log_end_offset, 3, leader_epoch=3)])
         log.flush()
-        while (part := log.next_scrub_slice(scrub, max_bytes=300)) is not None:
+        while (part := scrub.next_slice(max_bytes=300)) is not None:
             part.run()
-            log.finish_scrub_slice(scrub, part)
+            scrub.finish_slice(part)
         assert not log.is_offline
 
 
 def test_a_slice_is_read_without_its_log_which_may_retire_the_segment_meanwhile(disk: SimulatedDisk) -> None:
     log = filled(disk, TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1, retention_bytes=0))
-    scrub = Scrub(mends=True)
-    part = log.next_scrub_slice(scrub, max_bytes=300)
+    scrub = log.begin_scrub(mends=True)
+    part = scrub.next_slice(max_bytes=300)
     assert part is not None
-    log.apply_retention(0, log.log_end_offset)
+    log.retention.apply(0, log.log_end_offset)
     part.run()
-    log.finish_scrub_slice(scrub, part)
+    scrub.finish_slice(part)
     assert scrubbed(log).bytes_read == log.size_bytes
     assert not log.is_offline

@@ -18,6 +18,7 @@ from tailrace.storage.compaction.batch_filter import TransactionEnds
 from tailrace.storage.transaction_index import ENTRY_SIZE, TransactionIndex, aborted_transactions
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
+from testkit.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=400, retention_ms=-1, file_delete_delay_ms=0)
@@ -149,9 +150,9 @@ def test_the_file_goes_with_its_segment(disk: SimulatedDisk) -> None:
     log.append([data(0), abort(1), data(2, sequence=1, value_bytes=300), abort(3)])
     log.flush()
     log.advance_log_start(2)
-    log.apply_retention(0, 3)
+    log.retention.apply(0, 3)
     assert disk.exists(FIRST_FILE + ".deleted")
-    log.apply_retention(1, 3)
+    log.retention.apply(1, 3)
     assert not disk.exists(FIRST_FILE + ".deleted")
     assert log.aborted_transactions(2, 4) == [AbortedTxn(7, 2, 3, 4)]
 
@@ -295,7 +296,7 @@ def compacted(disk: SimulatedDisk, *batches: AppendBatch, now_ms: int = FIRST_TI
         log.append([batch])
     log.append([stored_batch(log.log_end_offset, value_bytes=380)])
     log.flush()
-    assert log.compact(now_ms, end_offset=log.log_end_offset) is not None
+    assert compact(log, now_ms, end_offset=log.log_end_offset) is not None
     return log
 
 
@@ -323,13 +324,13 @@ def test_a_transaction_of_more_keys_than_the_memory_holds_is_compacted_in_severa
     log.flush()
     ends = []
     for _ in range(40):
-        compaction = log.compact(FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=2000)
+        compaction = compact(log, FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=2000)
         if compaction is None:
             break
         ends.append(compaction.end_offset)
     assert sum(40 < end < marker.header.base_offset for end in ends) >= (2 if is_commit else 0)
     assert ends == sorted(set(ends))
-    assert log.first_dirty_offset > marker.header.base_offset
+    assert log.compactions.first_dirty_offset > marker.header.base_offset
     assert records_below(log, marker.header.base_offset) == list(range(40, 80) if is_commit else range(40))
 
 
@@ -352,10 +353,10 @@ def test_the_ends_of_transactions_are_read_once_for_all_passes(
 
     monkeypatch.setattr(TransactionEnds, "add", note)
     passes = 0
-    while log.compact(FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=500) is not None:
+    while compact(log, FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=500) is not None:
         passes += 1
     assert passes > 3
-    assert learned == list(range(log.first_dirty_offset))
+    assert learned == list(range(log.compactions.first_dirty_offset))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -390,16 +391,16 @@ def test_committed_readers_see_the_last_record_of_each_key_after_any_number_of_p
                 begun.setdefault(producer_id, offset)
         log.flush()
         for _ in range(random.randrange(6)):
-            log.compact(FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=random.choice((500, 2000)))
+            compact(log, FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=random.choice((500, 2000)))
         if random.random() < 0.2:
-            log.abort_compaction()
+            log.compactions.abort()
     for producer_id in sorted(begun):
         log.append([stored_marker(log.log_end_offset, producer_id=producer_id, is_commit=True)])
     log.append([stored_batch(log.log_end_offset, value_bytes=380)])
     log.flush()
-    while log.compact(FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=2000) is not None:
+    while compact(log, FIRST_TIMESTAMP_MS, end_offset=log.log_end_offset, memory_bytes=2000) is not None:
         pass
-    end_offset = log.first_dirty_offset
+    end_offset = log.compactions.first_dirty_offset
     last = {key: offset for offset, (_, key) in sorted(written.items()) if offset < end_offset}
     assert committed(log, end_offset) == sorted(last.values())
 
@@ -475,7 +476,7 @@ def test_a_compacted_log_forgets_an_aborted_transaction_before_its_marker_goes(d
 def compact_again(log: Log, now_ms: int) -> None:
     log.append([stored_batch(log.log_end_offset, value_bytes=380)])
     log.flush()
-    assert log.compact(now_ms, end_offset=log.log_end_offset) is not None
+    assert compact(log, now_ms, end_offset=log.log_end_offset) is not None
 
 
 def offsets_of(log: Log) -> list[int]:

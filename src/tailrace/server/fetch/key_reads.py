@@ -254,8 +254,8 @@ class KeyRangeReads:
 
         The key index takes what the split has found.
         """
-        if partition.log.wants_slots(start, batches[0].header.base_offset):
-            partition.log.note_slots(start, _slots_found(batches, split))
+        if partition.log.keys.wants(start, batches[0].header.base_offset):
+            partition.log.keys.note(start, _slots_found(batches, split))
         end = batches[-1].header.end_offset
         own: Part | None = None
         for reader, batches_found, records_end in zip(readers, split.parts, split.ends, strict=True):
@@ -307,7 +307,7 @@ class _KeyRangeScan:
         """
         limits = self._limits
         end_offset = self._partition.readable_end(limits.isolation)
-        next_match = self._partition.log.next_match(self._slots, self.position, end_offset)
+        next_match = self._partition.log.keys.next_match(self._slots, self.position, end_offset)
         if next_match > self.position:
             return Part(self.position, next_match, b"")
         chunk = self._read(

@@ -96,7 +96,7 @@ class ListOffsetsHandler:
                 partition = named.partition(index, self._partitions, self._views)
             except KafkaError:
                 return None  # the answer says it
-            return partition if not partition.log.is_offline and partition.log.has_doubtful_times else None
+            return partition if not partition.log.is_offline and partition.log.times.are_doubtful else None
 
         found = yield from once(
             doubtful(topic.name, wanted.partition_index)
@@ -241,7 +241,7 @@ def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consum
             _check_end_is_known(partition)
         return TimestampOffset(_UNKNOWN, end_offset, partition.leader_epoch)
     log = partition.log
-    if not log.is_offline and log.has_doubtful_times:
+    if not log.is_offline and log.times.are_doubtful:
         raise KafkaError(
             ErrorCode.OFFSET_NOT_AVAILABLE, f"the times of {partition.topic_partition} are being looked at; ask again"
         )

@@ -132,7 +132,7 @@ class PartitionReader:
         if ranges:
             data = _ranges_data(*answer, tuple(ranges), got.next_offset)
         elif is_replica and size_bytes:
-            data = _vouched_data(*answer, partition.log.checked_from)
+            data = _vouched_data(*answer, partition.log.times.checked_from)
         else:
             data = _read_data(*answer)
         return FetchOutcome(data, got, size_bytes if got.reaches_end else max(size_bytes, limit_bytes))

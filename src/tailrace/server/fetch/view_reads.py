@@ -60,7 +60,7 @@ class ViewEnds:
         """
         has_more = True
         while has_more:
-            found = partition.log.key_end(key_range.first, key_range.last, end_offset)
+            found = partition.log.keys.end(key_range.first, key_range.last, end_offset)
             if found is not None:
                 return max(found, partition.log.log_start_offset)
             if partition in self._incomplete:
@@ -68,8 +68,8 @@ class ViewEnds:
             if budget.is_over:
                 self._complete_later(partition)
                 return None
-            has_more = partition.log.index_keys_on(self._clock.monotonic_ms)
-        found = partition.log.key_end(key_range.first, key_range.last, end_offset)
+            has_more = partition.log.keys.index_on(self._clock.monotonic_ms)
+        found = partition.log.keys.end(key_range.first, key_range.last, end_offset)
         return None if found is None else max(found, partition.log.log_start_offset)
 
     def _complete_later(self, partition: Partition) -> None:
@@ -91,7 +91,7 @@ class ViewEnds:
     def _goes_on(self, partition: Partition) -> bool:
         """Do a step, and return whether there are more."""
         try:
-            return not partition.is_closed and partition.log.index_keys_on(self._clock.monotonic_ms)
+            return not partition.is_closed and partition.log.keys.index_on(self._clock.monotonic_ms)
         except KafkaError:
             return False  # a reader gets the error of its own read
 

@@ -77,7 +77,7 @@ class Cleaner:
         if self._timer is not None:
             self._timer.cancel()
         if self._running is not None:
-            self._running[0].log.abort_compaction()
+            self._running[0].log.compactions.abort()
             self._running = None
 
     def set_short_of_space(self, is_short: bool) -> None:
@@ -119,7 +119,7 @@ class Cleaner:
             if not partition.config.is_compacted or partition.log.is_offline or self._is_left_out(partition):
                 continue
             try:
-                cleanable = partition.log.cleanable(now_ms, end_offset=partition.last_stable_offset)
+                cleanable = partition.log.compactions.cleanable(now_ms, end_offset=partition.last_stable_offset)
             except KafkaError as fault:
                 self._failed(partition, fault)
                 continue
@@ -145,7 +145,7 @@ class Cleaner:
         compaction = None
         if not partition.is_closed:
             try:
-                compaction = partition.log.begin_compaction(
+                compaction = partition.log.compactions.begin(
                     self._clock.now_ms(),
                     end_offset=partition.last_stable_offset,
                     memory_bytes=self._config.log_cleaner_dedupe_buffer_size,
@@ -164,7 +164,7 @@ class Cleaner:
             return
         partition, compaction = self._running
         if partition.log.is_offline:
-            partition.log.abort_compaction()
+            partition.log.compactions.abort()
         started_ms = self._clock.monotonic_ms()
         if started_ms < self._next_ms:
             self._after(self._next_ms - started_ms)
@@ -192,8 +192,8 @@ class Cleaner:
     def _finish(self, partition: Partition, compaction: Compaction) -> bool:
         """End the compaction; returns whether it has made anything clean: if not, another one now would not either."""
         self._running = None
-        first_dirty_offset = partition.log.first_dirty_offset
-        partition.log.finish_compaction(compaction)
+        first_dirty_offset = partition.log.compactions.first_dirty_offset
+        partition.log.compactions.finish(compaction)
         if not compaction.is_complete:
             return False
         self.compactions += 1
@@ -206,7 +206,7 @@ class Cleaner:
             compaction.swaps,
         )
         self._table.checkpoints.write_cleaner_offsets()
-        has_brought = partition.log.first_dirty_offset > first_dirty_offset
+        has_brought = partition.log.compactions.first_dirty_offset > first_dirty_offset
         if has_brought:
             self._in_vain.pop(_name(partition), None)
         else:

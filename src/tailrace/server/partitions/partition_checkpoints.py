@@ -136,5 +136,5 @@ def _offsets(name: str, partitions: Iterable[Partition]) -> Iterator[tuple[Topic
             bound = partition.following.recovery_bound  # where the log is about to begin, if that is earlier
             yield partition.topic_partition, log.log_start_offset if bound is None else min(log.log_start_offset, bound)
         else:
-            is_known = log.first_dirty_offset > log.log_start_offset
-            yield partition.topic_partition, log.first_dirty_offset if is_known else 0
+            is_known = log.compactions.first_dirty_offset > log.log_start_offset
+            yield partition.topic_partition, log.compactions.first_dirty_offset if is_known else 0

@@ -19,7 +19,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Disk, Timer
-from tailrace.storage import Log, Scrub, ScrubSlice
+from tailrace.storage import Log, ScrubSlice
 
 FIRST_PASS_MS: Final = 60_000
 _SLICE_BYTES: Final = 64 << 10
@@ -58,7 +58,7 @@ class _Running:
         self.name = name
         self.log = log
         self.is_borrowed = is_borrowed
-        self.scrub = Scrub(mends=not is_borrowed)
+        self.scrub = log.begin_scrub(mends=not is_borrowed)
 
 
 class Scrubber:
@@ -129,7 +129,7 @@ class Scrubber:
             self._give_back(running)
             return
         try:
-            part = running.log.next_scrub_slice(running.scrub, max_bytes=_SLICE_BYTES)
+            part = running.scrub.next_slice(max_bytes=_SLICE_BYTES)
         except KafkaError as fault:
             part = None
             _logger.warning("event=scrub-failed partition=%s fault=%s", running.name, fault)
@@ -141,7 +141,7 @@ class Scrubber:
 
     def _slice_done(self, running: _Running, part: ScrubSlice, begun_ms: int) -> None:
         read = part.end - part.position
-        running.log.finish_scrub_slice(running.scrub, part)
+        running.scrub.finish_slice(part)
         self._count(bytes_read=read)
         due_ms = begun_ms + round(read * 1000 / self._config.log_scrub_io_max_bytes_per_second)
         self._after(due_ms - self._clock.monotonic_ms(), lambda: self._next_slice(running))

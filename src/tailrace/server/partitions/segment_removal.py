@@ -55,18 +55,18 @@ class SegmentRemoval:
                 log_start_offset = partition.log.log_start_offset
                 retired = partition.apply_retention(self._clock.now_ms(), frees_all=self.is_short)
                 self._deletions.retired(partition, log_start_offset, retired)
-                if partition.is_leader and partition.log.awaits_times(self._clock.now_ms()):
+                if partition.is_leader and partition.log.times.await_check(self._clock.now_ms()):
                     self._time_checks.check(partition, lambda: self._retire_checked(partition))
         except KafkaError as fault:
             self._failures.write("partition=%s fault=%s", partition.topic_partition, fault)
         self._note(partition)
 
     def _retire_checked(self, partition: Partition) -> None:
-        if not partition.is_closed and not partition.log.is_offline and not partition.log.has_doubtful_times:
+        if not partition.is_closed and not partition.log.is_offline and not partition.log.times.are_doubtful:
             self.retire(partition)
 
     def _note(self, partition: Partition) -> None:
-        due_ms = None if partition.is_closed else partition.log.next_removal_ms
+        due_ms = None if partition.is_closed else partition.log.retention.next_removal_ms
         if due_ms is None:
             self._retired.pop(partition, None)
             return
@@ -80,7 +80,7 @@ class SegmentRemoval:
     def _remove(self, partition: Partition) -> None:
         try:
             if not partition.is_closed:
-                partition.log.remove_retired(None if self.is_short else self._clock.now_ms())
+                partition.log.retention.remove_retired(None if self.is_short else self._clock.now_ms())
         except KafkaError as fault:  # the files that are left are removed when the log is opened again
             _logger.warning("event=removal-failed partition=%s fault=%s", partition.topic_partition, fault)
             self._retired.pop(partition, None)

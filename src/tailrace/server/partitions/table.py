@@ -227,7 +227,7 @@ class PartitionTable:
     def _made_durable(self, topic_partition: TopicPartition) -> None:
         partition = self._by_name.get((topic_partition.topic, topic_partition.partition))
         if partition is not None:
-            partition.log.note_made_durable()
+            partition.log.flushes.note_made_durable()
 
     def is_made(self, topic: str, partition: int) -> bool:
         """Whether the log of this partition is durable, or not a new one."""

@@ -79,7 +79,7 @@ class TimeChecks:
     def _goes_on(self, partition: Partition) -> bool:
         """Do one step, and return whether there are more."""
         try:
-            return not partition.is_closed and partition.log.check_times_on(self._clock.monotonic_ms)
+            return not partition.is_closed and partition.log.times.check_on(self._clock.monotonic_ms)
         except KafkaError:
             return False  # a reader gets the error of its own lookup
 
@@ -118,4 +118,4 @@ def _do_nothing() -> None:
 
 
 def _is_doubtful(partition: Partition) -> bool:
-    return not partition.is_closed and not partition.log.is_offline and partition.log.has_doubtful_times
+    return not partition.is_closed and not partition.log.is_offline and partition.log.times.are_doubtful

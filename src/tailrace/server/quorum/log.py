@@ -249,7 +249,7 @@ class QuorumLog:
         return self._begin_flush(RECOVERY_POINT_INTERVAL)
 
     def _begin_flush(self, interval: int) -> QuorumFlush:
-        ticket = self._log.begin_flush()
+        ticket = self._log.flushes.begin()
         point = min(ticket.end_offset, self.high_watermark)
         # A snapshot that is being installed replaces the log, which may be short then: no recovery point.
         offsets = self._checkpoints.due(
@@ -261,7 +261,7 @@ class QuorumLog:
 
     def finish_flush(self, flush: QuorumFlush) -> None:
         """Take the outcome of `sync` over."""
-        self._log.finish_flush(flush.ticket)
+        self._log.flushes.finish(flush.ticket)
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> list[Buffer]:
         """Whole batches from the batch that holds this offset; empty only at the end. Raises CorruptRecords."""
@@ -275,7 +275,7 @@ class QuorumLog:
 
     def retire_segments(self, now_ms: int) -> None:
         """Retire the segments below the log start, and remove segments that were retired some time ago."""
-        self._log.apply_retention(now_ms, self.high_watermark)
+        self._log.retention.apply(now_ms, self.high_watermark)
 
     @property
     def voters_in_log(self) -> Sequence[VotersAt]:

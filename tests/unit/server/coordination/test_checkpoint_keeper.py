@@ -182,11 +182,11 @@ def test_a_log_that_another_program_has_compacted_further_does_without(
 ) -> None:
     path.commit("g", *range(20))
     path.look()
-    bound = path.partition.log.first_dirty_offset
+    bound = path.partition.log.compactions.first_dirty_offset
     path.commit("g", *range(20))
     path.partition.log.checkpoint = None  # as a release that knows of no checkpoint
     path.compact()
-    assert path.partition.log.first_dirty_offset > 20 > bound
+    assert path.partition.log.compactions.first_dirty_offset > 20 > bound
     path.node.table.checkpoints.write_cleaner_offsets()
     path.clock.advance(0)
     again = _restarted(disk)

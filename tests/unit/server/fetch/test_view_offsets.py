@@ -15,7 +15,7 @@ from tailrace.protocol.messages.list_offsets import (
     OffsetForLeaderTopic,
 )
 from tailrace.server.fetch import key_reads
-from tailrace.storage import Log
+from tailrace.storage.keys.log_keys import LogKeys
 from testkit.view_readers import ViewNode, ViewReader, offsets_of
 
 VIEW = "orders.shared-4"
@@ -77,8 +77,8 @@ def test_a_view_whose_end_is_not_known_finds_no_record_by_time_yet(
     node: ViewNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.write(*KEYS)
-    monkeypatch.setattr(Log, "key_end", lambda self, *wanted: None)
-    monkeypatch.setattr(Log, "index_keys_on", lambda self, monotonic_ms: False)
+    monkeypatch.setattr(LogKeys, "end", lambda self, *wanted: None)
+    monkeypatch.setattr(LogKeys, "index_on", lambda self, monotonic_ms: False)
     (answer,) = node.ends(VIEW, 0, timestamp=1_000)
     assert answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
 
@@ -107,9 +107,9 @@ def latest(view: str) -> ListOffsetsRequest:
 def test_a_fetch_waits_while_the_end_is_not_known(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.write(*KEYS)
     known: list[bool] = []
-    key_end = Log.key_end
-    monkeypatch.setattr(Log, "key_end", lambda self, *wanted: key_end(self, *wanted) if known else None)
-    monkeypatch.setattr(Log, "index_keys_on", lambda self, monotonic_ms: False)
+    key_end = LogKeys.end
+    monkeypatch.setattr(LogKeys, "end", lambda self, *wanted: key_end(self, *wanted) if known else None)
+    monkeypatch.setattr(LogKeys, "index_on", lambda self, monotonic_ms: False)
     waiting = node.fetch_views(VIEW, {0: 0}, max_wait_ms=500)
     node.clock.advance(400)
     assert not waiting.is_answered

@@ -31,9 +31,10 @@ from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch import key_reads, large_splits, view_reads
-from tailrace.storage import Log, ReadLimits
+from tailrace.storage import ReadLimits
 from tailrace.storage.keys import batch_slots
 from tailrace.storage.keys.batch_slots import BatchLimits
+from tailrace.storage.keys.log_keys import LogKeys
 from testkit.clocks import BusyClock
 from testkit.data_path import unlooking
 from testkit.view_readers import ViewNode, ViewReader, batches_of, offsets_of
@@ -154,7 +155,7 @@ def test_small_answers_lead_through_the_log(node: ViewNode) -> None:
 def test_a_fetch_that_finds_nothing_gets_on(monkeypatch: pytest.MonkeyPatch, hashing: str) -> None:
     """It scans one batch, and its reader names offset 0 again and again: no kept stretch of other readers helps, and no
     key index."""
-    monkeypatch.setattr(Log, "next_match", lambda _log, _slots, offset, _end_offset: offset)
+    monkeypatch.setattr(LogKeys, "next_match", lambda _keys, _slots, offset, _end_offset: offset)
     node = ViewNode(settings={"key.range.fetch.max.scan.bytes": "1024", "max.bytes.key.range.hashing": hashing})
     for _ in range(30):
         node.write(*[key_in(1)] * 9, value=bytes(200))
@@ -441,8 +442,8 @@ def test_a_waiting_session_learns_at_last_that_an_end_is_not_known(
 ) -> None:
     session = ViewSession(node)
     session.open({0: 0})
-    monkeypatch.setattr(Log, "key_end", lambda self, *wanted: None)
-    monkeypatch.setattr(Log, "index_keys_on", lambda self, monotonic_ms: False)
+    monkeypatch.setattr(LogKeys, "end", lambda self, *wanted: None)
+    monkeypatch.setattr(LogKeys, "index_on", lambda self, monotonic_ms: False)
     node.write(*KEYS)
     waiting = session.begin(max_wait_ms=500)
     node.clock.advance(499)
@@ -459,7 +460,7 @@ def test_an_offset_above_the_high_watermark_is_not_available_at_last(monkeypatch
     node.write(*KEYS)
     monkeypatch.setattr(Partition, "high_watermark", property(lambda self: 30))
     monkeypatch.setattr(Partition, "last_stable_offset", property(lambda self: 30))
-    monkeypatch.setattr(Log, "key_end", lambda self, *wanted: 30)
+    monkeypatch.setattr(LogKeys, "end", lambda self, *wanted: 30)
     waiting = node.fetch_views(VIEW, {0: 40}, max_wait_ms=500)
     assert not waiting.is_answered
     node.clock.advance(500)

@@ -12,7 +12,8 @@ from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.server.partitions.cleaner import Cleaner, CleanerConfig
-from tailrace.storage import Log, ReadLimits, checkpoints
+from tailrace.storage import ReadLimits, checkpoints
+from tailrace.storage.compaction.compactions import Compactions
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch, stored_marker
 from testkit.data_path import DataPath, batch_of, records_of
@@ -64,7 +65,7 @@ def test_a_dirty_log_keeps_the_last_record_of_each_key_and_its_offsets(node: Dat
     assert cleaner.compactions == 1
     assert partition.log.log_end_offset == partition.high_watermark == before
     kept = offsets(node)
-    active = partition.log.first_dirty_offset
+    active = partition.log.compactions.first_dirty_offset
     assert kept == [active - 1, *range(active, before)]
     assert node.fetch("orders", 0).fetched.error_code == 0
     stored = checkpoints.read_offsets(node.files, "/logs", checkpoints.CLEANER_OFFSETS)
@@ -77,11 +78,11 @@ def test_a_restart_goes_on_where_the_checkpoint_is(node: DataPath) -> None:
     cleaner = start(node)
     node.clock.advance(16_000)
     cleaner.stop()
-    kept, dirty = offsets(node), partition.log.first_dirty_offset
+    kept, dirty = offsets(node), partition.log.compactions.first_dirty_offset
     node.table.close()
     again = DataPath("/logs", files=node.files)
     partition = again.create(config=TopicConfig(segment_bytes=400))
-    assert partition.log.first_dirty_offset == dirty > 0
+    assert partition.log.compactions.first_dirty_offset == dirty > 0
     assert offsets(again) == kept
 
 
@@ -132,7 +133,7 @@ def test_keys_that_do_not_fit_the_memory_take_several_passes(node: DataPath) -> 
     cleaner = start(node, log_cleaner_dedupe_buffer_size=500)
     node.clock.advance(16_000)
     assert cleaner.compactions > 2
-    dirty = partition.log.first_dirty_offset
+    dirty = partition.log.compactions.first_dirty_offset
     kept = [offset for offset in offsets(node) if offset < dirty]
     assert len(kept) <= 10 + 1
 
@@ -180,7 +181,7 @@ def test_under_page_cache_durability_it_flushes_before_it_compacts() -> None:
     cleaner = start(node)
     node.clock.advance(16_000)
     assert cleaner.compactions == 1
-    assert partition.log.flushed_offset >= partition.log.first_dirty_offset > 0
+    assert partition.log.flushed_offset >= partition.log.compactions.first_dirty_offset > 0
 
 
 @pytest.mark.parametrize("end", ["delete", "close", "retain", "stop"])
@@ -247,15 +248,15 @@ def test_a_log_that_cannot_be_compacted_now_keeps_no_other_from_it(
     node.create("orders", config=KEYED)
     write(node, "stuck", count=24)
     write(node, "orders")
-    begin, tries = Log.begin_compaction, list[int]()
+    begin, tries = Compactions.begin, list[int]()
 
-    def begin_unless_stuck(log: Log, now_ms: int, **options: int) -> object:
-        if log is stuck.log:
+    def begin_unless_stuck(compactions: Compactions, now_ms: int, **options: int) -> object:
+        if compactions is stuck.log.compactions:
             tries.append(now_ms)
             raise StorageError("no space for a copy")
-        return begin(log, now_ms, **options)
+        return begin(compactions, now_ms, **options)
 
-    monkeypatch.setattr(Log, "begin_compaction", begin_unless_stuck)
+    monkeypatch.setattr(Compactions, "begin", begin_unless_stuck)
     cleaner = start(node)
     node.clock.advance(50_000)
     assert cleaner.compactions == 1
@@ -275,24 +276,24 @@ def test_a_log_that_a_pass_did_not_clean_is_skipped_until_more_can_be_compacted(
     node.clock.advance(1)
     assert waiting.last_stable_offset == 3
     assert waiting.log.segment_count == 2, "the transaction begins in a segment that is full and ends in another"
-    begin, begun = Log.begin_compaction, list[Log]()
+    begin, begun = Compactions.begin, list[Compactions]()
 
-    def noted(log: Log, now_ms: int, **options: int) -> object:
-        begun.append(log)
-        return begin(log, now_ms, **options)
+    def noted(compactions: Compactions, now_ms: int, **options: int) -> object:
+        begun.append(compactions)
+        return begin(compactions, now_ms, **options)
 
-    monkeypatch.setattr(Log, "begin_compaction", noted)
+    monkeypatch.setattr(Compactions, "begin", noted)
     start(node)
     node.clock.advance(50_000)
-    assert begun == [waiting.log]
+    assert begun == [waiting.log.compactions]
     write(node)
     node.clock.advance(50_000)
-    assert begun == [waiting.log, orders.log]
+    assert begun == [waiting.log.compactions, orders.log.compactions]
     waiting.log.append([stored_batch(3, value_bytes=250), stored_batch(4, value_bytes=250)])
     waiting.sync(lambda: None)
     node.end_turn()
     node.clock.advance(50_000)
-    assert begun == [waiting.log, orders.log, waiting.log]
+    assert begun == [waiting.log.compactions, orders.log.compactions, waiting.log.compactions]
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
@@ -318,7 +319,7 @@ def test_a_log_that_fails_while_it_waits_for_the_disk_does_not_stop_the_cleaner(
         disk.run()
         node.clock.advance(16_000)
     assert cleaner.compactions == 1
-    assert whole.log.first_dirty_offset > 0
+    assert whole.log.compactions.first_dirty_offset > 0
 
 
 def test_a_damaged_log_is_left_alone(node: DataPath, caplog: pytest.LogCaptureFixture) -> None:

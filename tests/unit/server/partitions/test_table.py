@@ -113,13 +113,13 @@ def test_a_topic_made_again_waits_until_no_flush_of_the_old_one_is_under_way() -
     node.create()
     node.produce("orders", b"old", acks=1)
     (log, done) = disk.waiting.pop()
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     node.table.delete("orders", 0)
     state = node.create("orders", partition=1, topic_id=OTHER_ID).state
     assert state is not None
     assert node.table.create(TopicPartition("orders", 0), state=state, config=TopicConfig()) is None
     ticket.sync()
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
     done()
     disk.run()
     assert node.table.get("orders", 0).topic_id == OTHER_ID

@@ -12,6 +12,7 @@ from tailrace.server.partitions import time_checks
 from tailrace.storage import AppendBatch, Log, checkpoints
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.storage.keys import key_ends
+from tailrace.storage.log_times import LogTimes
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, topic_id_of
 from testkit.raw_batches import raw_batch, raw_bytes, raw_record
@@ -92,7 +93,7 @@ def test_retention_looks_at_the_records_before_it_judges_them(node: DataPath) ->
     node.table.segment_removal.retire(partition)
     node.clock.advance(0)
     assert partition.log.log_start_offset == 0, "records of now are kept"
-    assert not partition.log.has_doubtful_times
+    assert not partition.log.times.are_doubtful
     node.clock.advance(HOUR_MS + BATCHES)
     node.table.segment_removal.retire(partition)
     assert partition.log.segment_count == 1
@@ -110,7 +111,7 @@ def test_segments_go_when_their_records_turned_out_to_be_old(node: DataPath) -> 
 def test_a_lookup_whose_time_is_over_is_kept_no_longer(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look at its log may take hours, and clients ask again."""
     partition = node.table.get("orders", 0)
-    monkeypatch.setattr(Log, "check_times_on", lambda *_: True)
+    monkeypatch.setattr(LogTimes, "check_on", lambda *_: True)
     monkeypatch.setattr(node.clock, "call_soon", lambda _: None)  # the look does not end
     checks, called = time_checks.TimeChecks(node.clock), [False]
 

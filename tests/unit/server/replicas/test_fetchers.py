@@ -814,7 +814,7 @@ def test_a_new_log_that_is_in_use_before_it_is_durable_needs_no_flush_of_its_own
     bench.node.table.add(ORDERS, state=state(1, 0), config=TopicConfig())
     bench.node.table.add(TopicPartition("orders", 1), state=state(1, 0), config=TopicConfig())
     used, written = (bench.node.table.get("orders", number) for number in (0, 1))
-    assert not used.log.is_flushed
+    assert used.log.flushes.has_work
     written.append_as_leader(
         batch_of(b"a"), acks=1, produce_version=9, now_ms=bench.clock.now_ms(), on_done=lambda _: None
     )
@@ -823,7 +823,7 @@ def test_a_new_log_that_is_in_use_before_it_is_durable_needs_no_flush_of_its_own
     bench.settle()
     used.step_down(state(2, 1))
     written.step_down(state(2, 1))
-    assert (used.log.is_flushed, written.log.is_flushed) == (True, False)
+    assert (used.log.flushes.has_work, written.log.flushes.has_work) == (False, True)
 
 
 def list_offsets_of(bench: ReplicaFetchersBench) -> tuple[ListOffsetsRequest, Any]:

@@ -14,6 +14,7 @@ from tailrace.storage import AppendBatch, Log, ReadLimits, checkpoints, readable
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch, stored_marker
+from testkit.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 NOW_MS = 1_700_000_000_000
@@ -60,14 +61,14 @@ def test_old_segments_become_one_and_only_the_last_of_each_key_stays(disk: Simul
     log = open_log(disk)
     fill(log, 10)
     active = bases(disk)[-1]
-    compaction = log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compaction = compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert compaction is not None
-    assert compaction.end_offset == log.first_dirty_offset == active
+    assert compaction.end_offset == log.compactions.first_dirty_offset == active
     assert offsets(log) == [active - 1, *range(active, 30)]
     assert log.size_bytes == sum(disk.size_of(f"{DIRECTORY}/{base:020d}.log") for base in bases(disk))
-    assert log.compact(NOW_MS, end_offset=log.log_end_offset) is None, "nothing is dirty"
+    assert compact(log, NOW_MS, end_offset=log.log_end_offset) is None, "nothing is dirty"
     fill(log, 2)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert bases(disk) == [0, active + 6], "the small ones have become one"
 
 
@@ -95,8 +96,8 @@ def test_a_compaction_leaves_no_empty_batches(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     for _ in range(3):
         fill(log, 20, keys=2)
-        log.compact(NOW_MS, end_offset=log.log_end_offset)
-        assert log.first_dirty_offset == bases(disk)[-1]
+        compact(log, NOW_MS, end_offset=log.log_end_offset)
+        assert log.compactions.first_dirty_offset == bases(disk)[-1]
         assert empty_batches(disk) == []
     assert [log.read(ReadLimits(offset, 1)).next_offset > offset for offset in range(180)] == [True] * 180
 
@@ -107,11 +108,11 @@ def test_an_empty_batch_stays_if_the_rewritten_part_ends_without_a_record(disk: 
     for _ in range(3):
         append_without_keys(log, 8)
         active = bases(disk)[-1]
-        log.compact(NOW_MS, end_offset=log.log_end_offset)
-        assert log.first_dirty_offset == active
+        compact(log, NOW_MS, end_offset=log.log_end_offset)
+        assert log.compactions.first_dirty_offset == active
         assert empty_batches(disk) == [active], "the one of before is needed no more"
     fill(log, 5)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert empty_batches(disk) == []
     again = open_log(disk, recovery_point=log.log_end_offset)
     assert (again.log_end_offset, offsets(again)) == (log.log_end_offset, offsets(log))
@@ -120,13 +121,13 @@ def test_an_empty_batch_stays_if_the_rewritten_part_ends_without_a_record(disk: 
 def test_segments_without_anything_do_not_hide_where_the_rewritten_part_ends(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     append_without_keys(log, 8)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     with_nothing = [base for base in bases(disk)[:-1] if not disk.size_of(f"{DIRECTORY}/{base:020d}.log")]
     assert with_nothing, "a segment of which nothing is left is there until it becomes one with others"
-    assert empty_batches(disk) == [log.first_dirty_offset]
+    assert empty_batches(disk) == [log.compactions.first_dirty_offset]
     append_without_keys(log, 8)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
-    assert empty_batches(disk) == [log.first_dirty_offset]
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
+    assert empty_batches(disk) == [log.compactions.first_dirty_offset]
 
 
 def test_a_read_goes_on_over_segments_that_hold_empty_batches_alone(disk: SimulatedDisk) -> None:
@@ -135,7 +136,7 @@ def test_a_read_goes_on_over_segments_that_hold_empty_batches_alone(disk: Simula
     for producer_id in range(40):
         log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
     log.flush()
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert [header.records_count for header in batches(disk)] == [0] * 38 + [1, 1]
     assert len(bases(disk)) > 10
     for max_bytes in (1, 61, 1000, 1 << 20):
@@ -151,7 +152,7 @@ def test_a_read_over_empty_batches_keeps_to_its_end_and_to_its_bytes(disk: Simul
     for producer_id in range(40):
         log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
     log.flush()
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert log.read(ReadLimits(0, 1 << 20), 30).next_offset == 30
     # Not the first partition of an answer: there is no more room than this.
     result = log.read(ReadLimits(0, 200, min_one_message=False))
@@ -168,7 +169,7 @@ def test_a_read_over_empty_batches_looks_into_so_many_segments(
     for producer_id in range(40):
         log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
     log.flush()
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert len(bases(disk)) > 10
     offset, reads = 0, 0
     while offset < 40:
@@ -183,7 +184,7 @@ def test_a_log_without_repeated_keys_is_not_written_anew(disk: SimulatedDisk) ->
     log = open_log(disk, config)
     fill(log, 5, keys=1000)
     before = bases(disk)
-    compaction = log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compaction = compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert compaction is not None
     assert compaction.swaps == 0
     assert bases(disk) == before
@@ -197,9 +198,9 @@ def test_a_gap_at_the_end_of_a_segment_is_clean_too(disk: SimulatedDisk) -> None
         log.append([AppendBatch(bytes(buffer), read_header(buffer))])
     log.flush()
     assert bases(disk) == [0, 20, 40]
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
-    assert log.first_dirty_offset == 40
-    assert log.compact(NOW_MS, end_offset=log.log_end_offset) is None, "nothing is dirty"
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
+    assert log.compactions.first_dirty_offset == 40
+    assert compact(log, NOW_MS, end_offset=log.log_end_offset) is None, "nothing is dirty"
 
 
 def test_a_segment_with_an_undecided_transaction_stays_dirty(disk: SimulatedDisk) -> None:
@@ -214,19 +215,19 @@ def test_a_segment_with_an_undecided_transaction_stays_dirty(disk: SimulatedDisk
     log.append([stored_marker(3, producer_id=7, is_commit=True)])
     log.flush()
     assert bases(disk) == [0, 2]
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
-    assert log.first_dirty_offset == 1, "where the transaction begins"
-    again = log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
+    assert log.compactions.first_dirty_offset == 1, "where the transaction begins"
+    again = compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert again is not None
     assert again.is_complete
-    assert (log.first_dirty_offset, again.bytes_written) == (1, 0)
+    assert (log.compactions.first_dirty_offset, again.bytes_written) == (1, 0)
 
 
 def test_reads_between_two_steps_see_one_log_or_the_other(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10, keys=2)
     last = offsets(log)[-1]
-    compaction = log.begin_compaction(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
+    compaction = log.compactions.begin(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
     assert compaction is not None
     steps = 0
     while not compaction.is_over:
@@ -237,7 +238,7 @@ def test_reads_between_two_steps_see_one_log_or_the_other(disk: SimulatedDisk) -
         assert found == sorted(found)
         assert found[-1] == last
         steps += 1
-    log.finish_compaction(compaction)
+    log.compactions.finish(compaction)
     assert steps > 20
 
 
@@ -250,14 +251,14 @@ def test_a_batch_of_many_records_is_compacted_in_steps(disk: SimulatedDisk, code
     log.append([AppendBatch(bytes(buffer), read_header(buffer))])
     fill(log, 10)
     expected = {b"%d" % (at % 700): at for at in range(count)}
-    compaction = log.begin_compaction(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
+    compaction = log.compactions.begin(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
     assert compaction is not None
     of_batch = 0
     while not compaction.is_over:
         of_batch += compaction.step(1 << 20) == 0
         if compaction.needs_sync:
             log.flush()
-    log.finish_compaction(compaction)
+    log.compactions.finish(compaction)
     assert compaction.is_complete
     assert of_batch > 4 * count // STEP_RECORDS, "to find keys, to put them, and both again to choose what stays"
     kept = [offset for offset in offsets(log) if offset < count]
@@ -269,7 +270,7 @@ def test_a_reader_that_was_given_bytes_keeps_them(disk: SimulatedDisk) -> None:
     fill(log, 10)
     (chunk,) = log.read(ReadLimits(0, 10_000)).records
     before = bytes(chunk)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert bytes(chunk) == before
 
 
@@ -277,7 +278,7 @@ def test_a_reader_that_was_given_bytes_keeps_them(disk: SimulatedDisk) -> None:
 def test_a_cut_of_the_log_ends_the_compaction(disk: SimulatedDisk, way: str) -> None:
     log = open_log(disk)
     fill(log, 10)
-    compaction = log.begin_compaction(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
+    compaction = log.compactions.begin(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
     assert compaction is not None
     while not compaction.needs_sync:
         compaction.step(1)
@@ -286,7 +287,7 @@ def test_a_cut_of_the_log_ends_the_compaction(disk: SimulatedDisk, way: str) -> 
             log.truncate_to(20)
         case "retain":
             log.advance_log_start(12)
-            assert log.apply_retention(NOW_MS, log.log_end_offset)
+            assert log.retention.apply(NOW_MS, log.log_end_offset)
         case "restart":
             log.truncate_fully_and_start_at(40)
         case "switch":
@@ -302,16 +303,16 @@ def test_a_cut_of_the_log_ends_the_compaction(disk: SimulatedDisk, way: str) -> 
 def test_a_flush_that_was_under_way_at_the_end_of_a_compaction_does_no_harm(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
-    compaction = log.begin_compaction(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
+    compaction = log.compactions.begin(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
     assert compaction is not None
     while not compaction.needs_sync:
         compaction.step(1)
-    ticket = log.begin_flush()
+    ticket = log.flushes.begin()
     log.truncate_to(20)
     ticket.sync()
-    log.finish_flush(ticket)
+    log.flushes.finish(ticket)
     fill(log, 3)
-    assert log.is_flushed
+    assert not log.flushes.has_work
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
@@ -319,11 +320,11 @@ def test_a_flush_that_was_under_way_at_the_end_of_a_compaction_does_no_harm(disk
 def test_a_log_may_be_truncated_into_a_gap(disk: SimulatedDisk, offset: int, is_clean: bool) -> None:
     log = open_log(disk)
     fill(log, 10)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     log.truncate_to(offset)
     end_offset = log.log_end_offset
     assert offset - 3 < end_offset <= offset
-    assert log.first_dirty_offset <= end_offset
+    assert log.compactions.first_dirty_offset <= end_offset
     assert all(found < end_offset for found in offsets(log)) if log.size_bytes else True
     if is_clean:
         log.close()
@@ -336,7 +337,7 @@ def test_a_log_may_be_truncated_into_a_gap(disk: SimulatedDisk, offset: int, is_
 def test_gaps_stay_legal_when_the_topic_is_not_compacted_any_more(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     kept = offsets(log)
     plain = replace(CONFIG, cleanup_policy=("delete",), retention_ms=-1)
     again = open_log(disk, plain, recovery_point=30)
@@ -358,7 +359,7 @@ def test_a_change_of_the_policy_costs_no_sync_where_nothing_new_is_to_be_noted(d
     log.update_config(CONFIG)
     assert disk.operations == before, "all that was rolled is flushed"
     fill(log, 10)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     kept = offsets(log)
     before = disk.operations
     log.update_config(plain)
@@ -369,14 +370,14 @@ def test_a_change_of_the_policy_costs_no_sync_where_nothing_new_is_to_be_noted(d
 def test_gaps_that_another_program_has_made_stay_legal(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
-    log.compact(NOW_MS, end_offset=14)
+    compact(log, NOW_MS, end_offset=14)
     kept, end_offset = offsets(log), log.log_end_offset
     fill(log, 1)
     log.truncate_to(end_offset)
     log.close()
     disk.unlink(f"{DIRECTORY}/{checkpoints.GAP_BOUND}")
     again = open_log(disk, clean=True)
-    again.compact(NOW_MS, end_offset=24)
+    compact(again, NOW_MS, end_offset=24)
     fill(again, 1)
     assert checkpoints.read_gap_bound(disk, DIRECTORY) == end_offset
     assert offsets(open_log(disk, recovery_point=end_offset))[-6:] == [*kept[-3:], *range(end_offset, end_offset + 3)]
@@ -385,7 +386,7 @@ def test_gaps_that_another_program_has_made_stay_legal(disk: SimulatedDisk) -> N
 def test_a_segment_that_is_lost_above_the_compacted_part_is_damage(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 4)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     fill(log, 10)
     lost = bases(disk)[-2]
     for suffix in (".log", ".index", ".timeindex"):
@@ -399,9 +400,9 @@ def test_a_segment_that_is_lost_above_the_compacted_part_is_damage(disk: Simulat
 def test_compact_and_delete_removes_old_segments_of_a_compacted_log(disk: SimulatedDisk) -> None:
     log = open_log(disk, replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=1000))
     fill(log, 10)
-    log.compact(NOW_MS, end_offset=log.log_end_offset)
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
     active = bases(disk)[-1]
-    assert log.apply_retention(NOW_MS + 10_000, log.log_end_offset)
+    assert log.retention.apply(NOW_MS + 10_000, log.log_end_offset)
     assert log.log_start_offset == active
     assert offsets(log) == list(range(active, 30))
 
@@ -411,7 +412,7 @@ def test_without_space_for_a_copy_the_log_stays_as_it_is(disk: SimulatedDisk) ->
     fill(log, 10)
     disk.free_space = 100
     with pytest.raises(StorageError, match="no space"):
-        log.compact(NOW_MS, end_offset=log.log_end_offset)
+        compact(log, NOW_MS, end_offset=log.log_end_offset)
     assert not log.is_offline
     assert offsets(log) == list(range(30))
 

@@ -15,6 +15,7 @@ from tailrace.storage.keys import batch_slots, key_ends, key_indexes
 from tailrace.storage.keys.batch_slots import BatchGroup
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_marker
+from testkit.compaction import compact
 from testkit.key_ends import end_by_index
 
 DIRECTORY = "/data/orders-0"
@@ -79,10 +80,10 @@ def indexed_log(disk: SimulatedDisk) -> Log:
     append(log, b"ab" * 12)
     log.flush()
     assert end_of(log, NEITHER) == 0
-    while log.index_keys_on(lambda: 0):
+    while log.keys.index_on(lambda: 0):
         pass
-    assert [segment.base_offset for segment in log._segments.all] == [0, 10, 20]
-    log.index_keys_on(lambda: 0)
+    assert [segment.base_offset for segment in log.segments.all] == [0, 10, 20]
+    log.keys.index_on(lambda: 0)
     assert files_of(disk) == [0, 10]
     return log
 
@@ -96,7 +97,7 @@ def test_a_batch_has_the_size_that_these_tests_count_on(disk: SimulatedDisk) -> 
 def test_a_log_that_is_not_read_by_key_has_no_index(disk: SimulatedDisk, looked_at: list[int]) -> None:
     log = open_log(disk)
     append(log, b"ab" * 30)
-    assert not log.index_keys_on(lambda: 0)
+    assert not log.keys.index_on(lambda: 0)
     log.close()
     assert (files_of(disk), looked_at) == ([], [])
 
@@ -104,15 +105,15 @@ def test_a_log_that_is_not_read_by_key_has_no_index(disk: SimulatedDisk, looked_
 def test_an_end_is_known_after_steps_and_not_before(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     append(log, b"abaa")
-    assert log.key_end(*A, 4) is None
-    assert not log.index_keys_on(lambda: 0)
-    assert [log.key_end(*wanted, 4) for wanted in (A, B)] == [4, 2]
-    assert not log.index_keys_on(lambda: 0)
+    assert log.keys.end(*A, 4) is None
+    assert not log.keys.index_on(lambda: 0)
+    assert [log.keys.end(*wanted, 4) for wanted in (A, B)] == [4, 2]
+    assert not log.keys.index_on(lambda: 0)
 
 
 def test_a_range_without_records_ends_at_the_log_start(disk: SimulatedDisk) -> None:
     log = open_log(disk)
-    assert log.key_end(*A, 0) == 0
+    assert log.keys.end(*A, 0) == 0
     append(log, b"b" * 25)
     assert end_of(log, A) == 0
     log.flush()
@@ -166,7 +167,7 @@ def test_new_batches_are_looked_at_once_and_ends_a_little_behind_are_known(
     log = open_log(disk, replace(CONFIG, segment_bytes=100_000))
     append(log, b"ab" * 20)
     assert (end_of(log, A, 9), end_of(log, A, 10)) == (9, 9)
-    assert [log.key_end(*A, end) for end in range(10, 41)] == [end // 2 * 2 - 1 + end % 2 * 2 for end in range(10, 41)]
+    assert [log.keys.end(*A, end) for end in range(10, 41)] == [end // 2 * 2 - 1 + end % 2 * 2 for end in range(10, 41)]
     append(log, b"b")
     assert end_of(log, A) == 39
     assert sorted(looked_at) == list(range(41))
@@ -178,9 +179,9 @@ def test_a_step_looks_at_so_many_bytes(
     monkeypatch.setattr(batch_slots, "GROUP_BATCHES", 2)
     log = open_log(disk, replace(CONFIG, segment_bytes=1 << 30))
     append(log, b"b" * 10, value_bytes=1 << 20)
-    assert log.key_end(*A, 10) is None
+    assert log.keys.end(*A, 10) is None
     steps, most = 0, 0
-    while log.index_keys_on(lambda: 0):
+    while log.keys.index_on(lambda: 0):
         most = max(most, len(looked_at))
         looked_at.clear()
         steps += 1
@@ -190,10 +191,10 @@ def test_a_step_looks_at_so_many_bytes(
 def test_a_step_ends_after_its_time_and_does_something(disk: SimulatedDisk, looked_at: list[int]) -> None:
     log = open_log(disk)
     append(log, b"b" * 40)
-    assert log.key_end(*A, 40) is None
+    assert log.keys.end(*A, 40) is None
     late = count(0, key_ends.STEP_MS)
     steps = 1
-    while log.index_keys_on(late.__next__):
+    while log.keys.index_on(late.__next__):
         steps += 1
         assert steps < 100
     assert steps >= 4, "a segment in each step, at most"
@@ -207,7 +208,7 @@ def test_files_are_written_of_sealed_segments_that_are_flushed(disk: SimulatedDi
     assert files_of(disk) == []
     log.flush()
     for _ in range(2):
-        assert not log.index_keys_on(lambda: 0)
+        assert not log.keys.index_on(lambda: 0)
     assert files_of(disk) == [0, 10]
     log.close()
     assert files_of(disk) == [0, 10, 20]
@@ -217,7 +218,7 @@ def test_a_clean_start_looks_at_no_batch(disk: SimulatedDisk, looked_at: list[in
     indexed_log(disk).close()
     looked_at.clear()
     log = open_log(disk, recovery_point=24, clean=True)
-    assert (log.key_end(*A, 24), log.key_end(*NEITHER, 24)) == (23, 0)
+    assert (log.keys.end(*A, 24), log.keys.end(*NEITHER, 24)) == (23, 0)
     assert end_of(log, A, 21) == 21
     append(log, b"b")
     assert end_of(log, A) == 23
@@ -232,11 +233,11 @@ def test_many_files_are_looked_for_in_steps(disk: SimulatedDisk) -> None:
     log.close()
     assert files_of(disk) == list(range(0, 200, 10))
     log = open_log(disk, recovery_point=200, clean=True)
-    assert log.key_end(*A, 200) is None
-    assert len(log._keys.indexes._indexes) == 4
+    assert log.keys.end(*A, 200) is None
+    assert len(log.keys.ends.indexes._indexes) == 4
     late = count(0, key_ends.STEP_MS)
-    assert log.index_keys_on(late.__next__)
-    assert len(log._keys.indexes._indexes) == 5
+    assert log.keys.index_on(late.__next__)
+    assert len(log.keys.ends.indexes._indexes) == 5
     assert end_of(log, A) == 0
 
 
@@ -263,9 +264,9 @@ def test_a_truncation_takes_the_files_of_what_it_cuts(disk: SimulatedDisk) -> No
 def test_retention_takes_the_files_of_what_it_retires(disk: SimulatedDisk) -> None:
     log = indexed_log(disk)
     log.update_config(replace(CONFIG, retention_bytes=0))
-    assert len(log.apply_retention(0, 24)) == 2
+    assert len(log.retention.apply(0, 24)) == 2
     assert [name[20:] for name in disk.list_dir(DIRECTORY) if "khx" in name] == [".khx.deleted"] * 2
-    log.apply_retention(0, 24)
+    log.retention.apply(0, 24)
     assert not [name for name in disk.list_dir(DIRECTORY) if "khx" in name]
     assert (end_of(log, A), end_of(log, NEITHER)) == (23, 20)
 
@@ -275,13 +276,13 @@ def test_a_compaction_takes_the_files_of_what_it_replaces(disk: SimulatedDisk) -
     append(log, b"ab" * 12)
     log.flush()
     assert (end_of(log, A, 10), end_of(log, NEITHER)) == (9, 0)
-    log.index_keys_on(lambda: 0)
+    log.keys.index_on(lambda: 0)
     assert files_of(disk) == [0, 10]
-    assert log.compact(0, end_offset=24) is not None
+    assert compact(log, 0, end_offset=24) is not None
     assert files_of(disk) == []
     assert (end_of(log, A, 10), end_of(log, A, 20), end_of(log, A)) == (0, 19, 23)
-    assert set(log._keys.indexes._indexes) <= set(log._segments.all)
-    assert set(log._keys.indexes._loaded) <= set(log._segments.all)
+    assert set(log.keys.ends.indexes._indexes) <= set(log.segments.all)
+    assert set(log.keys.ends.indexes._loaded) <= set(log.segments.all)
 
 
 def test_stray_files_are_removed_at_a_start(disk: SimulatedDisk) -> None:
@@ -349,7 +350,7 @@ def test_a_few_indexes_are_in_memory(disk: SimulatedDisk) -> None:
     append(log, b"b" * 100)
     log.flush()
     assert end_of(log, A) == 0
-    indexes = log._keys.indexes
+    indexes = log.keys.ends.indexes
     loaded = [index for index in indexes._indexes.values() if index is not None and index.has_entries]
     assert len(indexes._indexes) == 10
     assert len(loaded) == key_indexes.MAX_LOADED + 1
@@ -361,10 +362,10 @@ def test_a_log_remembers_so_many_questions(disk: SimulatedDisk, monkeypatch: pyt
     log = open_log(disk)
     append(log, b"ab" * 10)
     for number in range(50):
-        log.key_end(number, number, 20)
-    keys = log._keys
+        log.keys.end(number, number, 20)
+    keys = log.keys.ends
     assert len(keys._waiting) == 5
-    while log.index_keys_on(lambda: 0):
+    while log.keys.index_on(lambda: 0):
         pass
     for number in range(20):
         end_of(log, KeyRange(number, number))
@@ -377,15 +378,15 @@ def test_a_question_that_takes_long_does_not_hold_up_another(
     monkeypatch.setattr(key_ends, "STEP_MS", 0)
     log = open_log(disk)
     append(log, b"b" * 400)
-    assert log.key_end(*NEITHER, 400) is None
-    log.index_keys_on(lambda: 0)
+    assert log.keys.end(*NEITHER, 400) is None
+    log.keys.index_on(lambda: 0)
     exactly = hash_of(b"b", 0)
     for _ in range(6):
-        if log.key_end(exactly, exactly, 395) is not None:
+        if log.keys.end(exactly, exactly, 395) is not None:
             break
-        assert log.index_keys_on(lambda: 0)
-    assert log.key_end(exactly, exactly, 395) == 395
-    assert log.key_end(*NEITHER, 400) is None
+        assert log.keys.index_on(lambda: 0)
+    assert log.keys.end(exactly, exactly, 395) == 395
+    assert log.keys.end(*NEITHER, 400) is None
     assert end_of(log, NEITHER) == 0
 
 
@@ -404,7 +405,7 @@ def test_a_wrong_offset_index_is_made_anew(disk: SimulatedDisk, monkeypatch: pyt
     monkeypatch.setattr(key_ends, "_BACK_BYTES", 300)
     log = open_log(disk)
     append(log, b"a" + b"b" * 23)
-    segment = log._segments.all[1]
+    segment = log.segments.all[1]
     segment.boundary_before(0)
     assert segment._offset_index is not None
     positions = segment._offset_index._positions
@@ -423,10 +424,10 @@ def test_damage_puts_the_log_offline(disk: SimulatedDisk) -> None:
         end_of(log, A)
     assert log.is_damaged
     with pytest.raises(StorageError, match="offline"):
-        log.key_end(*A, 24)
+        log.keys.end(*A, 24)
     with pytest.raises(StorageError, match="offline"):
-        log.index_keys_on(lambda: 0)
-    assert log.next_match(1, 0, 24) == 0
+        log.keys.index_on(lambda: 0)
+    assert log.keys.next_match(1, 0, 24) == 0
 
 
 def test_a_full_disk_costs_the_file_alone(disk: SimulatedDisk) -> None:
@@ -435,7 +436,7 @@ def test_a_full_disk_costs_the_file_alone(disk: SimulatedDisk) -> None:
     log.flush()
     disk.free_space = 100
     assert (end_of(log, A), end_of(log, B)) == (0, 24)
-    log.index_keys_on(lambda: 0)
+    log.keys.index_on(lambda: 0)
     assert files_of(disk) == []
     assert not log.is_offline
 
@@ -444,9 +445,9 @@ def test_batches_are_passed_over_that_have_no_record_of_the_slots(disk: Simulate
     log = open_log(disk)
     append(log, b"a" + b"b" * 11 + b"a" + b"b" * 12)
     slots = 1 << slot_of(A.first)
-    assert log.next_match(slots, 3, 25) == 3, "nothing is known"
+    assert log.keys.next_match(slots, 3, 25) == 3, "nothing is known"
     assert end_of(log, NEITHER) == 0
-    assert [log.next_match(slots, offset, 25) for offset in (0, 1, 10, 11, 12, 13, 20, 25)] == [
+    assert [log.keys.next_match(slots, offset, 25) for offset in (0, 1, 10, 11, 12, 13, 20, 25)] == [
         0,
         10,
         12,
@@ -456,8 +457,8 @@ def test_batches_are_passed_over_that_have_no_record_of_the_slots(disk: Simulate
         25,
         25,
     ]
-    assert log.next_match(slots, 1, 5) == 5
+    assert log.keys.next_match(slots, 1, 5) == 5
     with pytest.raises(KafkaError):
         log.advance_log_start(26)
     log.advance_log_start(4)
-    assert log.next_match(slots, 1, 25) == 1, "it cannot be read"
+    assert log.keys.next_match(slots, 1, 25) == 1, "it cannot be read"

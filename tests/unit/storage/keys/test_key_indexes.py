@@ -21,7 +21,7 @@ def log() -> Log:
     for offset in range(24):
         batch = bytes(build_batch([Record(0, 0, b"a" if offset == 12 else b"b", bytes(31))], base_offset=offset))
         log.append([AppendBatch(batch, read_header(batch))])
-    assert [segment.base_offset for segment in log._segments.all] == [0, 10, 20]
+    assert [segment.base_offset for segment in log.segments.all] == [0, 10, 20]
     return log
 
 
@@ -38,12 +38,12 @@ def read(log: Log, start: int, end: int) -> BatchSlots:
 
 
 def note(log: Log, start: int, end: int) -> None:
-    log.note_slots(start, read(log, start, end))
+    log.keys.note(start, read(log, start, end))
 
 
 def known_to(log: Log, offset: int) -> int:
     """The offset up to which batches can be passed over, but for the one with the key a."""
-    while (reached := log.next_match(A, offset, 24)) > offset or reached == 12:
+    while (reached := log.keys.next_match(A, offset, 24)) > offset or reached == 12:
         offset = reached + (reached == 12)
     return offset
 
@@ -53,11 +53,11 @@ def test_batches_that_are_read_from_the_start_of_a_segment_on_are_indexed(log: L
     assert known_to(log, 0) == 3
     note(log, 3, 10)
     note(log, 10, 14)
-    assert (known_to(log, 0), log.next_match(A, 10, 24)) == (14, 12)
+    assert (known_to(log, 0), log.keys.next_match(A, 10, 24)) == (14, 12)
     note(log, 14, 20)
     note(log, 20, 24)
     assert known_to(log, 0) == 24
-    assert log.key_end(0, 2**32 - 1, 24) == 24
+    assert log.keys.end(0, 2**32 - 1, 24) == 24
 
 
 @pytest.mark.parametrize(("start", "end"), [(2, 5), (4, 6), (5, 12), (1, 3)], ids=["before", "behind", "across", "in"])
@@ -71,20 +71,20 @@ def test_batches_that_do_not_go_on_where_the_index_ends_are_not_indexed(log: Log
 
 def test_a_segment_that_is_read_from_its_middle_on_is_not_indexed(log: Log) -> None:
     note(log, 12, 15)
-    assert log.next_match(A, 13, 24) == 13
+    assert log.keys.next_match(A, 13, 24) == 13
     note(log, 8, 10)
     note(log, 10, 12)
-    assert log.next_match(A, 10, 24) == 12
+    assert log.keys.next_match(A, 10, 24) == 12
 
 
 def test_the_run_that_the_end_of_a_range_has_begun_is_continued(log: Log) -> None:
-    assert log.key_end(0, 2**32 - 1, 22) is None
-    log.index_keys_on(lambda: 0)
+    assert log.keys.end(0, 2**32 - 1, 22) is None
+    log.keys.index_on(lambda: 0)
     note(log, 22, 24)
-    assert log.key_end(0, 2**32 - 1, 24) == 24
+    assert log.keys.end(0, 2**32 - 1, 24) == 24
 
 
 def test_without_files_nothing_is_taken(log: Log) -> None:
     log.update_config(TopicConfig(key_sharing_index="none"))
     note(log, 0, 3)
-    assert log.next_match(A, 0, 24) == 0
+    assert log.keys.next_match(A, 0, 24) == 0
