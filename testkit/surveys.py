@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tailrace.spark.executor_survey import Surveyed
+from tailrace.spark.survey.executor_survey import Surveyed
 
 DRIVER: Final = Surveyed(
     where="driver",

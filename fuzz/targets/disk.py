@@ -27,9 +27,9 @@ from tailrace.storage.checkpoints import (
     read_partition_metadata,
     take_clean_shutdown,
 )
-from tailrace.storage.closed_logs import CLOSED_LOGS, ClosedLog, read_closed_logs
-from tailrace.storage.index import OffsetIndex, TimeIndex
 from tailrace.storage.producers.snapshot_format import encode_snapshot, parse_snapshot
+from tailrace.storage.recovery.closed_logs import CLOSED_LOGS, ClosedLog, read_closed_logs
+from tailrace.storage.segment_files.index import OffsetIndex, TimeIndex
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch
 

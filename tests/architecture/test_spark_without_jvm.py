@@ -25,7 +25,7 @@ def names_of(tree: ast.AST) -> set[str]:
 
 
 def test_files_of_spark_are_among_them() -> None:
-    assert {"src/tailrace/spark/sink.py", "src/tailrace/testing/spark/__init__.py"} <= set(FILES)
+    assert {"src/tailrace/spark/writing/sink.py", "src/tailrace/testing/spark/__init__.py"} <= set(FILES)
 
 
 @pytest.mark.parametrize("text", ["spark._jvm.x()", "import py4j.java_gateway", "from pyspark import java_gateway"])

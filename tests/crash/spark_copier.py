@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 
 from crash.spark_driver import kill_session
 from tailrace.spark.session import local_session
-from tailrace.spark.sink import OnceStreamWriter, WrittenOnce
-from tailrace.spark.sink_options import SinkOptions, SinkTransactions, parse_sink_options
 from tailrace.spark.source import TailraceDataSource
+from tailrace.spark.writing.sink import OnceStreamWriter, WrittenOnce
+from tailrace.spark.writing.sink_options import SinkOptions, SinkTransactions, parse_sink_options
 
 DYING_BATCH = 1
 

@@ -19,7 +19,9 @@ from tailrace.protocol.headers import decode_request_header
 from tailrace.protocol.records import _kernels_twin
 from tailrace.protocol.registry import APIS
 from tailrace.protocol.schema import decode_from
-from tailrace.storage import EpochCache, batch_file, recovery
+from tailrace.storage import EpochCache
+from tailrace.storage.recovery import loader
+from tailrace.storage.segment_files import batch_file
 from testkit import framing
 
 ROOT = Path(fuzz.__file__).parents[1]
@@ -48,7 +50,7 @@ def trusting(*_: object) -> None:
 
 PLANTED: list[tuple[str, object, str, object]] = [
     ("recovery", batch_file, "check_crc", trusting),
-    ("recovery", recovery.Loader, "_continues", lambda *_: True),
+    ("recovery", loader.Loader, "_continues", lambda *_: True),
     ("framing", framing, "LENGTH_BYTES", 3),
     ("kernels", _kernels_twin, "MAX_INPUT", 10),
     ("batches", records, "read_records", lambda *_, **__: []),

@@ -19,7 +19,7 @@ from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Compaction, Log, ReadLimits
 from tailrace.storage import checkpoints as files_of
 from tailrace.storage.gaps import Gaps
-from tailrace.storage.swap import CLEANED_SUFFIX, SWAP_SUFFIX
+from tailrace.storage.segment_files.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 
 ROOT = "/data"
@@ -323,7 +323,7 @@ def test_a_log_that_forgets_its_gaps_is_taken_for_damaged(monkeypatch: pytest.Mo
 def test_dropping_the_last_batch_of_a_producer_breaks_its_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant: a batch goes with its last record, whichever producer wrote it."""
     monkeypatch.setattr(Compaction, "_is_last_of_producer", lambda compaction, header: False)
-    monkeypatch.setattr("tailrace.storage.recovery.snapshot_offsets", lambda names: [])
+    monkeypatch.setattr("tailrace.storage.recovery.loader.snapshot_offsets", lambda names: [])
     assert shows_loss()
 
 

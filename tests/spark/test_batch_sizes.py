@@ -11,9 +11,9 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from tailrace.client.blocking import Admin, NewTopic, RangedFetch
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark.sink import TailraceWriter
-from tailrace.spark.sink_options import parse_sink_options
 from tailrace.spark.source import HEADERS
+from tailrace.spark.writing.sink import TailraceWriter
+from tailrace.spark.writing.sink_options import parse_sink_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 

@@ -16,10 +16,10 @@ from tailrace.client.reading import ranged_fetch
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.offsets import OffsetRange
-from tailrace.spark.readers import TailraceReader, Work
+from tailrace.spark.reading.readers import TailraceReader, Work
+from tailrace.spark.reading.source_options import parse_source_options
+from tailrace.spark.reading.stream_reader import TailraceStreamReader
 from tailrace.spark.source import ROW
-from tailrace.spark.source_options import parse_source_options
-from tailrace.spark.stream_reader import TailraceStreamReader
 from tailrace.testing import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -15,9 +15,9 @@ from spark.reading import positions
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
 from tailrace.model.sinks import SinkMember
-from tailrace.spark.exactly_once import ExactlyOnce
-from tailrace.spark.sink import OnceWriter
-from tailrace.spark.sink_options import SinkTransactions, parse_sink_options
+from tailrace.spark.writing.exactly_once import ExactlyOnce
+from tailrace.spark.writing.sink import OnceWriter
+from tailrace.spark.writing.sink_options import SinkTransactions, parse_sink_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

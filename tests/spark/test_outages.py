@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.errors import KafkaError
-from tailrace.spark.readers import TailraceReader
+from tailrace.spark.reading.readers import TailraceReader
+from tailrace.spark.reading.source_options import parse_source_options
 from tailrace.spark.source import ROW
-from tailrace.spark.source_options import parse_source_options
 from tailrace.testing import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

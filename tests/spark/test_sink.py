@@ -13,8 +13,8 @@ from spark.reading import positions
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import KafkaError
 from tailrace.model.key_hash import partition_for_key
-from tailrace.spark.sink import TailraceWriter
-from tailrace.spark.sink_options import parse_sink_options
+from tailrace.spark.writing.sink import TailraceWriter
+from tailrace.spark.writing.sink_options import parse_sink_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -23,15 +23,16 @@ from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark import planning, session, stream_reader
-from tailrace.spark.look_pace import ROUND_S, LookPace
+from tailrace.spark import session
 from tailrace.spark.offsets import Offsets, Positions, from_json_dict
-from tailrace.spark.planning import Planner
-from tailrace.spark.readers import Work
+from tailrace.spark.reading import planning, stream_reader
+from tailrace.spark.reading.look_pace import ROUND_S, LookPace
+from tailrace.spark.reading.planning import Planner
+from tailrace.spark.reading.readers import Work
+from tailrace.spark.reading.source_options import parse_source_options
+from tailrace.spark.reading.stream_reader import TailraceStreamReader
 from tailrace.spark.session import GroupProgress
 from tailrace.spark.source import ROW
-from tailrace.spark.source_options import parse_source_options
-from tailrace.spark.stream_reader import TailraceStreamReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

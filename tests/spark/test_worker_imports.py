@@ -15,10 +15,10 @@ PROGRAM = """
 import gc
 import sys
 from pyspark.sql.datasource import InputPartition
-from tailrace.spark.readers import TailraceReader
+from tailrace.spark.reading.readers import TailraceReader
 from tailrace.spark.session import local_session
 from tailrace.spark.source import TailraceDataSource
-from tailrace.spark.source_options import parse_source_options
+from tailrace.spark.reading.source_options import parse_source_options
 
 class Watched(TailraceDataSource):
     @classmethod
@@ -62,5 +62,5 @@ def test_the_first_batch_of_a_new_worker_imports_no_pandas(
     assert workers
     for frozen, *modules in workers:
         assert int(frozen) > 10_000, "PySpark collects garbage behind each task, and need not look at modules"
-        assert {"pyarrow", "tailrace.spark.readers"} <= set(modules)
+        assert {"pyarrow", "tailrace.spark.reading.readers"} <= set(modules)
         assert "pandas" not in modules

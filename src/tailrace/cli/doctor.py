@@ -100,8 +100,8 @@ def _executors(
     output: Format,
 ) -> None:
     try:
-        from tailrace.spark.executor_survey import advice, survey, tasks_fail
-        from tailrace.spark.survey_job import SurveyFailed
+        from tailrace.spark.survey.executor_survey import advice, survey, tasks_fail
+        from tailrace.spark.survey.survey_job import SurveyFailed
     except ImportError as missing:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION, f"{missing}: {install_line('spark')} in this Python, the driver's"

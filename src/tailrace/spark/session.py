@@ -22,7 +22,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.java import ensure_java
 from tailrace.spark.offsets import from_json_dict
-from tailrace.spark.planning import show_progress
+from tailrace.spark.reading.planning import show_progress
 
 _log = logging.getLogger(__name__)
 

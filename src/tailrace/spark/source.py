@@ -26,9 +26,9 @@ from pyspark.sql.types import (
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.avro.formats import RecordFormats
-from tailrace.spark.sink_options import parse_sink_options
-from tailrace.spark.source_options import parse_source_formats, parse_source_options
+from tailrace.spark.reading.source_options import parse_source_formats, parse_source_options
 from tailrace.spark.worker import end_quietly_without_socket
+from tailrace.spark.writing.sink_options import parse_sink_options
 
 if TYPE_CHECKING:
     from tailrace.spark.avro.plan import Decoding
@@ -56,7 +56,7 @@ HEADERS = StructField("headers", ArrayType(_HEADER))
 class TailraceDataSource(DataSource):
     """`spark.read|readStream.format("tailrace")` and `df.write|writeStream.format("tailrace")`.
 
-    Options are those of Spark's Kafka connector (see `spark.source_options` and `spark.sink_options`); so is the row
+    Options are those of Spark's Kafka connector (`reading.source_options`, `writing.sink_options`); so is the row
     schema, unless keys or values are decoded (see `spark.avro`). Say `.schema("value binary, offset bigint")` to have
     only those columns decoded and moved.
     """
@@ -74,13 +74,13 @@ class TailraceDataSource(DataSource):
     # Spark calls these four by keyword: the parameter names are part of the interface.
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from tailrace.spark.readers import TailraceReader
+        from tailrace.spark.reading.readers import TailraceReader
 
         options = parse_source_options(dict(self.options), streaming=False)
         return TailraceReader(schema, options, _checked(schema, _decoding(options.formats)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from tailrace.spark.stream_reader import RefusedStreamReader, TailraceStreamReader
+        from tailrace.spark.reading.stream_reader import RefusedStreamReader, TailraceStreamReader
 
         try:
             options = parse_source_options(dict(self.options), streaming=True)
@@ -89,7 +89,7 @@ class TailraceDataSource(DataSource):
             return RefusedStreamReader(refusal)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from tailrace.spark.sink import OnceWriter, TailraceWriter
+        from tailrace.spark.writing.sink import OnceWriter, TailraceWriter
 
         if overwrite:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a log is only appended to; say mode('append')")
@@ -99,7 +99,7 @@ class TailraceDataSource(DataSource):
         return OnceWriter(schema, options, options.transactions)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from tailrace.spark.sink import OnceStreamWriter, TailraceStreamWriter
+        from tailrace.spark.writing.sink import OnceStreamWriter, TailraceStreamWriter
 
         options = parse_sink_options(dict(self.options))
         if options.transactions is None:

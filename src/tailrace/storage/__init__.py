@@ -3,8 +3,6 @@
 The one door is here. `storage.files` alone touches the operating system; the formats on disk are Kafka's.
 """
 
-from tailrace.storage.batch_file import AppendBatch, ReadLimits, ReadResult
-from tailrace.storage.closed_logs import ClosedLog, ClosedLogs, ClosedTopic
 from tailrace.storage.compaction.compaction import Compaction
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 from tailrace.storage.file_system import Buffer, File, FileSystem
@@ -14,10 +12,12 @@ from tailrace.storage.log import Log
 from tailrace.storage.producers.entries import ProducerEntry
 from tailrace.storage.producers.state import Duplicate, ProducerState
 from tailrace.storage.readable_log import TimestampOffset
-from tailrace.storage.recovery_report import Damage, DamagedLog, RecoveryReport
+from tailrace.storage.recovery.closed_logs import ClosedLog, ClosedLogs, ClosedTopic
+from tailrace.storage.recovery.report import Damage, DamagedLog, RecoveryReport
 from tailrace.storage.retention import RetiredSegment
 from tailrace.storage.scrub import Scrub, ScrubSlice
-from tailrace.storage.transaction_index import AbortedTxn
+from tailrace.storage.segment_files.batch_file import AppendBatch, ReadLimits, ReadResult
+from tailrace.storage.segment_files.transaction_index import AbortedTxn
 
 __all__ = [
     "AbortedTxn",

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from tailrace.model.errors import CorruptRecords, StorageError
-from tailrace.storage.batch_file import AppendBatch
 from tailrace.storage.file_system import FileSystem
 from tailrace.storage.flush import Flushes
 from tailrace.storage.log_producers import LogProducers
 from tailrace.storage.readable_log import ReadableLog
-from tailrace.storage.segment import Segment
+from tailrace.storage.segment_files.batch_file import AppendBatch
+from tailrace.storage.segment_files.segment import Segment
 
 
 class AcrossSegments:

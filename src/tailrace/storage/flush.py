@@ -12,7 +12,7 @@ from tailrace.storage.file_system import File, FileSystem, join, parent
 from tailrace.storage.flushed_note import FlushedNote
 from tailrace.storage.log_times import LogTimes
 from tailrace.storage.readable_log import ReadableLog
-from tailrace.storage.segment import Segment
+from tailrace.storage.segment_files.segment import Segment
 
 _MANY: Final = 17
 """As many directories are cheaper to sync with the whole file system."""

@@ -6,8 +6,9 @@ from typing import Final
 from tailrace.storage.checkpoints import write_gap_bound
 from tailrace.storage.epoch_cache import LAST_OFFSET
 from tailrace.storage.file_system import FileSystem
-from tailrace.storage.recovery_report import UNKNOWN_GAPS
 
+UNKNOWN_GAPS: Final = -1
+"""No gap bound is noted: the log was never compacted here, or another program has filled it."""
 _MARGIN: Final = 1 << 20
 """Offsets by which a follower notes ahead that gaps are legal: a note for each batch would cost a sync each."""
 

@@ -19,8 +19,6 @@ from typing import Final
 from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage.across_segments import AcrossSegments
-from tailrace.storage.batch_file import AppendBatch
-from tailrace.storage.closed_logs import ClosedLog, ClosedSegment, reload
 from tailrace.storage.compaction.compactions import Compactions
 from tailrace.storage.file_system import File, FileSystem, parent
 from tailrace.storage.flush import Flushes
@@ -30,11 +28,13 @@ from tailrace.storage.log_checkpoint import LogCheckpoint
 from tailrace.storage.log_producers import LogProducers
 from tailrace.storage.log_times import UNCHECKED, LogTimes
 from tailrace.storage.readable_log import ReadableLog
-from tailrace.storage.recovery import Loader
-from tailrace.storage.recovery_report import Acknowledged, DamagedLog, LoadedLog
+from tailrace.storage.recovery.closed_logs import ClosedLog, ClosedSegment, reload
+from tailrace.storage.recovery.loader import Loader
+from tailrace.storage.recovery.report import Acknowledged, DamagedLog, LoadedLog
 from tailrace.storage.retention import LogRetention
 from tailrace.storage.scrub import Scrub
-from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.storage.segment_files.batch_file import AppendBatch
+from tailrace.storage.segment_files.segment_limits import SegmentLimits
 
 
 class Log(ReadableLog):
@@ -108,7 +108,7 @@ class Log(ReadableLog):
         """The log in this directory, which is made if it is not there.
 
         `recovery_point` and `high_watermark` are those that were last made durable outside: below them, and below what
-        the log itself has noted as flushed, nothing is ever cut (`storage.recovery`). `leader_epoch` is the partition's
+        the log itself has noted as flushed, nothing is ever cut (`recovery.loader`). `leader_epoch` is the partition's
         in the metadata: a batch of a later one is damaged. `clean` says that the log was closed cleanly and nothing has
         to be checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog, which names
         file and position, or with `allow_damage` gives an offline log whose part before the damage can be read

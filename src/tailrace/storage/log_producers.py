@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 from tailrace.protocol.records.control import read_marker
-from tailrace.storage.batch_file import AppendBatch
 from tailrace.storage.file_system import File, FileSystem
 from tailrace.storage.producers.snapshots import (
     begin_snapshot,
@@ -14,7 +13,8 @@ from tailrace.storage.producers.snapshots import (
     write_snapshot,
 )
 from tailrace.storage.producers.state import ProducerState
-from tailrace.storage.segment import Segment
+from tailrace.storage.segment_files.batch_file import AppendBatch
+from tailrace.storage.segment_files.segment import Segment
 from tailrace.storage.segments import Segments
 
 
@@ -54,7 +54,7 @@ class LogProducers:
             completed = state.apply(header, read_marker(buffer, header))
             if completed is not None and completed.is_aborted:
                 self._segments.aborted_of(segment)
-                segment.note_aborted(completed)
+                segment.aborted.note(completed)
 
     def begin_snapshot(self, offset: int) -> File:
         """As `snapshots.begin_snapshot`, when the log ends at this offset."""

@@ -19,8 +19,8 @@ from tailrace.storage.flushed_note import FlushedNote
 from tailrace.storage.keys.key_ends import StepWork
 from tailrace.storage.readable_log import ReadableLog
 from tailrace.storage.scrub import IndexCheck
-from tailrace.storage.segment import Segment
-from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.storage.segment_files.segment import Segment
+from tailrace.storage.segment_files.segment_limits import SegmentLimits
 
 UNCHECKED: Final = LAST_OFFSET
 """In place of the offset: no batch is known to have been checked."""
@@ -147,7 +147,7 @@ class LogTimes:
         work.spend(0)
         index.finish()
         is_sealed = segment is not segments.active
-        segment.take_indexes(*index.fresh, is_sealed=is_sealed)
+        segment.take_indexes(index.fresh, is_sealed=is_sealed)
         if is_sealed:
             segments.keep_loaded(segment)
         self._segment = self._index = None

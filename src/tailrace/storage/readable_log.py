@@ -6,14 +6,14 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.storage.batch_file import Expected, ReadLimits, ReadResult
 from tailrace.storage.file_system import FileSystem
 from tailrace.storage.gaps import Gaps
 from tailrace.storage.log_checkpoint import LogCheckpoint
-from tailrace.storage.recovery_report import LoadedLog
-from tailrace.storage.segment import Segment
+from tailrace.storage.recovery.report import LoadedLog
+from tailrace.storage.segment_files.batch_file import Expected, ReadLimits, ReadResult
+from tailrace.storage.segment_files.segment import Segment
+from tailrace.storage.segment_files.transaction_index import AbortedTxn
 from tailrace.storage.segments import Segments
-from tailrace.storage.transaction_index import AbortedTxn
 
 
 class TimestampOffset(NamedTuple):

@@ -16,12 +16,12 @@ from crc32c import crc32c
 from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, read_header
 from tailrace.protocol.records.record_times import largest_time
-from tailrace.storage.batch_file import Expected
 from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.file_system import Buffer
-from tailrace.storage.index import OffsetIndex, TimeIndex
 from tailrace.storage.readable_log import ReadableLog
-from tailrace.storage.segment import Segment
+from tailrace.storage.segment_files.batch_file import Expected
+from tailrace.storage.segment_files.index import Indexes, OffsetIndex, TimeIndex
+from tailrace.storage.segment_files.segment import Segment
 
 _CHECKED: Final = Struct(">qi5xI")
 """Base offset, length and checksum."""
@@ -38,26 +38,24 @@ class IndexCheck:
         "_checked_from",
         "_interval",
         "_largest",
-        "_offsets",
         "_segment",
         "_since_entry",
-        "_times",
+        "_stored",
         "fresh",
         "is_right",
     )
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._interval = segment.index_interval_bytes
-        self._checked_from = segment.checked_from
-        self._offsets: OffsetIndex | None = None
-        self._times: TimeIndex | None = None
+        self._interval = segment.limits.index_interval_bytes
+        self._checked_from = segment.limits.checked_from
+        self._stored: Indexes | None = None
         self._at_offset = self._at_time = 0
         self._largest = (-1, 0)
         self._since_entry = 0
         self.is_right = True
         """Whether nothing in the files has turned out to be wrong so far."""
-        self.fresh = OffsetIndex(), TimeIndex()
+        self.fresh = Indexes(OffsetIndex(), TimeIndex())
         """Their right content, as far as the segment was walked over."""
 
     def load(self) -> None:
@@ -66,11 +64,11 @@ class IndexCheck:
         Raises StorageError if descriptors or memory are short.
         """
         try:
-            self._offsets, self._times = self._segment.read_indexes()
+            self._stored = self._segment.read_indexes()
         except StorageError as fault:
             if fault.is_shortage:
                 raise
-        self.is_right = self._offsets is not None and self._times is not None
+        self.is_right = self._stored is not None
 
     def note(self, position: int, batch: Buffer) -> None:
         """The next batch, whole. Its records are read if its header was not checked."""
@@ -85,21 +83,21 @@ class IndexCheck:
         if self.is_right:
             self._hold(position, relative)
         if self._since_entry > self._interval:
-            self.fresh[0].append(relative, position)
+            self.fresh.offsets.append(relative, position)
             if self._largest[0] >= 0:
-                self.fresh[1].append(*self._largest)
+                self.fresh.times.append(*self._largest)
             self._since_entry = 0
         self._since_entry += header.size_bytes
 
     def _hold(self, position: int, relative: int) -> None:
         """Entries lead to batches, in their order: one that was passed over leads nowhere."""
-        assert self._offsets is not None
-        assert self._times is not None
-        entry = self._offsets.entry(self._at_offset)
+        stored = self._stored
+        assert stored is not None
+        entry = stored.offsets.entry(self._at_offset)
         if entry is not None and entry[1] <= position:
             self.is_right = entry == (relative, position)
             self._at_offset += 1
-        entry = self._times.entry(self._at_time)
+        entry = stored.times.entry(self._at_time)
         if entry is not None and entry[1] <= relative:
             self.is_right = self.is_right and entry == (self._largest[0], relative) and self._largest[1] == relative
             self._at_time += 1
@@ -107,9 +105,9 @@ class IndexCheck:
     def finish(self) -> None:
         """The segment ends: an entry that no batch has fitted is wrong."""
         if self._largest[0] >= 0:
-            self.fresh[1].append(*self._largest)
-        if self._offsets is not None and self._times is not None and self.is_right:
-            self.is_right = (self._at_offset, self._at_time) == (len(self._offsets), len(self._times))
+            self.fresh.times.append(*self._largest)
+        if self._stored is not None and self.is_right:
+            self.is_right = (self._at_offset, self._at_time) == (len(self._stored.offsets), len(self._stored.times))
 
 
 class ScrubSlice:
@@ -286,7 +284,7 @@ class Scrub:
             if not index.is_right and not self.mends:
                 self.has_wrong_index = True
             elif not index.is_right:
-                segment.take_indexes(*index.fresh)
+                segment.take_indexes(index.fresh)
                 self.indexes_rebuilt += 1
             if index.is_right:
                 segment.confirm_times()

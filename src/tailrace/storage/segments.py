@@ -10,15 +10,14 @@ from operator import attrgetter
 from typing import Final
 
 from tailrace.model.errors import CorruptRecords, StorageError
-from tailrace.storage.batch_file import AppendBatch, Expected, ReadLimits, ReadResult
 from tailrace.storage.checkpoints import replace_file
-from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 from tailrace.storage.file_system import FileSystem
 from tailrace.storage.producers.snapshots import rebuild_aborted, snapshot_path
-from tailrace.storage.segment import Segment
-from tailrace.storage.segment_limits import SegmentLimits
-from tailrace.storage.swap import CLEANED_SUFFIX, remove_cleaned, swap_in
-from tailrace.storage.transaction_index import AbortedTxn, TransactionIndex
+from tailrace.storage.segment_files.batch_file import AppendBatch, Expected, ReadLimits, ReadResult
+from tailrace.storage.segment_files.segment import Segment
+from tailrace.storage.segment_files.segment_limits import SegmentLimits
+from tailrace.storage.segment_files.swap import CLEANED_SUFFIX, remove_cleaned, swap_in
+from tailrace.storage.segment_files.transaction_index import AbortedTxn, TransactionIndex
 
 DELETED_SUFFIX: Final = ".deleted"
 
@@ -249,22 +248,3 @@ class Segments:
         """Give all descriptors back."""
         for segment in self._segments:
             segment.close()
-
-
-def holds_epochs_of(cache: EpochCache, segments: list[Segment], log_start_offset: int, end_offset: int) -> bool:
-    """Whether these are the epochs of all batches below `end_offset` that can be read."""
-    headers = (header for segment in segments for _, header in segment.headers())
-    return all(
-        cache.epoch_of(header.base_offset) == header.partition_leader_epoch
-        for header in headers
-        if log_start_offset <= header.base_offset < end_offset
-    )
-
-
-def epochs_of_batches(segments: list[Segment]) -> list[EpochEntry]:
-    entries: list[EpochEntry] = []
-    for segment in segments:
-        for _, header in segment.headers():
-            if not entries or header.partition_leader_epoch > entries[-1].epoch:
-                entries.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
-    return entries

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.connector.formats import FAULTS, Format, Options, Outcome, Read, Refused, in_order
+from tailrace.spark.reading.stream_reader import RefusedStreamReader
 from tailrace.spark.source import TailraceDataSource
-from tailrace.spark.stream_reader import RefusedStreamReader
 
 Json = dict[str, dict[str, int]]
 

@@ -20,8 +20,8 @@ from tailrace.cli import machine_checks
 from tailrace.cli.main import main
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin
-from tailrace.spark import executor_survey
-from tailrace.spark.executor_survey import Surveyed
+from tailrace.spark.survey import executor_survey
+from tailrace.spark.survey.executor_survey import Surveyed
 from tailrace.testing import Cluster
 from testkit.surveys import DRIVER
 

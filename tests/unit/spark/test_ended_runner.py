@@ -7,7 +7,7 @@ from types import TracebackType
 
 import pytest
 
-from tailrace.spark.stream_reader import say_nothing_of_a_closed_socket
+from tailrace.spark.reading.stream_reader import say_nothing_of_a_closed_socket
 from tailrace.spark.worker import end_quietly_without_socket, unless_socket_is_closed
 
 Shown = list[BaseException]

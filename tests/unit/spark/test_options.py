@@ -12,8 +12,8 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.spark import given_options
 from tailrace.spark.given_options import NAMES, parse_duration_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, from_json_dict, to_json_dict
-from tailrace.spark.sink_options import parse_sink_options
-from tailrace.spark.source_options import parse_source_options
+from tailrace.spark.reading.source_options import parse_source_options
+from tailrace.spark.writing.sink_options import parse_sink_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "flights"}
 SINK = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "flights"}

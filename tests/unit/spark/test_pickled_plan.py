@@ -7,12 +7,12 @@ import sys
 import pytest
 from pyspark import cloudpickle
 
-from tailrace.spark.readers import TailraceReader
-from tailrace.spark.sink import TailraceStreamWriter, TailraceWriter
-from tailrace.spark.sink_options import parse_sink_options
+from tailrace.spark.reading.readers import TailraceReader
+from tailrace.spark.reading.source_options import parse_source_options
+from tailrace.spark.reading.stream_reader import TailraceStreamReader
 from tailrace.spark.source import ROW
-from tailrace.spark.source_options import parse_source_options
-from tailrace.spark.stream_reader import TailraceStreamReader
+from tailrace.spark.writing.sink import TailraceStreamWriter, TailraceWriter
+from tailrace.spark.writing.sink_options import parse_sink_options
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9"}
 SOURCE = parse_source_options({**SERVERS, "subscribe": "orders"}, streaming=False)

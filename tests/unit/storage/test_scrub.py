@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import Log, Scrub
-from tailrace.storage.index import OffsetIndex
+from tailrace.storage.segment_files.index import OffsetIndex
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch
 from testkit.compaction import compact

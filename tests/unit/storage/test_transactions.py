@@ -1,6 +1,6 @@
 """Transactions that hold back the last stable offset (KIP-98)."""
 
-from tailrace.storage.transaction_index import OngoingTransactions
+from tailrace.storage.segment_files.transaction_index import OngoingTransactions
 
 
 def test_the_oldest_open_transaction_counts() -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.producers.snapshot_format import snapshot_entries
-from tailrace.storage.transaction_index import aborted_transactions
+from tailrace.storage.segment_files.transaction_index import aborted_transactions
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")

@@ -12,9 +12,9 @@ from typing import Final
 from tailrace.model.errors import KafkaError
 from tailrace.storage import FileSystem, Log
 from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, PARTITION_METADATA
-from tailrace.storage.file_names import LOG_SUFFIX, offset_in_name
 from tailrace.storage.file_system import join, parent
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
+from tailrace.storage.segment_files.file_names import LOG_SUFFIX, offset_in_name
 
 _SLICE_BYTES: Final = 4 << 20
 """The bytes of one copy; flushes run in between."""

@@ -35,9 +35,9 @@ from tailrace.storage.checkpoints import (
     write_clean_shutdown,
     write_partition_metadata,
 )
-from tailrace.storage.closed_logs import read_closed_logs, write_closed_logs
-from tailrace.storage.file_names import LOG_SUFFIX, segment_name
 from tailrace.storage.file_system import join, parent
+from tailrace.storage.recovery.closed_logs import read_closed_logs, write_closed_logs
+from tailrace.storage.segment_files.file_names import LOG_SUFFIX, segment_name
 
 _NO_BROKER_EPOCH: Final = -1
 _BITS_PER_CHARACTER: Final = 6

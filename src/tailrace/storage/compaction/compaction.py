@@ -17,15 +17,15 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, read_header
 from tailrace.protocol.records.control import read_marker
 from tailrace.protocol.records.spans import Steps
-from tailrace.storage.batch_file import AppendBatch
 from tailrace.storage.compaction.batch_filter import BatchFilter, KeyCollector, TransactionEnds
 from tailrace.storage.compaction.plan import Cleanable, group_segments
 from tailrace.storage.file_system import File, FileSystem
 from tailrace.storage.producers.state import ProducerState
-from tailrace.storage.segment import Segment
-from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.storage.segment_files.batch_file import AppendBatch
+from tailrace.storage.segment_files.segment import Segment
+from tailrace.storage.segment_files.segment_limits import SegmentLimits
+from tailrace.storage.segment_files.swap import CLEANED_SUFFIX, remove_cleaned
 from tailrace.storage.segments import Segments
-from tailrace.storage.swap import CLEANED_SUFFIX, remove_cleaned
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from tailrace.storage.compaction.compaction import Compaction
 from tailrace.storage.compaction.plan import Cleanable, find_cleanable
 from tailrace.storage.file_system import File, FileSystem
 from tailrace.storage.readable_log import ReadableLog
-from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.storage.segment_files.segment_limits import SegmentLimits
 
 
 class Compactions:

@@ -16,7 +16,7 @@ from tailrace.storage.file_system import FileSystem
 from tailrace.storage.keys.batch_slots import BatchGroup, last_match
 from tailrace.storage.keys.key_index import HEAD_SIZE, STEPS_KEPT, Entry, KeyIndex
 from tailrace.storage.keys.key_indexes import MOST_ENTRIES, KeyIndexes, new_index
-from tailrace.storage.segment import Segment
+from tailrace.storage.segment_files.segment import Segment
 from tailrace.storage.segments import Segments
 
 STEP_BYTES: Final = 4 << 20

@@ -15,7 +15,7 @@ from tailrace.protocol.records.batch import HEADER_SIZE
 from tailrace.storage.file_system import FileSystem, append_all
 from tailrace.storage.keys.batch_slots import BatchSlots
 from tailrace.storage.keys.key_index import HEAD_SIZE, KeyIndex
-from tailrace.storage.segment import Segment
+from tailrace.storage.segment_files.segment import Segment
 from tailrace.storage.segments import Segments
 
 MAX_LOADED: Final = 4
@@ -229,7 +229,7 @@ class KeyIndexes:
 
 
 def _interval_of(segment: Segment) -> int:
-    return min(segment.index_interval_bytes, _MOST_INTERVAL_BYTES)
+    return min(segment.limits.index_interval_bytes, _MOST_INTERVAL_BYTES)
 
 
 def new_index(segment: Segment, position: int, end_offset: int) -> KeyIndex:

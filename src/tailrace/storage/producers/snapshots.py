@@ -10,13 +10,13 @@ from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.protocol.records.batch import BatchHeader
 from tailrace.protocol.records.control import EndTransactionMarker, read_marker
 from tailrace.storage.checkpoints import replace_file
-from tailrace.storage.file_names import SNAPSHOT_SUFFIX, offset_in_name, segment_name
 from tailrace.storage.file_system import File, FileSystem, append_all, join
 from tailrace.storage.producers.entries import ProducerEntry
 from tailrace.storage.producers.snapshot_format import encode_snapshot, parse_snapshot
 from tailrace.storage.producers.state import ProducerState
-from tailrace.storage.segment import Segment
-from tailrace.storage.transaction_index import CompletedTransaction, TransactionIndex
+from tailrace.storage.segment_files.file_names import SNAPSHOT_SUFFIX, offset_in_name, segment_name
+from tailrace.storage.segment_files.segment import Segment
+from tailrace.storage.segment_files.transaction_index import CompletedTransaction, TransactionIndex
 
 
 def snapshot_path(directory: str, offset: int) -> str:
@@ -105,7 +105,7 @@ def load_producers(
 
     def note(segment: Segment, completed: CompletedTransaction) -> None:
         if completed.is_aborted and segment in index_anew:
-            segment.note_aborted(completed)
+            segment.aborted.note(completed)
 
     def enter(segment: Segment) -> None:
         if state and segment in index_anew and segment.base_offset not in kept:

@@ -26,7 +26,7 @@ from tailrace.model.ids import EPOCH_PER_TRANSACTION
 from tailrace.protocol.records.batch import BatchHeader
 from tailrace.protocol.records.control import NO_DECISION, ControlType, EndTransactionMarker
 from tailrace.storage.producers.entries import MAX_SEQUENCE, REMEMBERED_BATCHES, ProducerEntry, SequencedBatch
-from tailrace.storage.transaction_index import CompletedTransaction, OngoingTransactions
+from tailrace.storage.segment_files.transaction_index import CompletedTransaction, OngoingTransactions
 
 MOST_PRODUCERS: Final = 10_000
 """Producers that a log remembers at one time. Kafka has no limit: a client that makes ids up can fill its memory."""

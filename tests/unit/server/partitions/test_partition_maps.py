@@ -3,7 +3,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.partition_maps import EMPTY_LOG, Dormant, DormantPartitions
 from tailrace.storage import ClosedLog
-from tailrace.storage.closed_logs import ClosedSegment
+from tailrace.storage.recovery.closed_logs import ClosedSegment
 
 TOPIC_ID = TopicId(b"1" * 16)
 

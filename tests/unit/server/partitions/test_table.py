@@ -17,7 +17,7 @@ from tailrace.server.partitions.renamed_directories import RenamedDirectories
 from tailrace.server.partitions.table import KnownLeader
 from tailrace.storage import Log
 from tailrace.storage.checkpoints import GAP_BOUND, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
-from tailrace.storage.closed_logs import CLOSED_LOGS
+from tailrace.storage.recovery.closed_logs import CLOSED_LOGS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch

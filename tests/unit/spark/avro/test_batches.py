@@ -17,8 +17,8 @@ from tailrace.spark.avro import batches, registry
 from tailrace.spark.avro.batches import BatchDecoder
 from tailrace.spark.avro.columns import CORRUPT_RECORD
 from tailrace.spark.avro.plan import Decoding, plan_decoding
+from tailrace.spark.reading.source_options import parse_source_formats
 from tailrace.spark.source import ROW, TailraceDataSource
-from tailrace.spark.source_options import parse_source_formats
 from testkit.schema_registry import ScriptedRegistry, framed, respond_with
 
 ORDER: dict[str, Any] = {

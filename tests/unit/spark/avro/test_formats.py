@@ -8,8 +8,8 @@ import pytest
 from tailrace.model.errors import KafkaError
 from tailrace.spark import given_options
 from tailrace.spark.avro.formats import FORMAT_OPTIONS, ColumnFormat, RecordFormats
-from tailrace.spark.sink_options import parse_sink_options
-from tailrace.spark.source_options import parse_source_options
+from tailrace.spark.reading.source_options import parse_source_options
+from tailrace.spark.writing.sink_options import parse_sink_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}
 PLAIN = {"valueFormat": "avro", "valueSchema": '"string"'}

@@ -11,7 +11,7 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.records.spans import STEP_RECORDS
 from tailrace.storage import AppendBatch, Log, ReadLimits, checkpoints, readable_log
-from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.storage.segment_files.segment_limits import SegmentLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch, stored_marker
 from testkit.compaction import compact

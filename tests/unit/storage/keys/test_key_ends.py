@@ -407,8 +407,8 @@ def test_a_wrong_offset_index_is_made_anew(disk: SimulatedDisk, monkeypatch: pyt
     append(log, b"a" + b"b" * 23)
     segment = log.segments.all[1]
     segment.boundary_before(0)
-    assert segment._offset_index is not None
-    positions = segment._offset_index._positions
+    assert segment._indexes is not None
+    positions = segment._indexes.offsets._positions
     for at in range(len(positions)):
         positions[at] += 1
     assert end_of(log, A) == 1

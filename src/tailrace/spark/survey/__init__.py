@@ -1,0 +1,1 @@
+"""A survey of Spark's executors: can each reach the brokers, and with which versions."""

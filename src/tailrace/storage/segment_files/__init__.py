@@ -1,0 +1,1 @@
+"""One segment: its batches, its indexes, its limits, and the swap of several for one."""
