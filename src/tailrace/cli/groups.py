@@ -84,9 +84,9 @@ _LAG_COLUMNS = (
 )
 """The columns of Kafka's tool, then those of Tailrace."""
 _RANGE_COLUMNS = ("AHEAD", "RANGES", "OLDEST-GAP", "GAP-MS")
-"""Those of groups that share partitions by key; shown if there is one."""
+"""Columns of groups that share partitions by key; shown if there is such a group."""
 _VIEW_COLUMNS = ("SLOWEST-OF",)
-"""Those of groups that read views; shown if one of their partitions is behind."""
+"""Columns of groups that read views; shown if a partition of theirs is behind."""
 _MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT", "VERDICT")
 _STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
 _ENDS_TIMEOUT_MS = 5_000
@@ -200,7 +200,7 @@ def _health_of(admin: Admin, described: list[GroupDescription]) -> tuple[dict[st
 
 
 def _committed(admin: Admin, group: GroupDescription) -> dict[TopicPartition, int | None]:
-    """The committed offset of each partition, None for an assigned one without an offset."""
+    """The committed offset of each partition, None for an assigned partition without an offset."""
     offsets: dict[TopicPartition, int | None] = {
         partition: committed.offset for partition, committed in admin.group_offsets(group.group).items()
     }

@@ -123,7 +123,7 @@ def _interrupt() -> NoReturn:
 
 
 def _whole_lines() -> Iterator[list[bytes]]:
-    """The lines of stdin as they come: typed lines are sent at once, piped ones in large pieces."""
+    """The lines of stdin as they come: typed lines are sent at once, piped lines in large pieces."""
     source = cast(io.BufferedReader, sys.stdin.buffer)
     begun: list[bytes] = []
     size_bytes = 0
@@ -199,7 +199,7 @@ class _InputLines:
         return not self._sent
 
     def send_all(self, pieces: Iterator[list[bytes]]) -> None:
-        """Send these lines until they end or one cannot be written."""
+        """Send these lines until they end or a line cannot be written."""
         try:
             for lines in pieces:
                 self._send(lines)
@@ -262,7 +262,7 @@ class _InputLines:
             self._count_on_terminal()
 
     def _count_on_terminal(self) -> None:
-        """Print the count over the last one; `erase_count` removes it."""
+        """Print the count over the last count; `erase_count` removes it."""
         if sys.stderr.isatty():
             self._has_counted = True
             sys.stderr.write(f"\r\x1b[K{counted(self.written, 'record')} ")

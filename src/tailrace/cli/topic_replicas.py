@@ -118,7 +118,7 @@ def _say_what_is_lost(partitions: Sequence[LeaderlessPartition]) -> None:
 def _elect_named(
     admin: Admin, partitions: Sequence[LeaderlessPartition], replica: int | None
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Elect the recommended replicas, or this one. Returns None or the error for each partition."""
+    """Elect the recommended replicas, or this replica. Returns None or the error for each partition."""
     results: dict[TopicPartition, KafkaError | None] = {}
     desired: dict[TopicPartition, int] = {}
     for partition in partitions:

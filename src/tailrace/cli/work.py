@@ -129,7 +129,7 @@ class Commands:
         self.fault: OSError | None = None
         """The reason why the command cannot be started."""
         self._changed = threading.Condition()
-        """Guards the processes, and is notified when one has ended."""
+        """Guards the processes, and is notified when a process has ended."""
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._is_ended = False
 
@@ -210,7 +210,7 @@ def _signal_name(number: int) -> str:
 
 
 def variables(record: SharedRecord) -> dict[bytes, bytes]:
-    """The environment variables of a command that describe the record. One that cannot be a variable is left out."""
+    """The environment variables of a command that describe the record, as far as they can be variables."""
     found = {
         "TOPIC": record.topic.encode(),
         "PARTITION": b"%d" % record.partition,
@@ -252,7 +252,7 @@ class _Progress:
         self._trouble = self._consumer.trouble
 
     def show(self) -> None:
-        """Print the fault that is being retried; on a terminal the numbers over the last ones. About once a second."""
+        """Print the fault that is being retried; on a terminal the numbers too, in place. About once a second."""
         self._notice.check(self._consumer.trouble)
         if not sys.stderr.isatty():
             return

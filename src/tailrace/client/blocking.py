@@ -182,7 +182,7 @@ class RangedFetch(Facade[AsyncRangedFetch]):
     ) -> Iterator[list[Buffer]]:
         """The batches with the offsets from `start` up to `end` (exclusive), in order, as buffers of whole batches.
 
-        The first and the last may reach over the ends. The next fetch is in flight while the caller uses the last one.
+        The first and the last may reach over the ends. The next fetch is in flight while the caller uses a chunk.
         See `AsyncRangedFetch.fetch_range`.
         """
         thread = loop_thread()
@@ -267,8 +267,8 @@ class Consumer(Facade[AsyncConsumer]):
         self.close()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records without end, as they come. A commit covers all records yielded so far, also the last one: but not the
-        last one when the `with` block ends by an exception."""
+        """Records without end, as they come. A commit covers all records yielded so far, also the last record: but not
+        the last record when the `with` block ends by an exception."""
         while True:
             client = self._client.get()
             record = client.next_ahead()
@@ -293,7 +293,7 @@ class Consumer(Facade[AsyncConsumer]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps `poll` from returning all records, while it is retried; None without one."""
+        """The fault that keeps `poll` from returning all records, while it is retried; None without a fault."""
         return self._client.get().trouble
 
     def position(self, topic_partition: TopicPartition) -> int | None:

@@ -36,7 +36,7 @@ _ENQUEUE_AT_ONCE = 2_000
 
 
 def _in_order(method: Callable[[AsyncProducer], Awaitable[T]]) -> "Callable[[Producer], T]":
-    """The method of the asyncio producer as one of the blocking one, after all records that were handed over before."""
+    """The method for the blocking producer: after all records that were handed over before."""
 
     @wraps(method)
     def call(producer: "Producer", /) -> T:
@@ -88,7 +88,7 @@ class Producer(Facade[AsyncProducer]):
 
         Blocks only while buffer.memory is full, max.block.ms at most. A future cannot be cancelled. Raises TypeError,
         or KafkaError (MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts; with a
-        transactional id also outside of a transaction (INVALID_TXN_STATE), and in one that has failed.
+        transactional id also outside of a transaction (INVALID_TXN_STATE), and in a transaction that has failed.
         """
         client = self._client.get()
         client.check_ready()
@@ -154,7 +154,7 @@ class Producer(Facade[AsyncProducer]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps records from being written, while it is retried; None without one."""
+        """The fault that keeps records from being written, while it is retried; None without a fault."""
         return self._client.get().trouble
 
     def __exit__(

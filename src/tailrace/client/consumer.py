@@ -40,7 +40,7 @@ class AutoCommit:
         self._running: asyncio.Task[None] | None = None
 
     def start_if_due(self, positions: Callable[[], Positions]) -> None:
-        """Begin a commit of these positions if the last one was long enough ago. A later one makes up for a failure."""
+        """Begin a commit of these positions if the last commit was long ago. A later commit makes up for a failure."""
         now_ms = self._router.now_ms()
         if not self.is_on or now_ms < self._next_ms or self._running is not None:
             return
@@ -59,7 +59,7 @@ class AutoCommit:
                 self._running = None
 
     async def wait(self) -> None:
-        """Wait for the commit under way: its older offsets must not overwrite newer ones."""
+        """Wait for the commit under way: its older offsets must not overwrite newer offsets."""
         if self._running is not None:
             await asyncio.wait((self._running,))
 
@@ -115,7 +115,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
         A mapping gives each partition the ranges of key hashes whose records are read; an empty one stands for the
         whole partition (KIP-X). A broker that does not know ranges sends all records, and they are left out here.
-        Raises KafkaError INVALID_REQUEST for ranges that are none, or overlap.
+        Raises KafkaError INVALID_REQUEST for ranges that are malformed, or overlap.
         """
         wanted = dict(partitions) if isinstance(partitions, Mapping) else dict.fromkeys(partitions, ())
         self._reader.check_assignable(wanted)
@@ -199,7 +199,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     # iteration
 
     async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
-        """Poll for an iteration: `next_ahead` returns these records one by one."""
+        """Poll for an iteration: `next_ahead` returns these records singly."""
         self._ahead.add(await self.poll(timeout))
         self._unpassed.pass_all()  # the caller has none of them yet
 
@@ -210,7 +210,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         return record
 
     def withhold_unpassed(self) -> None:
-        """The caller has failed: `close` commits neither the records of the last poll nor an iteration's last one."""
+        """The caller has failed: `close` commits neither the last poll's records nor an iteration's last record."""
         self._unpassed.withhold()
 
     def _put_ahead_back(self, partitions: Set[TopicPartition]) -> None:
@@ -279,7 +279,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def committed(
         self, partitions: TopicPartition | Iterable[TopicPartition]
     ) -> KeyProgress | dict[TopicPartition, OffsetAndMetadata] | None:
-        """The group's committed offsets; a partition without one is left out.
+        """The group's committed offsets; a partition without an offset is left out.
 
         Of a single partition, its progress with the ranges of offsets and key hashes that are done beyond its offset
         (KIP-X); None without any. Commits of ranges are made from there on.

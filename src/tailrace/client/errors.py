@@ -29,16 +29,16 @@ class LogTruncation(KafkaError):
 
 
 class AbortableTransactionError(KafkaError):
-    """The open transaction cannot be committed: call `abort_transaction`, then the producer goes on with the next one.
+    """The open transaction cannot be committed: call `abort_transaction`, and go on with the next transaction.
 
     `code` is that of the error which the transaction met.
     """
 
 
 class FatalTransactionError(KafkaError):
-    """A transactional producer cannot go on: close it. Another one with its transactional id may.
+    """A transactional producer cannot go on: close it. Another producer with its transactional id may.
 
-    The other one's `init_transactions` aborts the transaction that is open, if there is one.
+    The `init_transactions` of the other producer aborts a transaction that is open.
     """
 
 

@@ -34,13 +34,13 @@ _OF_REPLICA = -2
 
 
 class OffsetAt(NamedTuple):
-    """An answer of ListOffsets. Offset -1: no record has this timestamp or a later one."""
+    """An answer of ListOffsets. Offset -1: no record has this timestamp or a later timestamp."""
 
     offset: int
     timestamp: int
     """ms; -1 for LATEST and EARLIEST."""
     leader_epoch: int
-    """Of the record at the offset; of the leader for LATEST."""
+    """The epoch of the record at the offset; the epoch of the leader for LATEST."""
     current_epoch: int = -1
     """The leader epoch under which the leader has answered, as the request gave it; -1: none was known."""
 
@@ -119,7 +119,7 @@ async def request_end(router: Router, partition: TopicPartition) -> int:
 async def request_log_starts(
     router: Router, node_id: int, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetAt]:
-    """The log start of each of these partitions in the replica of this node; one that it does not tell is left out."""
+    """The log start of each partition in the replica of this node; a partition that it refuses is left out."""
     try:
         if node_id not in router.view.brokers:
             return {}

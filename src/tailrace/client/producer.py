@@ -45,10 +45,10 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     at the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
 
     With `transactional_id` all records belong to transactions: `init_transactions` once, then `async with
-    producer.transaction()` for each. The coordinator aborts one that is open for `transaction_timeout_ms`. Errors are
-    AbortableTransactionError (abort, and go on), FatalTransactionError (close; ProducerFenced is one), or a KafkaError
+    producer.transaction()` for each. The coordinator aborts a transaction after `transaction_timeout_ms`. Errors are
+    AbortableTransactionError (abort, and go on), FatalTransactionError (close; also ProducerFenced), or a KafkaError
     INVALID_TXN_STATE for calls in a wrong order. A call that runs out of time (max.block.ms) or is cancelled is called
-    again: `transaction_phase` tells which one.
+    again: `transaction_phase` tells which call.
     """
 
     @made_of(ProducerSettings)
@@ -142,7 +142,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         after another. `timestamp` is ms since 1970, now by default. Waits while buffer.memory is full, max.block.ms at
         most, then raises KafkaError(REQUEST_TIMED_OUT). Raises TypeError, or KafkaError (MESSAGE_TOO_LARGE,
         INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts; with a transactional id also outside of a
-        transaction (INVALID_TXN_STATE), and in one that has failed.
+        transaction (INVALID_TXN_STATE), and in a transaction that has failed.
         """
         self.check_ready()
         record = self.checked(topic, partition, key, value, headers)
@@ -172,7 +172,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     async def send_batch(self, topic: str, partition: int, payload: Buffer) -> "asyncio.Future[RecordMetadata]":
         """Hand over a whole record batch (format v2, offsets from 0, at most max.request.size).
 
-        The future's offset is that of its first record. Order with records sent one by one is kept.
+        The future's offset is that of its first record. Order with single records is kept.
         """
         self.check_ready()
         check_topic(topic)
@@ -183,7 +183,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         return completion
 
     async def partition_count(self, topic: str) -> int:
-        """The number of partitions of the topic now; while no node answers, the last known one.
+        """The number of partitions of the topic now; while no node answers, the last known number.
 
         The request creates the topic if the cluster auto-creates topics. Waits for the first answer max.block.ms at
         most, and a few seconds for a topic that does not exist.
@@ -197,7 +197,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
             except KafkaError as fault:
                 if not fault.code.retriable or view.find(topic) is None:
                     raise
-            # A partition without a leader counts: its records wait for one.
+            # A partition without a leader counts: its records wait for a leader.
             return len(view.topic(topic).partitions)
 
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -210,7 +210,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps records from being written, while it is retried; None without one."""
+        """The fault that keeps records from being written, while it is retried; None without a fault."""
         return None if self._sender is None else self._sender.trouble
 
     def enqueue(self, item: Unsent | PrebuiltBatch) -> None:
@@ -342,7 +342,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     async def init_transactions(self) -> None:
         """Register the transactional id: once, before the first transaction.
 
-        An open transaction of another producer with this id is aborted, one that is being committed is awaited, and
+        An open transaction of another producer with this id is aborted, the end of a transaction is awaited, and
         that producer is fenced. Raises KafkaError after max.block.ms: call it again.
         """
         await self._transactional().initialize()

@@ -37,7 +37,7 @@ _REASK_COORDINATOR = (
 
 
 class Router:
-    """One client's way to the cluster: a connection pool and a view of the cluster, kept fresh."""
+    """The way of a client to the cluster: a connection pool and a view of the cluster, kept fresh."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -95,7 +95,7 @@ class Router:
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
 
     async def _connect(self, address: Address, *, has_others: bool) -> Connection:
-        """A connection to this node; one that hangs is given up while there are others. Raises KafkaError."""
+        """A connection to this node; a node that hangs is given up while there are others. Raises KafkaError."""
         if not has_others:
             return await self._pool.get(address)
         try:
@@ -153,7 +153,7 @@ class Router:
             raise
 
     def open_connection(self, broker: BrokerAddress, use: str) -> Connection | None:
-        """The open connection to this node, if there is one."""
+        """The open connection to this node; None without a connection."""
         return self._pool.open_connection(Address(broker.host, broker.port), use)
 
     async def leader_connection(self, topic_partition: TopicPartition, use: str = "") -> Connection:
@@ -162,7 +162,7 @@ class Router:
         return await self.broker_connection(self.view.leader(topic_partition), use)
 
     async def controller_connection(self) -> Connection:
-        """To the node that metadata names as controller; without one, to any node, which forwards the request."""
+        """To the controller that metadata names, or else to any node, which forwards the request."""
         if self.view.controller_id not in self.view.brokers:
             await self.refresh(())
         if self.view.controller_id in self.view.brokers:

@@ -12,7 +12,7 @@ from tailrace.model.partitions import TopicPartition
 
 
 class OffsetReset(NamedTuple):
-    """The committed offset of a partition before a reset, and the new one. Before: None if there was none."""
+    """The committed offset of a partition before a reset (None without an offset), and the new offset."""
 
     before: int | None
     after: int
@@ -31,8 +31,8 @@ async def reset_offsets(
     """Move the group's offsets in these partitions, by default in all where it has an offset and that exist.
 
     Give one of three: `to` is LATEST, EARLIEST, or a time in ms, for its first record or else the end; `offset` is the
-    same offset everywhere; `shift_by` a number of offsets from the committed one. An offset outside of the log becomes
-    its nearer end. With `dry_run` nothing is committed.
+    same offset everywhere; `shift_by` a number of offsets from the committed offset. An offset outside of the log
+    becomes its nearer end. With `dry_run` nothing is committed.
 
     Raises KafkaError: NON_EMPTY_GROUP for a group with members, which would commit their own positions again;
     GROUP_ID_NOT_FOUND without any offset; INVALID_REQUEST for a shift where there is no offset.

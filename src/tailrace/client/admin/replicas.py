@@ -32,7 +32,7 @@ class PartitionReassignment:
     """The replicas of a partition while they move."""
 
     replicas: tuple[BrokerId, ...]
-    """All replicas: those that stay, those being added, and those being removed."""
+    """Replicas that stay, replicas being added, and replicas being removed."""
     adding_replicas: tuple[BrokerId, ...]
     removing_replicas: tuple[BrokerId, ...]
 

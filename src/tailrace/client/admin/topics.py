@@ -43,7 +43,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorePartitions:
-    """The number of partitions that a topic gets in total, perhaps with the replicas of each new one."""
+    """The number of partitions that a topic gets in total, perhaps with the replicas of each new partition."""
 
     total: int
     assignments: Sequence[Sequence[int]] | None = None
@@ -106,7 +106,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 
 
 async def list_topics(router: Router, *, include_internal: bool = False) -> list[TopicInfo]:
-    """All topics, by name."""
+    """List all topics, by name."""
     return await describe_topics(router, include_internal=include_internal)
 
 
@@ -125,7 +125,7 @@ async def describe_topics(
 
 
 async def existing_topics(router: Router, names: Iterable[str]) -> list[TopicInfo]:
-    """Those of these topics that exist, in the order of the names; views of topics too, which no list of all has."""
+    """The topics with these names that exist, in the order of the names; views too, which no list of all topics has."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
         return []
@@ -141,7 +141,7 @@ async def existing_topics(router: Router, names: Iterable[str]) -> list[TopicInf
 
 
 async def topic_partitions(router: Router, name: str, numbers: Iterable[int] | None = None) -> list[TopicPartition]:
-    """All partitions of the topic, or these. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    """The partitions of the topic, all or these. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
     (topic,) = await describe_topics(router, [name])
     count = len(topic.partitions)
     chosen = range(count) if numbers is None else dict.fromkeys(numbers)

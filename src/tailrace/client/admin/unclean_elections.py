@@ -39,12 +39,12 @@ class LeaderlessPartition(NamedTuple):
 
     @property
     def recommended(self) -> UncleanCandidate | None:
-        """The candidate with the highest good end; of equal ones an undamaged one, then the preferred one."""
+        """The candidate with the highest good end; of equal ends an undamaged replica, then the preferred replica."""
         known = [candidate for candidate in self.candidates if candidate.good_end is not None]
         return max(known, key=lambda candidate: (candidate.good_end or 0, not candidate.fault), default=None)
 
     def chosen(self, replica: int | None) -> UncleanCandidate:
-        """The replica of this broker, or the recommended one. Raises KafkaError if it cannot lead."""
+        """The replica of this broker, or the recommended replica. Raises KafkaError if it cannot lead."""
         if replica is None:
             if self.recommended is None:
                 detail = f"{self.where}: no replica of it can be chosen"

@@ -58,7 +58,7 @@ def assign_range(subscriptions: Mapping[str, Sequence[str]], partition_counts: M
 
 
 def assign_round_robin(subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]) -> Assignment:
-    """All partitions of all topics to the members in turn; a member is skipped for topics not subscribed to."""
+    """Give all partitions of all topics to the members in turn; a member is skipped for topics not subscribed to."""
     assignment: Assignment = {member: [] for member in subscriptions}
     members = sorted(subscriptions)
     turn = 0
@@ -98,7 +98,7 @@ class RebalanceListener(Protocol):
 
 
 class GroupMember:
-    """One membership in one group, from the first poll to `leave`."""
+    """A membership in a group, from the first poll to `leave`."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class GroupMember:
             case events.Lost():
                 self._listener.lost()
             case events.Assigned(partitions):
-                if self._assigned_counts is None:  # another member leads: this one has not refreshed the topics yet
+                if self._assigned_counts is None:  # another member leads: this member has not refreshed the topics yet
                     self._next_refresh_ms = self._router.now_ms()
                 self._listener.assigned_by_group(partitions)
             case events.ForgetCoordinator():
@@ -287,7 +287,7 @@ class GroupMember:
         self._next_refresh_ms = self._router.now_ms() + pause_ms
 
     async def _refresh_topics(self, assigned_counts: dict[str, int] | None) -> None:
-        """Refresh the topics and note missing ones. On the leader: rejoin if a number of partitions has changed."""
+        """Refresh the topics and note missing topics. On the leader: rejoin if a number of partitions has changed."""
         try:
             await self._router.refresh(self._topics if assigned_counts is None else {*assigned_counts, *self._topics})
         except KafkaError:

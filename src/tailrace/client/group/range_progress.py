@@ -49,7 +49,7 @@ class KeyProgress:
 
     @property
     def stable_offset(self) -> int:
-        """All records below it are done. To clients that know no ranges it is the committed offset."""
+        """Records below it are all done. To clients that know no ranges it is the committed offset."""
         return self._committed.stable_offset
 
     @property
@@ -261,7 +261,7 @@ _REPEATED: Final = (
 async def fetch_progress(
     router: Router, group: str, topics: tuple[OffsetFetchRequestTopics, ...] | None = None
 ) -> dict[TopicPartition, KeyProgress]:
-    """The progress of a group in these partitions, or in all; one in which it has committed nothing is left out."""
+    """The progress of a group in these partitions, or in all; a partition without commits is left out."""
 
     async def ask(connection: Connection) -> dict[TopicPartition, KeyProgress]:
         if connection.version_of(OffsetFetchRequest, _LAST_WITH_NAMES) < _FIRST_FETCH_WITH_RANGES:

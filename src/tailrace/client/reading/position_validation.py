@@ -109,7 +109,7 @@ class PositionValidator:
         return by_leader, faults
 
     def _check_age(self, name: TopicPartition, epoch: int, leader_epoch: int) -> None:
-        """Raise KafkaError if the metadata are older than a record that was read: their leader may be an old one."""
+        """Raise KafkaError if the metadata are older than a record that was read, and may name a former leader."""
         if not 0 <= leader_epoch < epoch:
             self._stale_looks.pop(name, None)
             return

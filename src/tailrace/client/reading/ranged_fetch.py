@@ -4,7 +4,7 @@
    gap is no loss.
 2. Records below the log's start are lost. The error names the lost range, whether the records were deleted before the
    read or during it.
-3. The next fetch is sent before the last one is returned, so that network and reader work at the same time.
+3. The next fetch is sent before the last answer is returned, so that network and reader work at the same time.
 4. Records come from the replica that the leader names (KIP-392), for the rack or by a selector of its own, also those
    of later ranges, for metadata.max.age.ms at most. After a fault of that replica, or a few answers without records
    that the range must have, the leader serves for a minute, and is asked in a version in which it names none.
@@ -239,7 +239,7 @@ class _Reading:
         self._node: int | None = None
         """The replica that the last fetch went to; None for the leader."""
         self._empty_answers = 0
-        """Of a replica, in a row."""
+        """Answers of a replica without records, in a row."""
         self._last_fault: KafkaError | None = None
 
     @property
@@ -274,7 +274,7 @@ class _Reading:
         return fetched._replace(buffers=parts, corrupt=tuple(corrupt))
 
     async def _attempt(self) -> Fetched | None:
-        """One fetch; None if it brought nothing and may be repeated."""
+        """Fetch once; None if the answer brought nothing and the fetch may be repeated."""
         self._last_fault, self._node = None, None
         try:
             fetched = await self._ask()
@@ -339,7 +339,7 @@ class _Reading:
         return answers[0]
 
     async def _ask_replica(self, node_id: int, wanted: PartitionFetch, options: FetchOptions) -> list[Fetched]:
-        """Fetch from a follower; one that hangs is given up, for the leader can answer. Raises KafkaError."""
+        """Fetch from a follower; a follower that hangs is given up, for the leader can answer. Raises KafkaError."""
         router = self._router
         try:
             async with GivenUp(f"node {node_id}", wait_ms=options.max_wait_ms) as watch:
@@ -383,7 +383,7 @@ class _Reading:
         is_made_anew = info is not None and self._is_another(info.topic_id)
         if info is not None and partition.partition < len(info.partitions) and not is_made_anew:
             return
-        # A topic that was created again may have fewer partitions: this one may be absent alone.
+        # A topic that was created again may have fewer partitions: this partition may be absent alone.
         name = partition.topic if info is None else str(partition)
         if self._absences.add(name, self._router.now_ms()) < UNKNOWN_WAIT_MS:
             return

@@ -1,4 +1,4 @@
-"""The records that were polled for an iteration, and are returned by it one by one."""
+"""The records that were polled for an iteration, which returns them singly."""
 
 from collections import deque
 from collections.abc import Container, Iterable
@@ -21,7 +21,7 @@ class ConsumerRecord(NamedTuple):
 
 
 class RecordsAhead:
-    """Records in order. An iteration on another thread may take some at any time: so they are taken one by one."""
+    """Records in order. An iteration on another thread may take records at any time: so records are taken singly."""
 
     def __init__(self) -> None:
         self._records: deque[ConsumerRecord] = deque()
@@ -34,7 +34,7 @@ class RecordsAhead:
         self._records.extend(records)
 
     def pop(self) -> ConsumerRecord | None:
-        """Take the next record; None without one."""
+        """Take the next record; None if there is no record."""
         try:
             return self._records.popleft()
         except IndexError:

@@ -28,7 +28,7 @@ class RetriedSearch:
         """The fault of the last search while it is retried."""
 
     def start_if_due(self, search: Callable[[], Awaitable[None]]) -> None:
-        """Start this search, unless one is under way or the pause after a fault goes on."""
+        """Start this search, unless a search is under way or the pause after a fault goes on."""
         if self._task is None and self._router.now_ms() >= self._not_before_ms:
             self._task = asyncio.get_running_loop().create_task(self._run(search))
 

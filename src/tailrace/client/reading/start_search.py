@@ -44,7 +44,7 @@ class StartSearch:
         return self._search.trouble
 
     def advance(self) -> None:
-        """Start a search for undecided positions, unless one is under way.
+        """Start a search for undecided positions, unless a search is under way.
 
         Raises KafkaError for a fault of the last search that a retry does not cure.
         """

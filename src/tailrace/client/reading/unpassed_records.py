@@ -1,6 +1,6 @@
 """The records that the caller of a consumer has received, and has not passed yet. Pure.
 
-A caller passes the records of a poll by the next poll, and a record of an iteration by asking for the next one: then
+A caller passes the records of a poll by the next poll, and a record of an iteration by asking for the next record: then
 they count as processed. A block that ends by an exception has not processed the records between. From any thread.
 """
 
@@ -27,7 +27,7 @@ class UnpassedRecords:
         """The caller gets these records, in order of offset per partition, beside those that it has not passed."""
         offsets, topic, partition = self._offsets, "", -1
         for record in records:
-            if record.partition != partition or record.topic != topic:  # most follow one of the same partition
+            if record.partition != partition or record.topic != topic:  # most follow a record of the same partition
                 topic, partition = record.topic, record.partition
                 offsets.setdefault(TopicPartition(topic, partition), record.offset)
 

@@ -45,7 +45,7 @@ class SharedConsumer(Facade[AsyncSharedConsumer]):
             raise end
 
     def stop(self) -> None:
-        """Have `run` end, also one that comes later: it begins no more records, finishes those that run, and commits.
+        """End `run`, also a later call: it begins no more records, finishes the records that run, and commits.
 
         From any thread, or a signal handler.
         """
@@ -56,7 +56,7 @@ class SharedConsumer(Facade[AsyncSharedConsumer]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps it from reading, while it is retried; None without one."""
+        """The fault that keeps it from reading, while it is retried; None without a fault."""
         return self._client.get().trouble
 
     def metrics(self) -> SharingMetrics:

@@ -1,12 +1,12 @@
 """The records of one partition that are done, and the commit that says so in few words (KIP-X). Pure.
 
-1. A commit covers offsets that were read, and no record in hand: one that was read and is not done.
+1. A commit covers offsets that were read, and no record in hand, which was read and is not done.
 2. A record that was in hand at the last commit already gets a hole of its own: its hash is covered up to it. Later
    records hold back the frontier instead: all other hashes are covered up to the first of these. So a commit has few
    rectangles however many keys are in hand, and a key that is stuck holds back itself alone.
 3. There are so many holes at most; those of the lowest offsets. The next record holds back the frontier as well, and a
    commit is due as soon as fewer are left.
-4. A server that does not know rectangles gets the stable offset: the lowest one in hand.
+4. A server that does not know rectangles gets the stable offset: the lowest offset in hand.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,7 @@ class DoneOffsets:
         self._committed_to: Final = 0 if committed is None else committed.stable_offset
         self._first: Final = min(start, self._committed_to)
         self.read_to = start
-        """All records with lower offsets were added, as far as the log has them."""
+        """Records with lower offsets were all added, as far as the log has them."""
         self.known_end: Final = start if committed is None else max(start, committed.end_offset)
         """Records from here on are new to the group: none of them is committed."""
         self._in_hand: dict[int, bytes | None] = {}
@@ -67,7 +67,7 @@ class DoneOffsets:
         return self._committed.is_committed(offset, hash_of(key, offset))
 
     def add(self, offset: int, key: bytes | None) -> None:
-        """This record is in hand; it is the next one of the partition."""
+        """This record is in hand; it is the next record of the partition."""
         assert offset >= self.read_to, f"offset {offset} after all below {self.read_to}"
         self._in_hand[offset] = key
         self.read_to = offset + 1

@@ -182,7 +182,7 @@ class OutcomeCounts:
 
 
 def fault_text(fault: BaseException) -> str:
-    """The exception in a few words. It may be one that has no text: its `__str__` is code of users too."""
+    """The exception in a few words. It may have no text: its `__str__` is code of users too."""
     text = TracebackException(type(fault), fault, None, lookup_lines=False, compact=True)
     return f"{type(fault).__name__}: {text}"[:_SHOWN_CHARS]
 

@@ -1,4 +1,4 @@
-"""Lanes: the records of each key of a partition, one at a time and in order, beside those of other keys. Pure.
+"""Lanes: the records of each key of a partition, singly and in order, beside the records of other keys. Pure.
 
     waiting --take--> running --finish(Done | Skip)--> gone, and the next record of the key waits
                               --finish(Retry)--> held --its time--> waiting
@@ -40,7 +40,7 @@ class LaneWork(NamedTuple):
     attempt: int
     """1 for the first."""
     epoch: int
-    """Of the partition: another one each time that it is opened."""
+    """The number of the opening of the partition, which each opening changes."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Failure:
     since_ms: int
     attempts: int = 0
     fault: str = ""
-    """The last one; empty if the handler has asked for the retry."""
+    """The last exception; empty if the handler has asked for the retry."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class _Partition:
 
 
 class Lanes:
-    """The lanes of all partitions of one reader. Callers have it run no more than `take` gives."""
+    """The lanes of all partitions of one reader. Callers run no more records than `take` gives."""
 
     def __init__(self, concurrency: int, *, most_records: int, most_bytes: int) -> None:
         self.concurrency: Final = concurrency
@@ -146,7 +146,7 @@ class Lanes:
     # records
 
     def add(self, name: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
-        """These records are in hand; each is behind those of its partition that were added before."""
+        """Take these records in hand; each is behind the records of its partition that were added before."""
         partition = self._partitions[name]
         assert not partition.is_leaving, f"{name} leaves"
         for record in records:

@@ -10,9 +10,9 @@ from tailrace.protocol.records.record import Header
 
 FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 60_000
-"""The pauses of a key after failures in a row: each twice as long as the last one, up to this."""
+"""The pauses of a key after failures in a row: each twice as long as the last pause, up to this."""
 LONGEST_WAIT_S: Final = 86_400
-"""The longest time for which a handler has a record wait: a day."""
+"""The longest time for which a handler lets a record wait: a day."""
 
 
 Decode = Callable[[bytes], Any]
@@ -56,7 +56,7 @@ class Retry:
     """The handler gets the record again after `after` seconds; None: after the pause of a failure, 1 s to 1 min.
 
     Later records of the key wait, those of other keys do not. A time of more than a day counts as a day. Raises
-    ValueError for one that is negative, infinite or no number.
+    ValueError for a time that is negative, infinite or not a number.
     """
 
     after: float | None = None

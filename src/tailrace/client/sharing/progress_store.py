@@ -45,7 +45,7 @@ class RangeUse(NamedTuple):
 
 @dataclass(slots=True)
 class WrittenProgress:
-    """The result of a commit, by partition; each is in one of these, or its server knows no rectangles."""
+    """The result of a commit, by partition; each is in a field, or its server knows no rectangles."""
 
     uses: dict[TopicPartition, RangeUse] = field(default_factory=dict)
     full: set[TopicPartition] = field(default_factory=set)
@@ -69,7 +69,7 @@ class WrittenProgress:
         return self.full, self.was_reset, self.invalid, self.without_ranges
 
     def add_fault(self, name: TopicPartition, code: ErrorCode) -> None:
-        """The commit of this partition was refused, with one of the codes that concern it alone."""
+        """The commit of this partition was refused, with a code that concerns it alone."""
         self._faults[_OF_ONE_PARTITION.index(code)].add(name)
 
 
@@ -180,12 +180,12 @@ class ProgressStore:
         written = WrittenProgress()
         rest = dict(commits)
         if await self._ranges.takes_ranges():
-            wanted = {name: one for name, one in commits.items() if name.topic not in self._without_ranges}
+            wanted = {name: commit for name, commit in commits.items() if name.topic not in self._without_ranges}
             try:
                 written = await _write_ranges(self._ranges, wanted)
                 self._count_invalid(written)
                 self._without_ranges.update(name.topic for name in written.without_ranges)
-                rest = {name: one for name, one in commits.items() if name.topic in self._without_ranges}
+                rest = {name: commit for name, commit in commits.items() if name.topic in self._without_ranges}
             except KafkaError as fault:
                 if fault.code != ErrorCode.UNSUPPORTED_VERSION:
                     raise
@@ -197,7 +197,7 @@ class ProgressStore:
     def _count_invalid(self, written: WrittenProgress) -> None:
         """Have reading start over where it is of use, once, and stable offsets committed where it was of none.
 
-        A log that was cut is found by its reader meanwhile, or by one that starts over. Another fault is there to stay,
+        A log that was cut is found by its reader meanwhile, or after a start over. Another fault is there to stay,
         such as the name of a view.
         """
         for name in written.uses:

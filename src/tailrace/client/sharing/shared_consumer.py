@@ -69,7 +69,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         self._partitions: dict[TopicPartition, SharedPartition] = {}
         self._paused: dict[TopicPartition, SharedPartition] = {}
         self._openings: dict[asyncio.Task[None], SharedPartition] = {}
-        """Requests for the progress of partitions, or to have it take note of a cut."""
+        """Requests for the progress of partitions, or for the note of a cut in it."""
         self._storing = asyncio.Lock()
         self._commit_due = asyncio.Event()
         self._finished = asyncio.Event()
@@ -104,7 +104,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
             raise self._fault
 
     def stop(self) -> None:
-        """Have `run` end: it begins no more records. On the event loop."""
+        """End `run`: it begins no more records. On the event loop."""
         self._work.stop()
         self._ending.set()
 
@@ -152,7 +152,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
             self._receive(await self._reader.poll(self._now_ms() + _POLL_MS, self._poll_records))
 
     def _receive(self, records: Iterable[ConsumerRecord]) -> None:
-        """These were polled just now: since then nothing has changed the positions."""
+        """Take records that were polled just now: since then nothing has changed the positions."""
         by_name: dict[TopicPartition, list[ConsumerRecord]] = defaultdict(list)
         for record in records:
             by_name[TopicPartition(record.topic, record.partition)].append(record)
@@ -298,7 +298,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
             self._close_partition(name)
 
     def _close_partition(self, name: TopicPartition) -> None:
-        """Its records are dropped: another member may have them already. Handlers that can be cancelled are."""
+        """Drop its records: another member may have them already. Handlers that can be cancelled are."""
         partition = self._partitions.pop(name, None)
         self._work.close(name)
         if self._paused.pop(name, None) is not None:
@@ -363,7 +363,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         elif name in written.full:
             partition.refused()
         elif name in written.invalid:
-            self._reader.doubt(name)  # it finds the cut, if there is one, and the records go
+            self._reader.doubt(name)  # it finds a cut, and the records go
         else:
             partition.committed(commit, written.uses.get(name))
 
@@ -374,7 +374,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps it from reading, while it is retried; None without one."""
+        """The fault that keeps it from reading, while it is retried; None without a fault."""
         return self._reader.trouble
 
     def metrics(self) -> SharingMetrics:

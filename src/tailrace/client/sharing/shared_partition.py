@@ -1,4 +1,4 @@
-"""One partition of a shared consumer: what it has read, what is done, and the room for its progress. Pure."""
+"""A partition of a shared consumer: what it has read, what is done, and the room for its progress. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,7 +14,7 @@ class SharedPartition:
     """The state of one partition from its assignment on. Until the group's progress is known, records wait."""
 
     def __init__(self, name: TopicPartition, start: int, most_holes: int, *, is_displaced: bool = False) -> None:
-        """`is_displaced`: the log did not have the committed offset; a reset or a truncation has led to this one."""
+        """`is_displaced`: the log did not have the committed offset; a reset or a truncation has led to this offset."""
         self.name: Final = name
         self.start: Final = start
         self.is_displaced: Final = is_displaced
@@ -33,7 +33,7 @@ class SharedPartition:
         self._holes = most_holes
 
     def read(self, records: Sequence[ConsumerRecord], read_to: int) -> list[ConsumerRecord]:
-        """These are the next records, and all below `read_to` was read. Returns those that are in hand now."""
+        """Take the next records; all below `read_to` was read. Returns the records that are in hand now."""
         self.read_to = read_to
         if self.done is None:
             self._early.extend(records)

@@ -23,7 +23,7 @@ class HeldKey:
 
 
 def held_key(failure: Failure | None, now_ms: int) -> HeldKey | None:
-    """The key with this failure, if there is one."""
+    """The key with this failure; None without a failure."""
     if failure is None:
         return None
     age_ms = now_ms - failure.since_ms
@@ -49,7 +49,7 @@ class SharingMetrics:
     """Without those that were skipped."""
     skipped_total: int
     retried_total: int
-    """Outcomes that had a record run again: retries that the handler asked for, and its failures."""
+    """Outcomes after which a record ran again: retries that the handler asked for, and its failures."""
     failed_total: int
     """Exceptions of the handler."""
     corrupt_batches_skipped_total: int = 0

@@ -17,7 +17,7 @@ _LARGEST_BATCH = 262_144
 
 
 class Accumulator:
-    """All partitions' queues, with the limits that they share, by Kafka's names."""
+    """The queues of all partitions, with the limits that they share, by Kafka's names."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Accumulator:
         completion: Completion,
         now_ms: int,
     ) -> bool:
-        """Add a record. True if it began a batch or sealed one: the sender must look again.
+        """Add a record. True if it began or sealed a batch: the sender must look again.
 
         Raises KafkaError(MESSAGE_TOO_LARGE) for a record above max.request.size.
         """
@@ -162,7 +162,7 @@ class Accumulator:
         return 0 if self._flushing else self.linger_ms
 
     def begin_flush(self) -> list[OutgoingBatch]:
-        """Suspend linger.ms until `end_flush`. Seals the open batches and returns all incomplete ones."""
+        """Suspend linger.ms until `end_flush`. Seals the open batches and returns all incomplete batches."""
         self._flushing += 1
         batches: list[OutgoingBatch] = []
         for queue in self._active.values():
@@ -183,6 +183,6 @@ class Accumulator:
         return [*in_flight, *self.give_up_unsent()]
 
     def restart(self) -> None:
-        """Begin again in every partition with a new producer id: the cluster is another one."""
+        """Begin again in every partition with a new producer id: the cluster is another cluster."""
         for queue in self._queues.values():
             queue.restart()

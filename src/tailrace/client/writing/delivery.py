@@ -21,7 +21,7 @@ from tailrace.model.throttle import Throttle
 
 _WARNING_PERIOD_MS: Final = 30_000
 _MOST_KEPT: Final = 16
-"""More than one, so that one is left to quote when the futures of the first failures have been read."""
+"""Several, so that a failure is left to quote when the futures of the first failures have been read."""
 
 _MOST_TOPICS: Final = 1_000
 
@@ -100,7 +100,7 @@ class WriteFailures:
                 self._kept.pop(ticket.number, None)
 
     def pop_all(self) -> KafkaError | None:
-        """All unreported failures as one KafkaError; they count as reported then."""
+        """The unreported failures as a KafkaError; they count as reported then."""
         with _counting:
             records, kept = self._records, list(self._kept.values())
             self._reports += 1
@@ -178,7 +178,7 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._failures.log(exception)  # a handler of the log may use a producer, too: no lock is held
 
     def _count(self) -> bool:
-        """Under the lock: count the failure for `flush` and `close`. Returns whether there is one."""
+        """Under the lock: count the failure for `flush` and `close`. Returns whether there is a failure."""
         if self._failure is None:
             return False
         self._ticket = self._failures.add(self._failure)
@@ -275,7 +275,7 @@ class AwaitedDelivery(asyncio.Future[RecordMetadata]):
     __iter__ = __await__
 
     def _mark_read(self) -> None:
-        """Count the failure, if there is one, as reported: the caller gets it now."""
+        """Count a failure as reported: the caller gets it now."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             self._failures.mark_read(ticket)

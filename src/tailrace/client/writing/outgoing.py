@@ -89,7 +89,7 @@ def record_cost(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 
 class OutgoingBatch:
-    """One batch of one partition, with the futures of its records."""
+    """A batch of a partition, with the futures of its records."""
 
     __slots__ = (
         "_is_complete",

@@ -37,19 +37,19 @@ class BatchOutcome(Enum):
     RETRY = auto()
     """Unknown whether written: send it again under the same sequence numbers."""
     BEHIND = auto()
-    """Not written, because an earlier batch was not: send it again after the earlier one."""
+    """Not written, because an earlier batch was not: send it again after the earlier batch."""
     DOUBT = auto()
-    """Written if the next batch is: wait for the answer to the next one."""
+    """Written if the next batch is: wait for the answer to the next batch."""
     RENEW = auto()
     """Retry under another producer id: the broker has refused this id, and has not written the batch."""
     FAIL = auto()
     """Not written."""
     GIVE_UP = auto()
-    """It will never be known whether the batch was written."""
+    """Unknown for ever whether the batch was written."""
 
 
 class PartitionQueue:
-    """One partition's batches and sequence numbers."""
+    """The batches and sequence numbers of a partition."""
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
@@ -62,7 +62,7 @@ class PartitionQueue:
         self.next_sequence = 0
         self.must_renew = False
         self.not_before_ms = 0
-        """The earliest time of the next attempt, after a failed one."""
+        """The earliest time of the next attempt, after a failed attempt."""
         self.most_in_flight = 1
         """The limit of batches in flight now: one until a batch of the epoch is written (invariant 4)."""
         self.may_grow = True
@@ -108,7 +108,7 @@ class PartitionQueue:
         return batch
 
     def _renew(self) -> None:
-        """Start again at sequence number 0 under the next epoch, or under another id if this one is refused."""
+        """Start again at sequence number 0 under the next epoch, or under another id if this id is refused."""
         assert not self.in_flight, "sequence numbers change only while no batch is in flight"
         self.must_renew = self._has_lost_track = False
         self.next_sequence = 0

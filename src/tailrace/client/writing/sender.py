@@ -81,7 +81,7 @@ class Sender:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """A fault that is being retried; None without one."""
+        """A fault that is being retried; None without a fault."""
         return next(iter(self._troubles.values()), None)
 
     def wake(self) -> None:
@@ -162,7 +162,7 @@ class Sender:
         return True
 
     def _admitted(self, queues: list[PartitionQueue], transactions: TransactionHost) -> list[PartitionQueue]:
-        """Those whose partitions are in the transaction; the others are being added."""
+        """Queues whose partitions are in the transaction; the other partitions are being added."""
         machine, cluster = transactions.machine, self._router.view.cluster_id
         if self._identity is None:
             self._identity_cluster = cluster
@@ -218,7 +218,7 @@ class Sender:
                 if size_bytes >= self._accumulator.max_request_size:
                     break
             self._send(connection, leader, batches)
-            # Queues that did not fit into this request come first in the next one.
+            # Queues that did not fit into this request come first in the next request.
             served, left = queues[: len(batches)], queues[len(batches) :]
             linger_ms = self._accumulator.effective_linger_ms
             queues = left + [queue for queue in served if queue.can_send(now_ms, linger_ms)]
