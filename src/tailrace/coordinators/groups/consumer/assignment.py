@@ -42,11 +42,11 @@ class Assignment:
     @classmethod
     def union_of(cls, assignments: Iterable["Assignment"]) -> "Assignment":
         """The partitions that are in any of the assignments."""
-        found: dict[bytes, set[int]] = {}
+        found: dict[bytes, list[frozenset[int]]] = {}
         for assignment in assignments:
             for topic_id, partitions in assignment._topics.items():
-                found.setdefault(topic_id, set()).update(partitions)
-        return cls.of(found)
+                found.setdefault(topic_id, []).append(partitions)
+        return cls({topic_id: _NO_PARTITIONS.union(*parts) for topic_id, parts in found.items()})
 
     def __bool__(self) -> bool:
         return bool(self._topics)
