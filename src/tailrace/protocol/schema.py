@@ -111,8 +111,10 @@ def encode(value: object, version: int) -> list[Buffer]:
 
 def encode_bytes(value: object, version: int) -> bytes:
     """The message's bytes in one piece."""
-    chunks = encode(value, version)
-    return bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
+    parts: list[Buffer] = []
+    chunks: list[Buffer] = []
+    encode_into(value, version, parts, chunks)
+    return b"".join((*chunks, *parts))
 
 
 def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> None:

@@ -24,29 +24,27 @@ def call_each(action: Callable[[T], object], subjects: Iterable[T]) -> None:
     """Call `action` with each subject, in order. Raises the first fault after all calls; the others are logged."""
     first: Exception | None = None
     for subject in subjects:
-        fault = _fault_of(action, subject)
-        if first is not None and fault is not None:
-            _log("callback-failed", action, fault)
-        first = first or fault
+        try:
+            action(subject)
+        except AssertionError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - raised behind the other calls, or logged
+            if first is None:
+                first = fault
+            else:
+                _log("callback-failed", action, fault)
     if first is not None:
         raise first
 
 
 def call_safely(event: str, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
     """Call the callback; a fault is logged as `event`, and not raised."""
-    fault = _fault_of(callback, *args, **kwargs)
-    if fault is not None:
-        _log(event, callback, fault)
-
-
-def _fault_of(callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Exception | None:
     try:
         callback(*args, **kwargs)
     except AssertionError:
         raise
-    except Exception as fault:  # noqa: BLE001 - logged or raised by the caller
-        return fault
-    return None
+    except Exception as fault:  # noqa: BLE001 - a fault of one callback must not hold back the others
+        _log(event, callback, fault)
 
 
 def _log(event: str, callback: Callable[..., object], fault: Exception) -> None:

@@ -96,7 +96,7 @@ class BatchBuilder:
     count: int = field(init=False, default=0)
     base_timestamp: int = field(init=False, default=NO_TIMESTAMP)
     max_timestamp: int = field(init=False, default=NO_TIMESTAMP)
-    _batch: bytearray = field(init=False, default_factory=lambda: bytearray(HEADER_SIZE))
+    _batch: bytearray = field(init=False, default_factory=partial(bytearray, HEADER_SIZE))
 
     @property
     def size_bytes(self) -> int:
