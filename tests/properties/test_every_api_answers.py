@@ -46,18 +46,14 @@ from tailrace.protocol.messages.topics import (
 )
 from tailrace.protocol.messages.transactions import InitProducerIdRequest
 from tailrace.protocol.registry import APIS, CLIENT_APIS, CONTROLLER_APIS, Api, api_of
-from tailrace.protocol.schema import replace
-from tailrace.protocol.source import Layout
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER, Exchange, batch_of
 from testkit.group_path import GroupPath
 from testkit.ports import RecordingConnection
-from testkit.strategies import messages
+from testkit.strategies import LONGEST_STRING, crowds, messages, neighbours
 
 PRODUCE = 0
 ALL_TIME_MS = 2**31
-LONGEST_STRING = "x" * 32_767
-CROWD = 2_000
 
 CASES = [
     pytest.param(api, version, id=f"{api.name} v{version}")
@@ -331,46 +327,6 @@ SENSIBLE: dict[type, Callable[[WholeNode], Any]] = {
 }
 
 
-def neighbours(value: Any, version: int, flexible: bool) -> Iterator[Any]:
-    """Copies of a message in which one field, at any depth, is at an extreme."""
-    layout = Layout(schema_of(type(value)), version, flexible)
-    for field in layout.plain + layout.tagged:
-        if field.nullable.has(version):
-            yield replace(value, **{field.name: None})
-        for extreme in extremes(getattr(value, field.name), field.type, version, flexible):
-            yield replace(value, **{field.name: extreme})
-
-
-def extremes(value: Any, kind: WireType, version: int, flexible: bool) -> Iterator[Any]:
-    match kind:
-        case Fixed(code="?"):
-            yield not value
-        case Fixed(code="16s"):
-            yield from (bytes(16), bytes(15) + b"\1", b"\xff" * 16)
-        case Fixed(code="H"):
-            yield from (0, 1, (1 << 16) - 1)
-        case Fixed(size=size):
-            yield from (-(1 << 8 * size - 1), -2, -1, 0, 1, 2, 3, (1 << 8 * size - 1) - 1)
-        case Text():
-            yield from ("", ".", "new topic/\0é", "orders", "never seen", "__consumer_offsets", "__cluster_metadata")
-            yield LONGEST_STRING
-        case Blob():
-            yield from (b"", bytes(40_000))
-        case RecordBytes():
-            good = bytes(value)
-            yield from (b"", bytes(61), good[:-1], good + good, good[:-1] + b"\0")
-        case Nested():
-            yield from neighbours(value, version, flexible)
-        case Array(element=element):
-            items = tuple(value or ())
-            yield ()
-            yield items * 2
-            for place, item in enumerate(items):
-                for extreme in extremes(item, element, version, flexible):
-                    yield (*items[:place], extreme, *items[place + 1 :])
-                    yield (*items, extreme)
-
-
 @pytest.mark.parametrize(("api", "version"), CASES)
 def test_one_field_at_an_extreme_is_answered(api: Api, version: int) -> None:
     node = WholeNode()
@@ -383,46 +339,6 @@ def test_one_field_at_an_extreme_is_answered(api: Api, version: int) -> None:
 
 
 # 2. As many elements as a request may have
-
-
-def crowds(value: Any, version: int, flexible: bool) -> Iterator[Any]:
-    """Copies of a message in which one array, at any depth, has very many elements: all the same, or all different."""
-    layout = Layout(schema_of(type(value)), version, flexible)
-    for field in layout.plain + layout.tagged:
-        if not isinstance(field.type, Array):
-            continue
-        items = tuple(getattr(value, field.name) or ())
-        element = field.type.element
-        numbers = 1 << 8 * element.size - 1 if isinstance(element, Fixed) else CROWD
-        for crowd in crowds_of(items, numbers):
-            yield replace(value, **{field.name: crowd})
-        for item in items[:1]:
-            if hasattr(item, "__schema__"):
-                yield from (replace(value, **{field.name: (inner,)}) for inner in crowds(item, version, flexible))
-
-
-def crowds_of(items: tuple[Any, ...], numbers: int) -> Iterator[tuple[Any, ...]]:
-    """`numbers`: how many different ones there are."""
-    for item in items[:1]:
-        yield (item,) * CROWD
-        if numbered(item, 0) is not None:
-            yield tuple(numbered(item, number % numbers) for number in range(CROWD))
-
-
-def numbered(item: Any, number: int) -> Any:
-    """Something like `item`, different for every number; None if it has no name and no number."""
-    if isinstance(item, str):
-        return f"{item}{number}"
-    if isinstance(item, int):
-        return number
-    if isinstance(item, bytes):
-        return number.to_bytes(len(item), "big")
-    fields = schema_of(type(item)).fields
-    texts = [field.name for field in fields if isinstance(field.type, Text) and getattr(item, field.name) is not None]
-    numbers = [field.name for field in fields if isinstance(field.type, Fixed) and field.type.size in (4, 8)]
-    for name in texts + numbers:
-        return replace(item, **{name: numbered(getattr(item, name), number)})
-    return None
 
 
 @pytest.mark.parametrize(("api", "version"), NEWEST)
