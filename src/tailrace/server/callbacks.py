@@ -4,13 +4,14 @@
   invariant: no further callback is called, and the process ends.
 - `run_slice`, `run_in_slices`: a few milliseconds of long work, then a turn for everything else, and on. The work is an
   iterator; taking the next element does the next step, which should take well under a millisecond.
+- `Rotation`: such work on several things, a step of each in turn.
 - `Alarm`: one timer for the earliest of several times.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, Generic, ParamSpec, TypeVar
 
 from tailrace.server.ports import Clock, Timer
 
@@ -79,6 +80,43 @@ def run_in_slices(steps: Iterator[object], clock: Clock) -> None:
     finally:
         if not is_over:
             clock.call_soon(lambda: run_in_slices(steps, clock))
+
+
+class Rotation(Generic[T]):
+    """Long work on several things, which runs in slices: a step of each in turn."""
+
+    def __init__(self, clock: Clock, step: Callable[[T], bool], on_done: Callable[[T], None]) -> None:
+        """`step` does a step of the work on a thing, and returns whether there are more; then `on_done` is called."""
+        self._clock = clock
+        self._step = step
+        self._on_done = on_done
+        self._things: dict[T, None] = {}
+        self._is_running = False
+
+    def __contains__(self, thing: T) -> bool:
+        return thing in self._things
+
+    def add(self, thing: T) -> None:
+        """Begin the work on a thing, in a later turn; does nothing if the work is under way."""
+        self._things[thing] = None
+        if not self._is_running:
+            self._is_running = True
+            self._clock.call_soon(lambda: run_in_slices(self._steps(), self._clock))
+
+    def _steps(self) -> Iterator[None]:
+        try:
+            while self._things:
+                thing = next(iter(self._things))
+                del self._things[thing]
+                if self._step(thing):
+                    self._things[thing] = None  # behind the others
+                else:
+                    self._on_done(thing)
+                yield
+        finally:
+            self._is_running = False
+            if self._things:
+                self.add(next(iter(self._things)))  # `on_done` has raised
 
 
 class Alarm:

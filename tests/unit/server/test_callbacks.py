@@ -5,7 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.server.callbacks import SLICE_MS, Alarm, call_each, call_safely, drain, run_in_slices, run_slice
+from tailrace.server.callbacks import (
+    SLICE_MS,
+    Alarm,
+    Rotation,
+    call_each,
+    call_safely,
+    drain,
+    run_in_slices,
+    run_slice,
+)
 from tailrace.testing.clock import ManualClock
 from testkit.clocks import BusyClock
 
@@ -119,6 +128,44 @@ def test_a_step_that_fails_does_not_hold_back_the_steps_behind_it() -> None:
     assert bench.done == 2
     bench.clock.advance(0)
     assert (bench.done, bench.clock.calls_pending) == (4, 0)
+
+
+def test_a_rotation_takes_a_step_of_each_in_turn() -> None:
+    clock, left = ManualClock(), {"a": 2, "b": 1}
+    steps: list[str] = []
+    done: list[str] = []
+
+    def step(name: str) -> bool:
+        steps.append(name)
+        left[name] -= 1
+        return left[name] > 0
+
+    rotation = Rotation(clock, step, done.append)
+    for name in ("a", "b", "a"):
+        rotation.add(name)
+    assert "a" in rotation
+    assert not steps
+    clock.advance(0)
+    assert (steps, done) == (["a", "b", "a"], ["b", "a"])
+    assert "a" not in rotation
+
+
+def test_a_rotation_goes_on_when_a_callback_has_failed() -> None:
+    clock = ManualClock()
+    done: list[str] = []
+
+    def end(name: str) -> None:
+        done.append(name)
+        if name == "a":
+            raise ValueError(name)
+
+    rotation = Rotation(clock, lambda name: False, end)
+    rotation.add("a")
+    rotation.add("b")
+    with pytest.raises(ValueError, match="a"):
+        clock.advance(0)
+    clock.advance(0)
+    assert done == ["a", "b"]
 
 
 def test_a_queue_is_drained_of_what_comes_meanwhile_too() -> None:

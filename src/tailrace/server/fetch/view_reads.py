@@ -13,7 +13,7 @@ A read of a view is a read of a key range (`server.fetch.key_reads`), and more:
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
@@ -24,7 +24,7 @@ from tailrace.protocol.records.kernels import split_by_key
 from tailrace.replication.outcomes import PartitionRead, PendingRead, ScannedRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
-from tailrace.server.callbacks import run_in_slices
+from tailrace.server.callbacks import Rotation
 from tailrace.server.fetch.key_reads import KeyRangeRead, KeyRangeReads, ScanBudget, as_one, key_of
 from tailrace.server.ports import Clock
 from tailrace.storage import ReadLimits
@@ -48,8 +48,8 @@ class ViewEnds:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._incomplete: dict[Partition, None] = {}
-        """The partitions whose index is being built, each a step in turn."""
+        self._incomplete = Rotation(clock, self._goes_on, lambda partition: partition.notify(Change.AVAILABLE))
+        """The partitions whose index is being built."""
 
     def end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int | None:
         """1 + the offset of the last record with such a hash below `end_offset`, a readable end of the partition.
@@ -66,27 +66,11 @@ class ViewEnds:
             if partition in self._incomplete:
                 return None
             if budget.is_over:
-                self._complete_later(partition)
+                self._incomplete.add(partition)
                 return None
             has_more = partition.log.keys.index_on(self._clock.monotonic_ms)
         found = partition.log.keys.end(key_range.first, key_range.last, end_offset)
         return None if found is None else max(found, partition.log.log_start_offset)
-
-    def _complete_later(self, partition: Partition) -> None:
-        is_first = not self._incomplete
-        self._incomplete[partition] = None
-        if is_first:
-            self._clock.call_soon(lambda: run_in_slices(self._steps(), self._clock))
-
-    def _steps(self) -> Iterator[None]:
-        while self._incomplete:
-            partition = next(iter(self._incomplete))
-            del self._incomplete[partition]
-            if self._goes_on(partition):
-                self._incomplete[partition] = None
-            else:
-                partition.notify(Change.AVAILABLE)
-            yield
 
     def _goes_on(self, partition: Partition) -> bool:
         """Do a step, and return whether there are more."""

@@ -6,12 +6,12 @@ needs it. A lookup waits for that, MAX_WAIT_MS at most; then its answer is OFFSE
 on for the next one.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Final
 
 from tailrace.model.errors import KafkaError
 from tailrace.replication.partition import Partition
-from tailrace.server.callbacks import call_each, run_in_slices
+from tailrace.server.callbacks import Rotation, call_each
 from tailrace.server.ports import Clock, Timer
 
 MAX_WAIT_MS: Final = 10_000
@@ -21,23 +21,18 @@ MOST_WAITING: Final = 1_000
 
 
 class TimeChecks:
-    """The looks at the logs of one table, each a step in turn."""
+    """The looks at the logs of one table."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._callbacks: dict[Partition, list[Callable[[], None]]] = {}
+        self._checks = Rotation(clock, self._goes_on, self._done)
         self._waiting = 0
-        self._is_running = False
 
     def check(self, partition: Partition, on_done: Callable[[], None]) -> None:
         """Look through this log; then call `on_done`, also if that has failed or the partition was closed."""
         self._callbacks.setdefault(partition, []).append(on_done)
-        self._begin()
-
-    def _begin(self) -> None:
-        if not self._is_running:
-            self._is_running = True
-            self._clock.call_soon(lambda: run_in_slices(self._steps(), self._clock))
+        self._checks.add(partition)
 
     def wait(self, partitions: Collection[Partition], on_ready: Callable[[], None]) -> bool:
         """Call `on_ready` once, later, when these logs are looked through, or the time is over.
@@ -61,23 +56,11 @@ class TimeChecks:
     def _ended(self) -> None:
         self._waiting -= 1
 
-    def _steps(self) -> Iterator[None]:
-        try:
-            while self._callbacks:
-                partition, callbacks = next(iter(self._callbacks.items()))
-                del self._callbacks[partition]
-                if self._goes_on(partition):
-                    self._callbacks[partition] = callbacks  # behind the others
-                else:
-                    call_each(lambda callback: callback(), callbacks)
-                yield
-        finally:
-            self._is_running = False
-            if self._callbacks:
-                self._begin()  # a callback has raised
+    def _done(self, partition: Partition) -> None:
+        call_each(lambda callback: callback(), self._callbacks.pop(partition))
 
     def _goes_on(self, partition: Partition) -> bool:
-        """Do one step, and return whether there are more."""
+        """Do a step, and return whether there are more."""
         try:
             return not partition.is_closed and partition.log.times.check_on(self._clock.monotonic_ms)
         except KafkaError:
@@ -85,7 +68,7 @@ class TimeChecks:
 
 
 class _TimesWait:
-    """The wait of one request."""
+    """The wait of a request."""
 
     def __init__(self, count: int, on_ready: Callable[[], None], on_end: Callable[[], None]) -> None:
         self._open = count
@@ -94,7 +77,7 @@ class _TimesWait:
         self.timer: Timer | None = None
 
     def checked(self) -> None:
-        """A log was looked through."""
+        """Count a log that was looked through."""
         self._open -= 1
         if not self._open:
             assert self.timer is not None
@@ -102,7 +85,7 @@ class _TimesWait:
             self._end()
 
     def expire(self) -> None:
-        """The time is over."""
+        """End the wait: the time is over."""
         if self._open > 0:
             self._open = 0
             self._end()

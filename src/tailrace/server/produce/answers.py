@@ -90,33 +90,26 @@ class PartitionAnswer(ABC):
         return count
 
     def written(self, outcome: Appended | KafkaError) -> None:
-        """Take the place of the batch in the log, or the error of the write."""
+        """Take the place of the batch in the log, or the error of the write; then answer, or wait as the acks ask."""
         if not self.is_open:
             return  # timed out while it waited for its transaction; a retry finds the batch in the log
         if isinstance(outcome, KafkaError):
             self.refuse(outcome)
         else:
             self.appended = outcome
-            if self.acks and self._has_to_wait(outcome.last_offset + 1):
-                return
+            partition, replica, end_offset = self.partition, self.partition.replica, outcome.last_offset + 1
+            if self.acks and replica.high_watermark.offset < end_offset:  # the batch cannot be read yet
+                if self.acks == _ALL:
+                    self.wait()
+                    replica.when_high_watermark_reaches(end_offset, self.complete)
+                    return
+                if partition.in_sync.waits_for_own_flush(end_offset) and partition.in_sync.is_alone:
+                    self.wait()
+                    replica.when_flushed(end_offset, self.complete)
+                    return
+                partition.note_acknowledged(end_offset)
         self.is_open = False
         self.closed()
-
-    def _has_to_wait(self, end_offset: int) -> bool:
-        """Begin to wait for a batch that cannot be read yet, if its acks ask for that."""
-        partition, replica = self.partition, self.partition.replica
-        if replica.high_watermark.offset >= end_offset:
-            return False
-        if self.acks == _ALL:
-            self.wait()
-            replica.when_high_watermark_reaches(end_offset, self.complete)
-        elif partition.in_sync.waits_for_own_flush(end_offset) and partition.in_sync.is_alone:
-            self.wait()
-            replica.when_flushed(end_offset, self.complete)
-        else:
-            partition.note_acknowledged(end_offset)
-            return False
-        return True
 
     def complete(self, failure: KafkaError | None) -> None:
         """Close the answer: the wait for the batch is over, or has failed."""

@@ -8,6 +8,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.protocol.records.batch import read_header
+from tailrace.server import callbacks
 from tailrace.server.partitions import time_checks
 from tailrace.storage import AppendBatch, Log, checkpoints
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
@@ -79,7 +80,7 @@ def test_a_lookup_waits_for_ten_seconds_at_most(
     node: DataPath, monkeypatch: pytest.MonkeyPatch, version: int, code: ErrorCode
 ) -> None:
     monkeypatch.setattr(key_ends, "STEP_MS", 0)
-    monkeypatch.setattr(time_checks, "run_in_slices", lambda *_: None)  # no turn comes
+    monkeypatch.setattr(callbacks, "run_in_slices", lambda *_: None)  # no turn comes
     answer = lookup(node, 1, version)
     node.clock.advance(time_checks.MAX_WAIT_MS - 1)
     assert not answer.is_answered
