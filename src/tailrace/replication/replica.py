@@ -31,7 +31,7 @@ class HighWatermark:
     Moves only up, unless the log is cut. Whether it may is decided in `replication.leadership`.
     """
 
-    __slots__ = ("_unflushed", "_waiters", "offset", "readable_bytes")
+    __slots__ = ("_unflushed", "offset", "readable_bytes", "waiters")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -39,7 +39,7 @@ class HighWatermark:
         self.readable_bytes = 0
         """At most the bytes written below it. Only differences mean anything."""
         self._unflushed: deque[tuple[int, int]] | None = None  # (log end offset, bytes written) after each write
-        self._waiters: OffsetWaiters | None = None
+        self.waiters: Final = OffsetWaiters()
 
     def note_write(self, log_end_offset: int, written_bytes: int) -> None:
         """Remember the bytes written up to this log end, until the high watermark reaches it."""
@@ -58,29 +58,12 @@ class HighWatermark:
         elif (unflushed := self._unflushed) is not None:
             while unflushed and unflushed[0][0] <= offset:
                 self.readable_bytes = unflushed.popleft()[1]
-        if self._waiters is not None:
-            self._waiters.reached(offset)
+        self.waiters.reached(offset)
 
     def move_to(self, offset: int) -> None:
         """Set it after a truncation of the log. No callback runs: none waits for a log that its leader has cut."""
         self.offset = offset
         self._unflushed = None
-
-    def wait(self, offset: int, waiter: Waiter) -> None:
-        """Call `waiter` when this offset, which is above, is reached, or with an error."""
-        if self._waiters is None:
-            self._waiters = OffsetWaiters()
-        self._waiters.add(offset, waiter)
-
-    def cancel_wait(self, offset: int, waiter: Waiter) -> None:
-        """Remove this waiter of this offset, if it still waits."""
-        if self._waiters is not None:
-            self._waiters.remove(offset, waiter)
-
-    def fail(self, error: KafkaError) -> None:
-        """Call every waiting callback with the error."""
-        if self._waiters is not None:
-            self._waiters.fail(error)
 
 
 class Flusher(Protocol):
@@ -222,13 +205,13 @@ class Replica:
     def end_leadership(self) -> None:
         """Answer every request that waits for the high watermark or a flush with the new leader."""
         self.acknowledged_end = 0
-        self.high_watermark.fail(self.not_leader())
+        self.high_watermark.waiters.fail(self.not_leader())
         if self._flush_waiters is not None:
             self._flush_waiters.fail(self.not_leader())
 
     def cancel_wait(self, offset: int, waiter: Waiter) -> None:
         """Remove this waiter of this offset, if it still waits."""
-        self.high_watermark.cancel_wait(offset, waiter)
+        self.high_watermark.waiters.remove(offset, waiter)
         if self._flush_waiters is not None:
             self._flush_waiters.remove(offset, waiter)
 
@@ -295,7 +278,7 @@ class Replica:
         elif not self.is_leader:
             waiter(self.not_leader())
         else:
-            self.high_watermark.wait(offset, waiter)
+            self.high_watermark.waiters.add(offset, waiter)
 
     # Reads
 

@@ -6,14 +6,14 @@ from tailrace.replication.replica import HighWatermark
 
 def test_a_waiting_callback_runs_when_the_offset_is_reached_or_never_will_be() -> None:
     high_watermark, outcomes = HighWatermark(3), list[object]()
-    high_watermark.wait(5, outcomes.append)
-    high_watermark.wait(9, outcomes.append)
+    high_watermark.waiters.add(5, outcomes.append)
+    high_watermark.waiters.add(9, outcomes.append)
     high_watermark.rise(4)
     assert outcomes == []
     high_watermark.rise(6)
     assert (high_watermark.offset, outcomes) == (6, [None])
     error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "gone")
-    high_watermark.fail(error)
+    high_watermark.waiters.fail(error)
     high_watermark.rise(9)
     assert outcomes == [None, error]
 

@@ -216,7 +216,8 @@ class SoleAnswer(PartitionAnswer):
         self._endpoints = endpoints
 
     def wait(self) -> None:
-        self._timeout_ms = _time_for(self.acks, self._timeout_ms)
+        # acks=1 waits for no replica, and so for no time of the producer's
+        self._timeout_ms = OWN_FLUSH_MS if self.acks == _LEADER else min(max(0, self._timeout_ms), MAX_TIMEOUT_MS)
         self._waited_ms = 0
         self._is_waiting = True
         self._deadlines.add(self, self._timeout_ms)
@@ -282,7 +283,7 @@ class SeveralAnswers:
     ) -> None:
         self._context = context
         self._acks = acks
-        self._timeout_ms = _time_for(acks, timeout_ms)
+        self._timeout_ms = OWN_FLUSH_MS if acks == _LEADER else min(max(0, timeout_ms), MAX_TIMEOUT_MS)
         self._waited_ms = 0
         self._deadlines = deadlines
         self._endpoints = endpoints
@@ -372,11 +373,6 @@ class _PartOfAnswer(PartitionAnswer):
 
     def records_named(self, count: int) -> int:
         return self._several.records_named(count)
-
-
-def _time_for(acks: int, timeout_ms: int) -> int:
-    """The time of a wait: the producer's, within bounds; acks=1 waits for no replica, and so for no time of its own."""
-    return OWN_FLUSH_MS if acks == _LEADER else min(max(0, timeout_ms), MAX_TIMEOUT_MS)
 
 
 def _finish(context: RequestContext, acks: int, answers: Sequence[PartitionAnswer], endpoints: LeaderEndpoints) -> None:
