@@ -1,39 +1,32 @@
-"""Measurements of a node, taken from plain numbers that its parts keep anyway.
+"""Measurements that need a walk: over partitions, topics, groups. `page` reads all other numbers from the parts.
 
-Nothing here runs without a scrape. Long walks are done in slices, so that requests are served between them; the numbers
+Nothing here runs without a scrape. The walks are done in slices, so that requests are served between them; the numbers
 are therefore not all of one instant.
 """
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tailrace.fetch_session.session_cache import FetchSessionCache
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.buffers import BufferPool
-from tailrace.net.listener import Listener, ListenerCounts
+from tailrace.net.listener import Listener
 from tailrace.node.event_loop import StallWatch
-from tailrace.node.flush_thread import FlushMeasure, FlushThread
-from tailrace.protocol.registry import APIS
+from tailrace.node.flush_thread import FlushThread
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
 from tailrace.server.assembly.broker import Broker
-from tailrace.server.assembly.replicas import LocalReplicas
-from tailrace.server.coordination.checkpoint_keeper import CheckpointCounts
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.partitions.partition_maps import Dormant
-from tailrace.server.partitions.renamed_directories import KeptLogs
-from tailrace.server.partitions.scrubber import ScrubMeasure
 from tailrace.server.quorum.controller import QuorumController
-from tailrace.server.quorum.measure import QuorumMeasure
 from tailrace.storage import OsFiles
 
 SLICE = 500
@@ -63,51 +56,9 @@ class ReplicaCounts:
     under_min_in_sync: int = 0
     offline: int = 0
     producer_ids: int = 0
-    """Producers that partitions remember, each time they do."""
+    """Summed over partitions: a producer counts once per partition."""
     late_transactions: int = 0
     """Partitions whose oldest open transaction should have been ended by its coordinator."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationMeasure:
-    """Followers: the replicas here that other brokers lead, and those elsewhere of partitions led here."""
-
-    following: int
-    max_lag: int
-    sent_rate: float
-    """Bytes per second of throttled replicas that are sent to followers (KIP-73)."""
-    fetched_rate: float
-    """Bytes per second of throttled replicas that are fetched here."""
-    failed_fetches: int
-    failed_partitions: int
-    refused_partitions: int
-    repaired: int
-    in_repair: int
-    kept_logs: KeptLogs
-    shrinks: int
-    expansions: int
-    lost: int
-    is_directory_stalled: bool
-
-
-class ReadMeasure(NamedTuple):
-    """Answers to fetches, by reader."""
-
-    bytes_to_followers: int
-    bytes_to_consumers_by_leader: int
-    bytes_to_consumers_by_follower: int
-    redirects: int
-    """Reads of consumers that were answered with another replica (KIP-392)."""
-    selector_failures: int
-
-
-class FetchSessionMeasure(NamedTuple):
-    """The fetch sessions of a broker (KIP-227)."""
-
-    sessions: int
-    partitions: int
-    evictions: int
-    """Sessions that others have displaced, since the start; not those that their readers have closed."""
 
 
 MOST_SHARED: Final = 1_000
@@ -129,29 +80,17 @@ class SharedProgressMeasure(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMeasurements:
-    """All measurements of a broker at one scrape."""
+    """The walks over a broker at one scrape."""
 
     traffic: Traffic
     traffic_by_topic: Mapping[str, Traffic]
-    reads: ReadMeasure
-    fetch_sessions: FetchSessionMeasure
     partitions: tuple[PartitionMeasure, ...]
     """At most as many as the setting allows; the other numbers are of all."""
     replicas: ReplicaCounts
-    replication: ReplicationMeasure
     groups_by_state: Mapping[str, int] | None
     """None while a coordinator is loading: the number is not known."""
     shared_progress: tuple[SharedProgressMeasure, ...]
     """At most MOST_SHARED."""
-    max_ranges: int
-    """The limit of ranges that a group has committed beyond its offset in a partition."""
-    range_cuts: int
-    """The times that ranges were dropped because the log of their partition had ended before them."""
-    waiting_fetches: int
-    waiting_produces: int
-    flushes: FlushMeasure
-    scrubs: ScrubMeasure
-    checkpoints: CheckpointCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,61 +105,16 @@ class BrokerParts:
 
 
 async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMeasurements:
-    """Look at everything. Takes turns with the requests."""
+    """Walk over the broker. Takes turns with the requests."""
     logs = await _measure_partitions(parts, max_partitions)
-    broker, fetches = parts.broker, len(parts.broker.polls)
+    groups = parts.broker.coordination.groups
     return BrokerMeasurements(
         traffic=logs.traffic,
         traffic_by_topic=logs.traffic_by_topic,
-        reads=_measure_reads(broker),
-        fetch_sessions=_measure_fetch_sessions(broker.fetch_sessions.cache),
         partitions=tuple(logs.partitions),
         replicas=logs.replicas,
-        replication=_measure_replication(broker.replicas),
-        groups_by_state=await _count_groups(broker.coordination.groups),
-        shared_progress=await _measure_shared(broker.coordination.groups),
-        max_ranges=broker.coordination.groups.shared_offsets.max_rectangles,
-        range_cuts=broker.coordination.groups.shared_offsets.cut_partitions,
-        waiting_fetches=fetches,
-        waiting_produces=len(broker.deadlines) - fetches,
-        flushes=parts.flush_thread.measure,
-        scrubs=broker.replicas.periodic_work.scrubber.measure,
-        checkpoints=broker.coordination.checkpoints.counts,
-    )
-
-
-def _measure_reads(broker: Broker) -> ReadMeasure:
-    sent, choices = broker.sent, broker.choices
-    return ReadMeasure(
-        bytes_to_followers=sent.to_followers,
-        bytes_to_consumers_by_leader=sent.to_consumers_by_leader,
-        bytes_to_consumers_by_follower=sent.to_consumers_by_follower,
-        redirects=choices.redirects,
-        selector_failures=choices.failures,
-    )
-
-
-def _measure_fetch_sessions(cache: FetchSessionCache) -> FetchSessionMeasure:
-    return FetchSessionMeasure(sessions=len(cache), partitions=cache.partition_count, evictions=cache.evictions)
-
-
-def _measure_replication(replicas: LocalReplicas) -> ReplicationMeasure:
-    fetchers, keeper, repairs = replicas.fetchers, replicas.keeper, replicas.repairs
-    return ReplicationMeasure(
-        following=fetchers.partitions,
-        max_lag=fetchers.max_lag,
-        sent_rate=replicas.throttles.sent_rate,
-        fetched_rate=replicas.throttles.fetched_rate,
-        failed_fetches=fetchers.failed_fetches,
-        failed_partitions=fetchers.failed_partitions,
-        refused_partitions=fetchers.refused_partitions,
-        repaired=repairs.repaired,
-        in_repair=repairs.in_repair,
-        kept_logs=repairs.kept_logs,
-        shrinks=keeper.shrinks,
-        expansions=keeper.expansions,
-        lost=len(replicas.failures.lost_replicas),
-        is_directory_stalled=replicas.health.is_stalled,
+        groups_by_state=await _count_groups(groups),
+        shared_progress=await _measure_shared(groups),
     )
 
 
@@ -354,22 +248,6 @@ async def _count_groups(coordinators: GroupCoordinatorService) -> Mapping[str, i
     return counts
 
 
-class RequestMeasure(NamedTuple):
-    """Requests of one version of an API."""
-
-    api: str
-    version: int
-    requests: int
-
-
-class ErrorMeasure(NamedTuple):
-    """Answers of an API with this error."""
-
-    api: str
-    error: str
-    times: int
-
-
 @dataclass(slots=True)
 class ClusterCounts:
     """The cluster in this node's image."""
@@ -385,30 +263,10 @@ class ClusterCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StallMeasure:
-    """Turns of the event loop that took too long."""
-
-    count: int
-    seconds: float
-    longest_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """All measurements of a node at one scrape."""
+    """The walks over a node at one scrape."""
 
-    node_id: int
-    requests: tuple[RequestMeasure, ...]
-    errors: tuple[ErrorMeasure, ...]
-    unsupported_requests: int
-    malformed_requests: int
-    listeners: Mapping[str, ListenerCounts]
     cluster: ClusterCounts
-    quorum: QuorumMeasure
-    metadata_flushes: FlushMeasure
-    stalls: StallMeasure
-    receive_buffer_bytes: int
-    open_log_files: int
     broker: BrokerMeasurements | None
     """None of a node that is only a controller."""
 
@@ -437,42 +295,9 @@ class NodeParts:
 
 
 async def measure(parts: NodeParts, *, max_partitions: int) -> Measurements:
-    """Look at everything. Takes turns with the requests."""
+    """Walk over the node. Takes turns with the requests."""
     broker = None if parts.broker is None else await measure_broker(parts.broker, max_partitions=max_partitions)
-    cluster = await _measure_cluster(parts)
-    stalls, dispatchers = parts.stalls, parts.dispatchers
-    return Measurements(
-        node_id=parts.node_id,
-        requests=_count_requests(dispatchers),
-        errors=_count_errors(dispatchers),
-        unsupported_requests=sum(each.unsupported for each in dispatchers),
-        malformed_requests=sum(each.malformed for each in dispatchers),
-        listeners={listener.name: listener.counts for listener in parts.listeners},
-        cluster=cluster,
-        quorum=parts.controller.measure(),
-        metadata_flushes=parts.metadata_flush_thread.measure,
-        stalls=StallMeasure(count=stalls.count, seconds=stalls.seconds, longest_seconds=stalls.longest_seconds),
-        receive_buffer_bytes=parts.receive_buffers.in_use_bytes,
-        open_log_files=parts.files.open_files,
-        broker=broker,
-    )
-
-
-def _count_requests(dispatchers: Iterable[Dispatcher]) -> tuple[RequestMeasure, ...]:
-    counts: Counter[tuple[str, int]] = Counter()
-    for dispatcher in dispatchers:
-        for api, version, count in dispatcher.request_counts():
-            counts[api.name, version] += count
-    return tuple(RequestMeasure(api, version, count) for (api, version), count in counts.items())
-
-
-def _count_errors(dispatchers: Iterable[Dispatcher]) -> tuple[ErrorMeasure, ...]:
-    counts: Counter[tuple[int, int]] = Counter()
-    for dispatcher in dispatchers:
-        counts.update(dispatcher.errors.counts)
-    return tuple(
-        ErrorMeasure(APIS[key].name, _error_name(code), count) for (key, code), count in sorted(counts.items())
-    )
+    return Measurements(cluster=await _measure_cluster(parts), broker=broker)
 
 
 async def _measure_cluster(parts: NodeParts) -> ClusterCounts:
@@ -491,10 +316,3 @@ async def _measure_cluster(parts: NodeParts) -> ClusterCounts:
             counts.offline_partitions += state.leader == NO_LEADER
             counts.imbalanced_partitions += state.leader != state.replicas[0]
     return counts
-
-
-def _error_name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return str(code)

@@ -11,6 +11,7 @@ browser send requests to it:
 """
 
 import asyncio
+import importlib
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,6 +27,7 @@ _MAX_HEAD_BYTES: Final = 8 * 1024
 _REQUEST_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 10.0
 _MAX_CONNECTIONS: Final = 16
+_PAGE: Final = "tailrace.node.metrics.page"
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -210,10 +212,10 @@ class Monitoring:
         return await asyncio.shield(self._under_way)
 
     async def _make_metrics(self) -> Page:
-        measurements = await measure(self._parts, max_partitions=self._max_partitions)
-        render, content_type = await asyncio.to_thread(_load_page)
-        body = await asyncio.to_thread(render, measurements)
-        return Page(body=body, content_type=content_type)
+        walked = await measure(self._parts, max_partitions=self._max_partitions)
+        page = await asyncio.to_thread(importlib.import_module, _PAGE)  # at the first scrape: a node is ready before
+        body = await asyncio.to_thread(page.render, page.take(self._parts, walked))
+        return Page(body=body, content_type=page.CONTENT_TYPE)
 
     async def health(self) -> Page:
         """Whether the node can do its work."""
@@ -224,10 +226,3 @@ class Monitoring:
                 status=HTTPStatus.SERVICE_UNAVAILABLE,
             )
         return Page(body=b"ok\n")
-
-
-def _load_page() -> tuple[Callable[..., bytes], str]:
-    """Import the page's code, at the first scrape: a node is ready before."""
-    from tailrace.node.metrics.page import CONTENT_TYPE, render
-
-    return render, CONTENT_TYPE

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.node.metrics import measurements
+from tailrace.node.metrics import broker_rows, measurements
 from tailrace.node.metrics.measurements import BrokerMeasurements, measure_broker
-from tailrace.server.fetch.params import SentBytes
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER, DataPath
@@ -44,32 +42,12 @@ def lead(table: PartitionTable, number: int, *replicas: BrokerId, **more: Any) -
 
 def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements]:
     """Goes on to the next turn of others each time."""
-    replicas = SimpleNamespace(
-        fetchers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, refused_partitions=0),
-        throttles=SimpleNamespace(sent_rate=0.0, fetched_rate=0.0),
-        keeper=SimpleNamespace(shrinks=0, expansions=0),
-        repairs=SimpleNamespace(repaired=0, in_repair=0, kept_logs=None),
-        failures=SimpleNamespace(lost_replicas=(TopicPartition(TOPIC, 0),)),
-        health=SimpleNamespace(is_stalled=True),
-        periodic_work=SimpleNamespace(scrubber=SimpleNamespace(measure=None)),
-    )
     broker = SimpleNamespace(
         config=SimpleNamespace(broker_id=BROKER),
         partitions=table,
-        replicas=replicas,
-        coordination=SimpleNamespace(
-            groups=SimpleNamespace(
-                active_hosts=list, shared_offsets=SimpleNamespace(max_rectangles=1, cut_partitions=0)
-            ),
-            checkpoints=SimpleNamespace(counts=None),
-        ),
-        polls=(),
-        deadlines=(),
-        sent=SentBytes(),
-        choices=SimpleNamespace(redirects=0, failures=0),
-        fetch_sessions=SimpleNamespace(cache=FetchSessionCache(random_bytes=bytes, on_removed=lambda _: None)),
+        coordination=SimpleNamespace(groups=SimpleNamespace(active_hosts=list)),
     )
-    parts: Any = SimpleNamespace(broker=broker, flush_thread=SimpleNamespace(measure=None), late_transaction_ms=1)
+    parts: Any = SimpleNamespace(broker=broker, late_transaction_ms=1)
     return measure_broker(parts, max_partitions=100).__await__()
 
 
@@ -110,12 +88,11 @@ def test_replicas_that_are_being_added_are_not_missed(table: PartitionTable) -> 
     assert measured(measuring(table)).replicas.under_replicated == 0
 
 
-def test_failed_and_offline_replicas_are_counted(table: PartitionTable) -> None:
+def test_offline_replicas_are_counted(table: PartitionTable) -> None:
     lead(table, 0)
     lead(table, 1)
     table.get(TOPIC, 1).log.condemn("a scrub has found a wrong checksum")
-    found = measured(measuring(table))
-    assert (found.replicas.offline, found.replication.lost, found.replication.is_directory_stalled) == (1, 1, True)
+    assert measured(measuring(table)).replicas.offline == 1
 
 
 def test_partitions_that_their_preferred_replica_does_not_lead_are_counted() -> None:
@@ -135,3 +112,18 @@ def test_partitions_that_their_preferred_replica_does_not_lead_are_counted() -> 
     parts: Any = SimpleNamespace(controller=controller, node_id=BROKER)
     counts = asyncio.run(measurements._measure_cluster(parts))
     assert (counts.partitions, counts.offline_partitions, counts.imbalanced_partitions) == (3, 1, 2)
+
+
+def test_lost_replicas_and_a_stalled_directory_are_on_the_page() -> None:
+    replicas = SimpleNamespace(
+        fetchers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, refused_partitions=0),
+        throttles=SimpleNamespace(sent_rate=0.0, fetched_rate=0.0),
+        keeper=SimpleNamespace(shrinks=0, expansions=0),
+        repairs=SimpleNamespace(repaired=0, in_repair=0, kept_logs=SimpleNamespace(directories=0, size_bytes=0)),
+        failures=SimpleNamespace(lost_replicas=(TopicPartition(TOPIC, 0),)),
+        health=SimpleNamespace(is_stalled=True),
+    )
+    broker: Any = SimpleNamespace(replicas=replicas, polls=(), deadlines=())
+    values = {row.name: row.samples[0].value for row in broker_rows._replicas(broker, measurements.ReplicaCounts())}
+    assert values["tailrace_lost_replicas"] == 1
+    assert values["kafka_log_logmanager_offlinelogdirectorycount"] == 1
