@@ -23,7 +23,7 @@ from tailrace.protocol.records.columns import plain_groups
 from tailrace.protocol.records.compression import Codec, compress, decompress
 from tailrace.protocol.records.control import control_values
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.protocol.records.spans import batch_in_steps, read_spans
+from tailrace.protocol.records.spans import batch_in_steps, spans_in_steps
 
 try:
     from tailrace.protocol.records import _kernels
@@ -105,7 +105,7 @@ def _check_records(batch: bytes, records: list[Record]) -> None:
         found("no record lies outside its batch")
     if header.is_control:
         control_values(records)
-    spans = read_spans(batch, header)
+    spans = result_of(spans_in_steps(batch, header))
     if [(span.offset, span.key) for span in spans.spans] != [(record.offset, record.key) for record in records]:
         found("compaction sees the records that a reader sees")
     if records:

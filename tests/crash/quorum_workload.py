@@ -72,7 +72,7 @@ def told_by(address: str) -> dict[str, TopicState]:
     return {
         name: TopicState(
             described[name],
-            next((entry.value for entry in settings[name] if entry.name == SETTING and not entry.is_default), None),
+            next((entry.value for entry in settings[name] if entry.name == SETTING and entry.source != 5), None),
         )
         for name in names
     }

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.fetch_session.session import STATED_FIELDS
-from tailrace.protocol import rows
 from tailrace.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -118,24 +116,3 @@ def test_rows_are_a_sequence() -> None:
     with pytest.raises(IndexError):
         found[COUNT]
     assert found != partitions[:-1]
-    assert numpy.array_equal(found.column("fetch_offset"), numpy.arange(COUNT))
-
-
-@pytest.mark.parametrize("version", [5, 11, 12, 18])
-def test_rows_can_be_made_of_columns(version: int) -> None:
-    numbers = numpy.arange(COUNT)
-    columns = {"partition_index": numbers, "high_watermark": numbers + 5, "last_stable_offset": -1}
-    made = Rows.from_columns(FetchResponse, version, PartitionData, COUNT, columns)
-    expected = tuple(
-        PartitionData(
-            partition_index=n,
-            high_watermark=n + 5,
-            aborted_transactions=None,
-        )
-        for n in range(COUNT)
-    )
-    assert made == expected
-    assert encode_bytes(response(made), version) == encode_bytes(response(expected), version)
-    with pytest.raises(TypeError, match="high_watermark"):
-        Rows.from_columns(FetchResponse, version, PartitionData, COUNT, {"partition_index": numbers})
-    assert rows.read_rows(memoryview(made.raw), 0, COUNT, made.stride) == made

@@ -3,21 +3,16 @@
 Decoding 10,000 partitions to objects takes 2 to 4 ms. As rows they take 0.02 ms: their bytes are copied and checked to
 be of one size each, and an object is made when one is asked for. That works if all tag sections are empty, and
 every array or records field is null in all of them, or empty in all of them; otherwise the decoder makes objects.
-
-`Rows.column` and `Rows.from_columns` are for code that handles whole columns, and need numpy; nothing else here does.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from operator import attrgetter
 from struct import Struct
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
-from tailrace.protocol.declaration import REQUIRED, Array, Fixed, RecordBytes, Schema, schema_of
+from tailrace.protocol.declaration import Array, Fixed, RecordBytes, Schema
 from tailrace.protocol.source import Layout, Source, length_code
-
-if TYPE_CHECKING:
-    import numpy
 
 T = TypeVar("T")
 
@@ -25,7 +20,6 @@ ROWS_FROM = 50
 """Below this many structs objects are as fast."""
 
 _LENGTH_BYTES = {"B": 1, "i": 4}
-_NUMPY_CODES = {"b": "i1", "h": ">i2", "i": ">i4", "q": ">i8", "B": "u1", "?": "?", "16s": "V16"}
 
 
 Picker = Callable[[Iterable[tuple[Any, ...]]], Iterator[tuple[Any, ...]]]
@@ -39,8 +33,6 @@ class Stride:
         "_pickers",
         "_sized",
         "cls",
-        "codes",
-        "fixed_defaults",
         "flexible",
         "make_maker",
         "names",
@@ -53,22 +45,20 @@ class Stride:
         layout = Layout(schema, version, flexible)
         self.cls = schema.cls
         self.flexible = flexible
-        fixed = [field for field in layout.plain if isinstance(field.type, Fixed)]
-        self.fixed_defaults = [(field.name, field.default) for field in fixed]
         self.sized_names = [field.name for field in layout.plain if not isinstance(field.type, Fixed)]
         self.names: list[str] = []
-        self.codes: list[str] = []
+        codes: list[str] = []
         self._sized: list[tuple[int, str, Any]] = []
         for field in layout.plain:
             code = field.type.code if isinstance(field.type, Fixed) else length_code(field.type, flexible)
             if not isinstance(field.type, Fixed):
                 nothing = memoryview(b"") if isinstance(field.type, RecordBytes) else ()
-                self._sized.append((Struct(">" + "".join(self.codes)).size, code, nothing))
+                self._sized.append((Struct(">" + "".join(codes)).size, code, nothing))
             self.names.append(field.name)
-            self.codes.append(code)
+            codes.append(code)
         if flexible:
-            self.codes.append("B")
-        self.record = Struct(">" + "".join(self.codes))
+            codes.append("B")
+        self.record = Struct(">" + "".join(codes))
         self.size = self.record.size
         self.make_maker = self._compile_maker(layout)
         self._defaults = {field.name: field.default for field in layout.tagged + layout.absent}
@@ -128,12 +118,6 @@ class Stride:
             values.append(None if length == lowest else nothing)
         return values
 
-    def dtype(self) -> "numpy.dtype[Any]":
-        import numpy
-
-        names = [*self.names, "tag section"] if self.flexible else self.names
-        return numpy.dtype([(name, _NUMPY_CODES[code]) for name, code in zip(names, self.codes, strict=True)])
-
 
 @cache
 def stride_of(schema: Schema, version: int, flexible: bool) -> Stride | None:
@@ -154,38 +138,6 @@ class Rows(Sequence[T]):
         self.raw = raw
         self._make: Callable[[Iterable[tuple[Any, ...]]], list[T]] = stride.make_maker(*sized)
         self._all: tuple[T, ...] | None = None
-
-    @classmethod
-    def from_columns(
-        cls, message: type, version: int, struct: type[T], count: int, columns: Mapping[str, Any]
-    ) -> "Rows[T]":
-        """`count` structs for one version of a message; each column is an array or one number.
-
-        Fields without a column have their default; arrays and records are null.
-        """
-        import numpy
-
-        flexible = schema_of(message).flexible.has(version)
-        stride = stride_of(schema_of(struct), version, flexible)
-        assert stride is not None, f"{struct.__name__} has no fixed size"
-        table = numpy.zeros(count, stride.dtype())
-        for name in stride.sized_names:
-            table[name] = 0 if flexible else -1
-        for name, default in stride.fixed_defaults:
-            if name in columns or default is not REQUIRED:
-                table[name] = columns.get(name, default)
-            else:
-                raise TypeError(f"{struct.__name__} needs the column {name}")
-        raw = table.tobytes()
-        sized = stride.sized_values(raw)
-        assert sized is not None
-        return cls(stride, raw, sized)
-
-    def column(self, name: str) -> "numpy.ndarray[Any, Any]":
-        """A fixed field of all structs, as a numpy array (big endian, read only)."""
-        import numpy
-
-        return numpy.frombuffer(self.raw, self.stride.dtype())[name]
 
     def pick(self, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
         """The fixed fields of all structs by these names, without an object for each struct."""

@@ -229,7 +229,7 @@ def test_a_topic_is_created_described_and_deleted(admin: Admin, topic: str) -> N
     assert topic in [known.name for known in admin.list_topics()]
     settings = {entry.name: entry for entry in admin.describe_configs(2, topic)}
     assert settings["retention.ms"].value == "1000"
-    assert not settings["retention.ms"].is_default
+    assert settings["retention.ms"].source == 1, "of the topic"
     with pytest.raises(KafkaError) as caught:
         admin.create_topics({topic: 1})
     assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS

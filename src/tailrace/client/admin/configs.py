@@ -47,10 +47,6 @@ class ConfigEntry:
     is_read_only: bool
     is_sensitive: bool
 
-    @property
-    def is_default(self) -> bool:
-        return self.source == 5
-
 
 async def describe_configs(router: Router, resource_type: int, name: str) -> list[ConfigEntry]:
     """The settings in force for a topic (type 2, by name) or a broker (type 4, by its id; no name: of all)."""

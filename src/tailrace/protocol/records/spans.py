@@ -8,7 +8,6 @@ from collections.abc import Generator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from tailrace.model.errors import CorruptRecords, MalformedMessage
-from tailrace.model.steps import result_of
 from tailrace.protocol.primitives import Buffer, read_varint, varint
 from tailrace.protocol.records import batch as batches
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, seal
@@ -49,13 +48,11 @@ class BatchRecords(NamedTuple):
     spans: list[RecordSpan]
 
 
-def read_spans(buffer: Buffer, header: BatchHeader) -> BatchRecords:
-    """The records of this batch, which `buffer` starts with and whose checksum is right. Raises CorruptRecords."""
-    return result_of(spans_in_steps(buffer, header))
-
-
 def spans_in_steps(buffer: Buffer, header: BatchHeader) -> Steps[BatchRecords]:
-    """As `read_spans`, in steps: a million records take seconds."""
+    """The records of this batch, which `buffer` starts with and whose checksum is right; a million take seconds.
+
+    Raises CorruptRecords.
+    """
     section: Buffer = memoryview(buffer)[HEADER_SIZE : header.size_bytes]
     if header.records_count and header.codec:
         unfolding = decompress_in_steps(header.codec, section, max_bytes=MAX_DECOMPRESSED, step_bytes=_STEP_BYTES)

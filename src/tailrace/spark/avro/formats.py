@@ -32,9 +32,6 @@ _OF_COLUMNS: Final = tuple(f"{column}{what}" for column in COLUMNS for what in (
 MODE: Final = "mode"
 CORRUPT_COLUMN: Final = "columnNameOfCorruptRecord"
 
-FORMAT_OPTIONS: Final = (*_OF_COLUMNS, MODE, CORRUPT_COLUMN, *_OF_REGISTRY)
-"""The names of all options of this module; `given_options` knows them too."""
-
 _DEFAULT_CORRUPT_COLUMN: Final = "_corrupt_record"
 _DEFAULT_TIMEOUT_MS: Final = 10_000
 _OWN_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")

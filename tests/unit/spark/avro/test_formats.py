@@ -7,7 +7,8 @@ import pytest
 
 from tailrace.model.errors import KafkaError
 from tailrace.spark import given_options
-from tailrace.spark.avro.formats import FORMAT_OPTIONS, ColumnFormat, RecordFormats
+from tailrace.spark.avro import formats
+from tailrace.spark.avro.formats import ColumnFormat, RecordFormats
 from tailrace.spark.reading.source_options import parse_source_options
 from tailrace.spark.writing.sink_options import parse_sink_options
 
@@ -133,6 +134,7 @@ def test_without_fastavro_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_all_options_are_known_to_reads_and_unknown_to_writes(caplog: pytest.LogCaptureFixture) -> None:
-    assert set(FORMAT_OPTIONS) <= given_options.NAMES["batch read"] & given_options.NAMES["streaming read"]
+    options = (*formats._OF_COLUMNS, formats.MODE, formats.CORRUPT_COLUMN, *formats._OF_REGISTRY)
+    assert set(options) <= given_options.NAMES["batch read"] & given_options.NAMES["streaming read"]
     parse_sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders", "valueFormat": "avro"})
     assert "option valueFormat is for reads and is ignored" in caplog.text
