@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from tailrace.client.sharing.progress_store import RangeUse
+from tailrace.client.group.range_progress import RangeBudget
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -73,7 +73,7 @@ class RangesOfAGroup:
 
     async def commit(
         self, *, ranges: Mapping[TopicPartition, Sequence[Rectangle]]
-    ) -> Mapping[TopicPartition, RangeUse]:
+    ) -> Mapping[TopicPartition, RangeBudget]:
         uses = {}
         self._tried.set()
         for name, rectangles in ranges.items():
@@ -82,5 +82,5 @@ class RangesOfAGroup:
             known = self.progress.get(name, CommittedProgress(0))
             self.progress[name] = known.with_committed(rectangles)
             self.commits.append({name: tuple(rectangles)})
-            uses[name] = RangeUse(self.progress[name].rectangle_count, 4_096)
+            uses[name] = RangeBudget(self.progress[name].rectangle_count, 4_096)
         return uses

@@ -87,6 +87,11 @@ class RangeBudget(NamedTuple):
     used: int
     limit: int
 
+    @property
+    def is_high(self) -> bool:
+        """Whether a reader should read nothing new of the partition."""
+        return 4 * self.used >= 3 * self.limit
+
 
 class RangeProgress:
     """The progress of one group at its coordinator."""

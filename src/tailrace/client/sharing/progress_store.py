@@ -8,9 +8,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
+from tailrace.client.group.range_progress import RangeBudget
 from tailrace.client.sharing.done_offsets import ProgressCommit
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
@@ -31,23 +32,11 @@ MOST_INVALID_COMMITS: Final = 3
 """After so many commits in a row with offsets that the leader does not have reading starts over."""
 
 
-class RangeUse(NamedTuple):
-    """The number of rectangles of a group in a partition, and the most that the server keeps."""
-
-    used: int
-    limit: int
-
-    @property
-    def is_high(self) -> bool:
-        """Whether nothing new is to be read in the partition, so that the limit is not reached."""
-        return 4 * self.used >= 3 * self.limit
-
-
 @dataclass(slots=True)
 class WrittenProgress:
     """The result of a commit, by partition; each is in a field, or its server knows no rectangles."""
 
-    uses: dict[TopicPartition, RangeUse] = field(default_factory=dict)
+    uses: dict[TopicPartition, RangeBudget] = field(default_factory=dict)
     full: set[TopicPartition] = field(default_factory=set)
     """The server keeps no more rectangles of these: the commit was refused."""
     was_reset: set[TopicPartition] = field(default_factory=set)
@@ -95,16 +84,6 @@ class KnownProgress(Protocol):
     def ranges(self) -> Sequence[Rectangle]: ...
 
 
-class KnownBudget(Protocol):
-    """The room for rectangles after a commit, as a consumer gets it."""
-
-    @property
-    def used(self) -> int: ...
-
-    @property
-    def limit(self) -> int: ...
-
-
 class RangeCommits(Protocol):
     """The part of a consumer for servers that know rectangles."""
 
@@ -118,7 +97,7 @@ class RangeCommits(Protocol):
 
     async def commit(
         self, *, ranges: Mapping[TopicPartition, Sequence[Rectangle]]
-    ) -> Mapping[TopicPartition, KnownBudget]:
+    ) -> Mapping[TopicPartition, RangeBudget]:
         """Commit these rectangles."""
         ...
 
@@ -240,7 +219,7 @@ async def _write_ranges(ranges: RangeCommits, commits: Mapping[TopicPartition, P
         _log.debug("commit of ranges of %s: %s", name, fault.detail)
         written.add_fault(name, fault.code)
         return written
-    written.uses = {name: RangeUse(budget.used, budget.limit) for name, budget in budgets.items()}
+    written.uses = dict(budgets)
     return written
 
 

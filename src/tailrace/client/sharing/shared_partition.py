@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from tailrace.client.group.range_progress import RangeBudget
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.sharing.done_offsets import DoneOffsets, ProgressCommit
-from tailrace.client.sharing.progress_store import RangeUse
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.partitions import TopicPartition
 
@@ -27,7 +27,7 @@ class SharedPartition:
         """Whether the group takes it away: no more records of it begin."""
         self.is_cut = False
         """Whether the log was cut: as soon as the group's progress takes note of it, reading starts over."""
-        self.use: RangeUse | None = None
+        self.use: RangeBudget | None = None
         self._early: list[ConsumerRecord] = []
         self._most_holes: Final = most_holes
         self._holes = most_holes
@@ -84,7 +84,7 @@ class SharedPartition:
         """The commit of this moment; None while the group's progress is unknown, or is to take note of a cut."""
         return None if self.done is None or self.is_cut else self.done.commit(self._holes)
 
-    def committed(self, commit: ProgressCommit, use: RangeUse | None) -> None:
+    def committed(self, commit: ProgressCommit, use: RangeBudget | None) -> None:
         """The server has this commit. `use`: None if it knows no rectangles."""
         assert self.done is not None, "its commit was made of this"
         self.done.committed(commit)
@@ -96,7 +96,7 @@ class SharedPartition:
         """The server keeps no more rectangles: the next commit has fewer, and nothing new is read until it has room."""
         self._holes //= 2
         limit = 1 if self.use is None else self.use.limit
-        self.use = RangeUse(limit, limit)
+        self.use = RangeBudget(limit, limit)
 
     @property
     def has_room(self) -> bool:

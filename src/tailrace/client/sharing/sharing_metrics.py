@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tailrace.client.group.range_progress import RangeBudget
 from tailrace.client.sharing.lanes import Failure
-from tailrace.client.sharing.progress_store import RangeUse
 from tailrace.model.partitions import TopicPartition
 
 
@@ -54,5 +54,5 @@ class SharingMetrics:
     """Exceptions of the handler."""
     corrupt_batches_skipped_total: int = 0
     """Batches that could not be decoded, with on_corrupt="skip"."""
-    ranges: Mapping[TopicPartition, RangeUse]
+    ranges: Mapping[TopicPartition, RangeBudget]
     """The rectangles of the group's progress, and the most that the server keeps; none without such a server."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 import pytest
 
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
+from tailrace.client.group.range_progress import RangeBudget
 from tailrace.client.sharing.done_offsets import ProgressCommit
-from tailrace.client.sharing.progress_store import ProgressStore, RangeUse, WrittenProgress
+from tailrace.client.sharing.progress_store import ProgressStore, WrittenProgress
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.partitions import TopicPartition
@@ -51,7 +52,7 @@ def test_a_server_with_rectangles_gets_and_gives_them() -> None:
     store = ProgressStore(offsets, ranges)
     assert asyncio.run(store.read(ONE)) is None
     written = asyncio.run(store.write(COMMITS))
-    assert written.uses == {ONE: RangeUse(1, 4_096), OTHER: RangeUse(0, 4_096)}
+    assert written.uses == {ONE: RangeBudget(1, 4_096), OTHER: RangeBudget(0, 4_096)}
     assert offsets.offsets == {}
     assert asyncio.run(store.read(ONE)) == CommittedProgress(10).with_committed([Rectangle(12, 14, 0, 99)])
 
@@ -69,7 +70,7 @@ def test_a_server_with_rectangles_gets_and_gives_them() -> None:
 def test_a_refusal_of_one_partition_spares_the_others(code: ErrorCode, of: str) -> None:
     ranges = RangesOfAGroup({ONE: code})
     written = asyncio.run(ProgressStore(OffsetsOfAGroup(), ranges).write(COMMITS))
-    expected = WrittenProgress({OTHER: RangeUse(0, 4_096)})
+    expected = WrittenProgress({OTHER: RangeBudget(0, 4_096)})
     setattr(expected, of, {ONE})
     assert written == expected
     assert ranges.progress == {OTHER: CommittedProgress(20)}

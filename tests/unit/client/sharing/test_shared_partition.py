@@ -1,7 +1,7 @@
 """A partition of a shared consumer: records before the progress is known, a log that was cut, and room for progress."""
 
+from tailrace.client.group.range_progress import RangeBudget
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.progress_store import RangeUse
 from tailrace.client.sharing.shared_partition import SharedPartition
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.partitions import TopicPartition
@@ -81,13 +81,13 @@ def test_from_three_quarters_on_only_records_that_come_again_are_read() -> None:
     partition.open(CommittedProgress(0).with_committed([Rectangle(5, 9)]))
     commit = partition.commit()
     assert commit is not None
-    partition.committed(commit, RangeUse(2_999, 4_000))
+    partition.committed(commit, RangeBudget(2_999, 4_000))
     assert partition.has_room
-    partition.committed(commit, RangeUse(3_000, 4_000))
+    partition.committed(commit, RangeBudget(3_000, 4_000))
     assert partition.has_room, "up to offset 10 all is of the group's past"
     partition.read(records(0), 10)
     assert not partition.has_room
-    partition.committed(commit, RangeUse(100, 4_000))
+    partition.committed(commit, RangeBudget(100, 4_000))
     assert partition.has_room
     partition.committed(commit, None)
     assert partition.has_room
@@ -99,7 +99,7 @@ def test_a_refused_commit_has_half_the_holes_next_time_until_there_is_room() -> 
     partition.read(records(*range(10)), 10)
     first = partition.commit()
     assert first is not None
-    partition.committed(first, RangeUse(1, 4_000))
+    partition.committed(first, RangeBudget(1, 4_000))
 
     def holes() -> int:
         commit = partition.commit()
@@ -113,7 +113,7 @@ def test_a_refused_commit_has_half_the_holes_next_time_until_there_is_room() -> 
     partition.refused()
     partition.refused()
     assert holes() == 0
-    partition.committed(first, RangeUse(3_500, 4_000))
+    partition.committed(first, RangeBudget(3_500, 4_000))
     assert holes() == 0
-    partition.committed(first, RangeUse(100, 4_000))
+    partition.committed(first, RangeBudget(100, 4_000))
     assert holes() == 4
