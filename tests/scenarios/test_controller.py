@@ -66,6 +66,7 @@ from tailrace.model.ids import BrokerId, ProducerId, TopicId
 from tailrace.model.topic_config import TopicConfig
 from testkit.controller_commands import alter_configs, create_partitions, create_topics, delete_topics
 from testkit.controllers import controller_machine, topic_rules
+from testkit.metadata_records import new_broker, new_partition
 
 NEXT_OFFSET = 77
 
@@ -79,15 +80,7 @@ def random_id(number: int) -> TopicId:
 
 
 def registered(broker_id: int, *, directories: tuple[bytes, ...] = (), rack: str | None = None) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(
-        broker_id=broker_id,
-        incarnation_id=bytes(16),
-        broker_epoch=broker_id,
-        end_points=(),
-        features=(),
-        rack=rack,
-        log_dirs=directories,
-    )
+    return new_broker(broker_id, rack=rack, log_dirs=directories)
 
 
 def alive(broker_id: int, *, directories: tuple[bytes, ...] = ()) -> list[MetadataRecord]:
@@ -97,17 +90,8 @@ def alive(broker_id: int, *, directories: tuple[bytes, ...] = ()) -> list[Metada
 def partition(
     topic_id: bytes, number: int, *replicas: int, isr: tuple[int, ...] | None = None, directory: bytes | None = None
 ) -> PartitionRecord:
-    in_sync = replicas if isr is None else isr
-    return PartitionRecord(
-        partition_id=number,
-        topic_id=topic_id,
-        replicas=replicas,
-        isr=in_sync,
-        leader=in_sync[0],
-        leader_epoch=0,
-        partition_epoch=0,
-        directories=(directory or UNASSIGNED_DIRECTORY,) * len(replicas),
-    )
+    directories = (directory or UNASSIGNED_DIRECTORY,) * len(replicas)
+    return new_partition(topic_id, number, *replicas, isr=isr or replicas, directories=directories)
 
 
 ORDERS = random_id(1000)

@@ -6,31 +6,16 @@ from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import (
     ConfigRecord,
     PartitionChangeRecord,
-    PartitionRecord,
     RemoveTopicRecord,
-    TopicRecord,
 )
 from tailrace.metadata.replay import apply_all
+from testkit.metadata_records import new_topic
 
 A, B = (bytes([number]) * 16 for number in (1, 2))
 
 
 def topic(name: str, topic_id: bytes, partitions: int) -> list[MetadataRecord]:
-    return [
-        TopicRecord(name=name, topic_id=topic_id),
-        *(
-            PartitionRecord(
-                partition_id=number,
-                topic_id=topic_id,
-                replicas=(1,),
-                isr=(1,),
-                leader=1,
-                leader_epoch=0,
-                partition_epoch=0,
-            )
-            for number in range(partitions)
-        ),
-    ]
+    return new_topic(name, topic_id, *[(1,)] * partitions)
 
 
 def settings(value: str | None, count: int = 20) -> list[MetadataRecord]:

@@ -3,50 +3,28 @@
 from dataclasses import replace
 
 from tailrace.metadata.image import EMPTY_IMAGE, ConfigResource, ResourceType, full_delta
-from tailrace.metadata.records.brokers import RegisterBrokerRecord
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import (
     ConfigRecord,
     PartitionChangeRecord,
-    PartitionRecord,
     RemoveTopicRecord,
-    TopicRecord,
 )
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import difference
+from testkit.metadata_records import new_broker, new_topic
 
 A, B, C = (bytes([number]) * 16 for number in (1, 2, 3))
 
 
 def topic(name: str, topic_id: bytes, partitions: int = 2) -> list[MetadataRecord]:
-    return [
-        TopicRecord(name=name, topic_id=topic_id),
-        *(
-            PartitionRecord(
-                partition_id=number,
-                topic_id=topic_id,
-                replicas=(1,),
-                isr=(1,),
-                leader=1,
-                leader_epoch=0,
-                partition_epoch=0,
-            )
-            for number in range(partitions)
-        ),
-    ]
-
-
-def broker(broker_id: int) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(
-        broker_id=broker_id, incarnation_id=A, broker_epoch=broker_id, end_points=(), features=(), rack=None
-    )
+    return new_topic(name, topic_id, *[(1,)] * partitions)
 
 
 def setting(value: str) -> ConfigRecord:
     return ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="a", name="retention.ms", value=value)
 
 
-BEFORE, _ = apply_all(EMPTY_IMAGE, [broker(1), broker(2), *topic("a", A), *topic("b", B), setting("1")])
+BEFORE, _ = apply_all(EMPTY_IMAGE, [new_broker(1), new_broker(2), *topic("a", A), *topic("b", B), setting("1")])
 
 
 def test_nothing_differs_from_itself() -> None:
@@ -66,7 +44,7 @@ def test_it_is_what_the_records_report() -> None:
         setting("2"),
         RemoveTopicRecord(topic_id=B),
         *topic("c", C),
-        broker(3),
+        new_broker(3),
     ]
     after, reported = apply_all(BEFORE, records)
     assert difference(BEFORE, after) == reported

@@ -9,7 +9,6 @@ from tailrace.metadata.records.brokers import (
     BrokerEvent,
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
-    RegisterBrokerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
@@ -27,15 +26,13 @@ from tailrace.metadata.records.topics import (
     ClearElrRecord,
     ConfigRecord,
     PartitionChangeRecord,
-    PartitionRecord,
     RemoveTopicRecord,
-    TopicRecord,
 )
 from tailrace.metadata.replay import apply, apply_all
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.schema import replace
-from testkit.metadata_records import derived_changes
+from testkit.metadata_records import derived_changes, new_broker, new_topic
 
 ORDERS = TopicId(b"orders__________")
 RETURNS = TopicId(b"returns_________")
@@ -56,34 +53,12 @@ def sealed(image: ClusterImage, record: MetadataRecord) -> MetadataRecord:
 
 
 def broker(broker_id: int, epoch: int = 10) -> tuple[MetadataRecord, MetadataRecord]:
-    registration = RegisterBrokerRecord(
-        broker_id=broker_id,
-        incarnation_id=epoch.to_bytes(16, "big"),
-        broker_epoch=epoch,
-        end_points=(),
-        features=(),
-        rack=None,
-    )
+    registration = new_broker(broker_id, epoch=epoch, incarnation_id=epoch.to_bytes(16, "big"))
     return registration, UnfenceBrokerRecord(id=broker_id, epoch=epoch)
 
 
 def topic(name: str = "orders", topic_id: TopicId = ORDERS, *replicas: tuple[int, ...]) -> list[MetadataRecord]:
-    return [
-        TopicRecord(name=name, topic_id=topic_id),
-        *(
-            PartitionRecord(
-                partition_id=number,
-                topic_id=topic_id,
-                replicas=ids,
-                isr=ids,
-                leader=ids[0],
-                leader_epoch=0,
-                partition_epoch=0,
-                directories=(bytes(16),) * len(ids),
-            )
-            for number, ids in enumerate(replicas)
-        ),
-    ]
+    return new_topic(name, topic_id, *replicas)
 
 
 def test_a_topic_is_found_by_name_and_by_id() -> None:

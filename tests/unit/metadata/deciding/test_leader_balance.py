@@ -9,37 +9,25 @@ from tailrace.metadata.derive import SLICE
 from tailrace.metadata.records.brokers import (
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
-    RegisterBrokerRecord,
     UnfenceBrokerRecord,
 )
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import PartitionChangeRecord, PartitionRecord, TopicRecord
 from tailrace.model.ids import BrokerId
 from testkit.controllers import controller_machine
+from testkit.metadata_records import new_broker, new_partition
 
 ORDERS = b"the id of orders"
 BOTH = (BrokerId(1), BrokerId(3))
 
 
 def alive(broker_id: int) -> list[MetadataRecord]:
-    return [
-        RegisterBrokerRecord(
-            broker_id=broker_id, incarnation_id=bytes(16), broker_epoch=broker_id, end_points=(), features=(), rack=None
-        ),
-        UnfenceBrokerRecord(id=broker_id, epoch=broker_id),
-    ]
+    return [new_broker(broker_id), UnfenceBrokerRecord(id=broker_id, epoch=broker_id)]
 
 
 def partition(number: int, *replicas: int, leader: int, in_sync: tuple[int, ...] | None = None) -> PartitionRecord:
-    return PartitionRecord(
-        partition_id=number,
-        topic_id=ORDERS,
-        replicas=replicas,
-        isr=in_sync or replicas,
-        leader=leader,
-        leader_epoch=5,
-        partition_epoch=7,
-    )
+    isr = in_sync or replicas
+    return new_partition(ORDERS, number, *replicas, isr=isr, leader=leader, leader_epoch=5, partition_epoch=7)
 
 
 def cluster(*partitions: PartitionRecord, more: tuple[MetadataRecord, ...] = ()) -> ControllerMachine:
