@@ -21,8 +21,8 @@ _SMALL: Final = 64
 """Maps of so few entries are copied."""
 
 
-class PersistentMap(Mapping[K, V]):
-    """A version of a map. Made by `MapDraft`; a version without a small part is a plain dict instead."""
+class _Layers(Generic[K, V]):
+    """The shared part of a map, and the changes above it."""
 
     __slots__ = ("_changes", "_count", "_shared")
 
@@ -46,6 +46,7 @@ class PersistentMap(Mapping[K, V]):
     @overload
     def get(self, key: K, /, default: V | D) -> V | D: ...
     def get(self, key: K, /, default: V | D | None = None) -> V | D | None:
+        """The value, or the default."""
         found = self._changes.get(key, _ABSENT)
         if found is _ABSENT:
             return self._shared.get(key, default)
@@ -57,6 +58,12 @@ class PersistentMap(Mapping[K, V]):
 
     def __len__(self) -> int:
         return self._count
+
+
+class PersistentMap(_Layers[K, V], Mapping[K, V]):
+    """A version of a map. Made by `MapDraft`; a version without a small part is a plain dict instead."""
+
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self.entries())
@@ -103,43 +110,20 @@ class _Values(ValuesView[V]):
         return (value for _, value in self._mapping.entries())
 
 
-class MapDraft(Generic[K, V]):
+class MapDraft(_Layers[K, V]):
     """The next version of a map, which can be read and written until it is finished. The one before stays as it is."""
 
-    __slots__ = ("_before", "_changes", "_count", "_is_own", "_shared")
+    __slots__ = ("_before", "_is_own")
+
+    _changes: dict[K, Any]
 
     def __init__(self, before: Mapping[K, V]) -> None:
-        self._before = before
+        self._before = self._shared = before
+        self._changes = {}
+        if isinstance(before, PersistentMap):
+            self._shared, self._changes = before.draft_parts()  # type: ignore[assignment]
         self._count = len(before)
         self._is_own = False
-        self._shared: Mapping[K, V] = before
-        self._changes: dict[K, Any] = {}
-        if isinstance(before, PersistentMap):
-            self._shared, changes = before.draft_parts()
-            self._changes = changes  # type: ignore[assignment]
-
-    def get(self, key: K) -> V | None:
-        """The value, or None."""
-        found = self._changes.get(key, _ABSENT)
-        if found is _ABSENT:
-            return self._shared.get(key)
-        return None if found is _GONE else found
-
-    def __getitem__(self, key: K) -> V:
-        found = self._changes.get(key, _ABSENT)
-        if found is _ABSENT:
-            return self._shared[key]
-        if found is _GONE:
-            raise KeyError(key)
-        value: V = found
-        return value
-
-    def __contains__(self, key: K) -> bool:
-        found = self._changes.get(key, _ABSENT)
-        return key in self._shared if found is _ABSENT else found is not _GONE
-
-    def __len__(self) -> int:
-        return self._count
 
     def __setitem__(self, key: K, value: V) -> None:
         if not self._is_own:

@@ -21,7 +21,6 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, Storage
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Tick
 from tailrace.model.proofs import NO_SECRET
-from tailrace.model.throttle import Throttle
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.node import RaftNode
@@ -32,7 +31,7 @@ from tailrace.server.callbacks import Alarm
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.server.quorum.flushes import QuorumFlushes
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.messages import QuorumRequests, RefusalLines, answer, filled, unreadable
+from tailrace.server.quorum.messages import QuorumRequests, RefusalLines, RoleLines, answer, filled, unreadable
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.server.quorum.metadata_directory import StoredQuorumState as StoredState
 from tailrace.server.quorum.queued_work import Task, TaskQueue
@@ -43,8 +42,6 @@ RETIRE_INTERVAL_MS: Final = 10_000
 LONGEST_WAIT_MS: Final = 5_000
 """The longest wait of a Fetch here, ten times that of our replicas: its sender may be gone meanwhile, and cannot take
 the request back."""
-_WAITING_ROLES: Final = frozenset(("unattached", "prospective", "candidate"))
-_WAITING_LINE_MS: Final = 60_000
 
 OnAnswer = Callable[[Response], None]
 OnVotersChanged = Callable[[ErrorCode, str], None]
@@ -123,7 +120,7 @@ class QuorumHost:
         self._on_storage_failed = on_storage_failed
         self._on_broken_step = on_broken_step
         self._machine: StateMachine | None = None
-        self._waiting_lines = Throttle(_WAITING_LINE_MS)
+        self._roles = RoleLines(node.key.id, clock)
         self._tasks = TaskQueue(clock, on_idle=self._schedule_tick)
         self._alarm = Alarm(clock, self._tick)
         self._is_stepping = False
@@ -290,8 +287,6 @@ class QuorumHost:
     def _carry_out(self, effect: do.Effect) -> events.Event | None:
         """Carry it out; returns the event that the machine must get first. Raises StorageError, CorruptRecords."""
         match effect:
-            case do.Persist(number, state):
-                self._persist(number, state)
             case do.Flush(number):
                 self._flushes.request(number)
             case do.AppendAsLeader():
@@ -301,8 +296,6 @@ class QuorumHost:
                 if isinstance(outcome, events.AppendRejected):
                     self._refusals.write("fetched-metadata-refused", outcome.detail)
                 return outcome
-            case do.SendRequest(request_id, destination, request):
-                self._requests.send(request_id, destination, request)
             case do.SendResponse(token, response, read):
                 answer(token, response if read is None else filled(self.log, response, read))
             case do.HighWatermarkMoved(offset):
@@ -346,7 +339,7 @@ class QuorumHost:
             case do.SendResponse(token, response, read):
                 answer(token, response if read is None else unreadable(response))
             case do.RoleChanged():
-                self._log_role(effect)
+                self._roles.write(effect)
                 self._state_machine.role_changed(effect)
             case do.AppendRefused():
                 self._refusal = effect
@@ -359,25 +352,6 @@ class QuorumHost:
                     on_done()
             case _:
                 assert self.failure is not None, f"not an effect: {effect}"
-
-    def _log_role(self, change: do.RoleChanged) -> None:
-        """Log a role. A replica that waits for its peers alternates between the waiting roles: one line a minute for
-        each.
-
-        The first waiting role after any other is logged: a leader is lost.
-        """
-        role = change.role.lower()
-        if role not in _WAITING_ROLES:
-            self._waiting_lines = Throttle(_WAITING_LINE_MS)
-        is_news = role not in _WAITING_ROLES or self._waiting_lines.admits(role, self._clock.monotonic_ms())
-        _logger.log(
-            logging.INFO if is_news else logging.DEBUG,
-            "event=quorum-role node=%d role=%s epoch=%d leader=%d",
-            self.node.key.id,
-            role,
-            change.epoch,
-            change.leader_id,
-        )
 
     @property
     def _state_machine(self) -> StateMachine:

@@ -1,4 +1,5 @@
-"""Messages of one replica of the metadata log: requests, whose outcome is an event for its machine, and answers."""
+"""Messages of one replica of the metadata log: requests, whose outcome is an event for its machine, and answers; lines
+about its role and about useless answers."""
 
 import logging
 import re
@@ -17,6 +18,8 @@ from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.raft_wire import oldest_version, request_to_wire, response_from_wire, with_secret
 
 _REFUSAL_LINE_MS: Final = 60_000
+_WAITING_ROLES: Final = frozenset(("unattached", "prospective", "candidate"))
+_WAITING_LINE_MS: Final = 60_000
 _NUMBER: Final = re.compile(r"\d+")
 
 _logger = logging.getLogger("tailrace.server")
@@ -37,6 +40,34 @@ class RefusalLines:
         """Write `event=EVENT reason=REASON`: a warning, or at debug level if it was logged within the minute."""
         is_news = self._throttle.admits((event, _NUMBER.sub("", reason)), self._clock.monotonic_ms())
         _logger.log(logging.WARNING if is_news else logging.DEBUG, "event=%s reason=%s", event, reason)
+
+
+class RoleLines:
+    """Lines about the role of a replica.
+
+    A replica that waits for its peers alternates between the waiting roles: each has a line a minute. The first waiting
+    role after any other is logged: a leader is lost.
+    """
+
+    def __init__(self, node_id: int, clock: Clock) -> None:
+        self._node_id = node_id
+        self._clock = clock
+        self._waiting = Throttle(_WAITING_LINE_MS)
+
+    def write(self, change: do.RoleChanged) -> None:
+        """Log this role, at debug level if it was logged within the minute."""
+        role = change.role.lower()
+        if role not in _WAITING_ROLES:
+            self._waiting = Throttle(_WAITING_LINE_MS)
+        is_new = role not in _WAITING_ROLES or self._waiting.admits(role, self._clock.monotonic_ms())
+        _logger.log(
+            logging.INFO if is_new else logging.DEBUG,
+            "event=quorum-role node=%d role=%s epoch=%d leader=%d",
+            self._node_id,
+            role,
+            change.epoch,
+            change.leader_id,
+        )
 
 
 class QuorumRequests:

@@ -353,12 +353,12 @@ def test_a_replica_that_waits_for_its_peers_says_so_once_a_minute(caplog: pytest
     caplog.set_level(logging.INFO, logger="tailrace.server")
     for _ in range(50):
         for role in ("Prospective", "Unattached"):
-            node.quorum.host._log_role(RoleChanged(role, 3, -1))
-    node.quorum.host._log_role(RoleChanged("Follower", 4, 2))
+            node.quorum.host._roles.write(RoleChanged(role, 3, -1))
+    node.quorum.host._roles.write(RoleChanged("Follower", 4, 2))
     for _ in range(50):
-        node.quorum.host._log_role(RoleChanged("Unattached", 5, -1))
+        node.quorum.host._roles.write(RoleChanged("Unattached", 5, -1))
     node.clock.advance(60_000)
-    node.quorum.host._log_role(RoleChanged("Unattached", 6, -1))
+    node.quorum.host._roles.write(RoleChanged("Unattached", 6, -1))
     roles = [record.getMessage().split()[2:] for record in caplog.records if "quorum-role" in record.getMessage()]
     assert roles == [
         ["role=prospective", "epoch=3", "leader=-1"],
