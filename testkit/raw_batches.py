@@ -6,9 +6,11 @@ The checksum is right in all of them: it is the sender that is at fault, and no 
 from collections.abc import Sequence
 from typing import Any
 
-from tailrace.protocol.primitives import varint
+import zstandard
+
+from tailrace.protocol.primitives import Buffer, varint
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, MAGIC, BatchHeader, seal
-from tailrace.protocol.records.compression import compress
+from tailrace.protocol.records.compression import Codec, compress, decompress_in_steps
 
 
 def raw_bytes(content: bytes | None, length: int | None = None) -> bytes:
@@ -67,3 +69,26 @@ def raw_batch(
     batch += stored
     seal(batch)
     return bytes(batch)
+
+
+def zstd_stream(data: bytes, *, level: int = 3, flush_every: int = 0, **parameters: int) -> bytes:
+    """The data as zstd-jni writes it for Java's producer: the size is not known in advance."""
+    chosen = zstandard.ZstdCompressionParameters.from_level(level, **parameters)
+    stream = zstandard.ZstdCompressor(compression_params=chosen).compressobj()
+    step = flush_every or max(len(data), 1)
+    blocks = []
+    for start in range(0, len(data), step):
+        blocks.append(stream.compress(data[start : start + step]))
+        if flush_every:
+            blocks.append(stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    return b"".join(blocks) + stream.flush()
+
+
+def unfolded_in_steps(codec: Codec, data: bytes, *, max_bytes: int, step_bytes: int) -> Buffer:
+    """The data, unfolded step by step."""
+    steps = decompress_in_steps(codec, data, max_bytes=max_bytes, step_bytes=step_bytes)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bytes(end.value)

@@ -2,10 +2,7 @@
 
 import gzip
 import os
-import random
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -16,17 +13,15 @@ import pytest
 import zstandard
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
-from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.compression import (
     MAX_DECOMPRESSED,
-    MAX_ZSTD_WINDOW,
     Codec,
     compress,
     compress_in_steps,
     decompress,
     decompress_in_steps,
 )
-from tailrace.protocol.records.zstd_frames import narrowed, split_frames
+from testkit.raw_batches import unfolded_in_steps, zstd_stream
 
 PLAIN = b"".join(b'{"flight": %d, "carrier": "UA", "delay": %d}\n' % (i, i * 7 % 90) for i in range(3000))
 NOISE = os.urandom(200_000)
@@ -44,9 +39,9 @@ FOREIGN: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
         Codec.ZSTD,
         lambda data: zstandard.ZstdCompressor(write_content_size=False).compress(data),
     ),
-    "zstd as a stream": (Codec.ZSTD, lambda data: _zstd_stream(data)),
+    "zstd as a stream": (Codec.ZSTD, lambda data: zstd_stream(data)),
     "zstd with a checksum": (Codec.ZSTD, lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data)),
-    "zstd in two frames": (Codec.ZSTD, lambda data: zstandard.compress(data[:99]) + _zstd_stream(data[99:])),
+    "zstd in two frames": (Codec.ZSTD, lambda data: zstandard.compress(data[:99]) + zstd_stream(data[99:])),
     "zstd behind a skippable frame": (
         Codec.ZSTD,
         lambda data: b"\x5a\x2a\x4d\x18\x03\0\0\0abc" + zstandard.compress(data),
@@ -75,14 +70,14 @@ FOREIGN: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
         Codec.LZ4,
         lambda data: b"\x5a\x2a\x4d\x18\x03\0\0\0abc" + lz4.frame.compress(data),
     ),
-    "zstd flushed after each 700 bytes": (Codec.ZSTD, lambda data: _zstd_stream(data, flush_every=700)),
-    "zstd with the window of level 20": (Codec.ZSTD, lambda data: _zstd_stream(data, window_log=25)),
-    "zstd with the window of level 22": (Codec.ZSTD, lambda data: _zstd_stream(data, window_log=27)),
-    "zstd with a window of 1 KiB": (Codec.ZSTD, lambda data: _zstd_stream(data, window_log=10)),
-    "zstd in long mode": (Codec.ZSTD, lambda data: _zstd_stream(data, window_log=27, enable_ldm=True)),
+    "zstd flushed after each 700 bytes": (Codec.ZSTD, lambda data: zstd_stream(data, flush_every=700)),
+    "zstd with the window of level 20": (Codec.ZSTD, lambda data: zstd_stream(data, window_log=25)),
+    "zstd with the window of level 22": (Codec.ZSTD, lambda data: zstd_stream(data, window_log=27)),
+    "zstd with a window of 1 KiB": (Codec.ZSTD, lambda data: zstd_stream(data, window_log=10)),
+    "zstd in long mode": (Codec.ZSTD, lambda data: zstd_stream(data, window_log=27, enable_ldm=True)),
     "zstd in frames of 50 bytes with large windows": (
         Codec.ZSTD,
-        lambda data: _joined(data[:10_000], 50, partial(_zstd_stream, window_log=27)) + _zstd_stream(data[10_000:]),
+        lambda data: _joined(data[:10_000], 50, partial(zstd_stream, window_log=27)) + zstd_stream(data[10_000:]),
     ),
 }
 """Forms that ordinary encoders write and that Java or librdkafka read."""
@@ -97,19 +92,6 @@ BEHIND: dict[str, tuple[Codec, bytes]] = {
     "less than a length behind snappy": (Codec.SNAPPY, b"\0\0\0"),
 }
 """Bytes that Java ignores behind the data."""
-
-
-def _zstd_stream(data: bytes, *, level: int = 3, flush_every: int = 0, **parameters: int) -> bytes:
-    """As zstd-jni writes it for Java's producer: the size is not known in advance."""
-    chosen = zstandard.ZstdCompressionParameters.from_level(level, **parameters)
-    stream = zstandard.ZstdCompressor(compression_params=chosen).compressobj()
-    step = flush_every or max(len(data), 1)
-    blocks = []
-    for start in range(0, len(data), step):
-        blocks.append(stream.compress(data[start : start + step]))
-        if flush_every:
-            blocks.append(stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
-    return b"".join(blocks) + stream.flush()
 
 
 def _joined(data: bytes, size: int, encode: Callable[[bytes], bytes]) -> bytes:
@@ -251,9 +233,9 @@ def _framed_bombs(megabytes: int) -> dict[str, tuple[Codec, bytes]]:
         "lz4 frames": (Codec.LZ4, lz4.frame.compress(one) * megabytes),
         "lz4 without size": (Codec.LZ4, lz4.frame.compress(one * megabytes, store_size=False, block_linked=True)),
         "zstd frames": (Codec.ZSTD, zstandard.compress(one) * megabytes),
-        "zstd streams": (Codec.ZSTD, _zstd_stream(one) * megabytes),
-        "zstd without size": (Codec.ZSTD, _zstd_stream(one * megabytes)),
-        "zstd with a large window": (Codec.ZSTD, _zstd_stream(one * megabytes, window_log=27)),
+        "zstd streams": (Codec.ZSTD, zstd_stream(one) * megabytes),
+        "zstd without size": (Codec.ZSTD, zstd_stream(one * megabytes)),
+        "zstd with a large window": (Codec.ZSTD, zstd_stream(one * megabytes, window_log=27)),
     }
 
 
@@ -262,8 +244,8 @@ def _framed_bombs(megabytes: int) -> dict[str, tuple[Codec, bytes]]:
 def test_a_bomb_of_any_framing_stops_at_the_limit(name: str, step_bytes: int) -> None:
     codec, bomb = _framed_bombs(12)[name]
     with pytest.raises(CorruptRecords, match="unfolds to more than 5000000 bytes"):
-        _in_steps(codec, bomb, max_bytes=5_000_000, step_bytes=step_bytes)
-    assert _in_steps(codec, bomb, max_bytes=12 << 20, step_bytes=step_bytes) == bytes(12 << 20)
+        unfolded_in_steps(codec, bomb, max_bytes=5_000_000, step_bytes=step_bytes)
+    assert unfolded_in_steps(codec, bomb, max_bytes=12 << 20, step_bytes=step_bytes) == bytes(12 << 20)
 
 
 @pytest.mark.parametrize("name", BEHIND)
@@ -314,87 +296,6 @@ def test_sizes_that_lie_cost_no_memory() -> None:
     zstd = b"\x28\xb5\x2f\xfd\xe0" + (2**40).to_bytes(8, "little") + b"\x09\0\0x"
     with pytest.raises(CorruptRecords, match="its blocks hold at most 1"):
         decompress(Codec.ZSTD, zstd)
-
-
-def test_a_zstd_frame_that_says_it_is_empty_must_be() -> None:
-    frame = bytearray(zstandard.compress(b"a" * 100))
-    assert decompress(Codec.ZSTD, zstandard.compress(b"")) == b""
-    frame[5] = 0  # behind magic and descriptor: the size of the content
-    with pytest.raises(CorruptRecords, match="claims to be empty"):
-        decompress(Codec.ZSTD, frame)
-
-
-def _in_steps(codec: Codec, data: bytes, *, max_bytes: int, step_bytes: int) -> Buffer:
-    steps = decompress_in_steps(codec, data, max_bytes=max_bytes, step_bytes=step_bytes)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return bytes(end.value)
-
-
-def _with_window(frame: bytes, exponent: int) -> bytes:
-    """The frame of an unknown size, with another window stated."""
-    assert not frame[4] & 0x20
-    return frame[:5] + bytes([exponent - 10 << 3]) + frame[6:]
-
-
-def test_a_zstd_window_above_128_mib_is_refused() -> None:
-    """The limit of the library where no other is set, and so of Java's readers."""
-    stream = _zstd_stream(PLAIN)
-    assert MAX_ZSTD_WINDOW == 1 << 27
-    assert decompress(Codec.ZSTD, _with_window(stream, 27)) == PLAIN
-    for exponent in (28, 31, 41):
-        with pytest.raises(CorruptRecords, match=f"window of {1 << exponent}"):
-            decompress(Codec.ZSTD, _with_window(stream, exponent))
-
-
-def test_a_window_is_no_larger_than_all_that_can_come_out() -> None:
-    """The library takes memory for the history that a frame states, and keeps it for the next frame."""
-    for size in (1, 1_000, 131_072, 131_073, 1_000_000, 9_000_000):
-        wide = _with_window(_zstd_stream(NOISE[:1] * size), 27)
-        for most in (1, 100_000, 128 << 20):
-            (frame,) = split_frames(memoryview(wide))
-            assert frame.window_size == 128 << 20
-            (narrow,) = split_frames(memoryview(narrowed(memoryview(wide), frame, most)))
-            needed = min(frame.max_size, most + (256 << 10))
-            assert max(needed, 128 << 10) <= narrow.window_size <= max(needed * 9 // 8, 8 << 20)
-            assert narrow.max_size == frame.max_size
-        assert decompress(Codec.ZSTD, wide) == NOISE[:1] * size
-
-
-def test_history_of_twenty_megabytes_is_found_again() -> None:
-    """Long mode: the second half refers to the first, which lies further back than ordinary levels see."""
-    half = random.Random(7).randbytes(1 << 20) + bytes(19 << 20)
-    long = _zstd_stream(half + half, level=1, window_log=27, enable_ldm=True)
-    assert len(long) < 3 << 19
-    assert decompress(Codec.ZSTD, long) == half + half
-    assert _in_steps(Codec.ZSTD, long, max_bytes=len(half) * 2, step_bytes=1 << 20) == half + half
-
-
-def test_many_frames_that_state_large_windows_take_little_memory() -> None:
-    """Eighty thousand frames of ten bytes, each with a window of 128 MiB; four readers at once."""
-    frame = _with_window(_zstd_stream(b"x"), 27)
-    program = (
-        "import resource, sys, threading\n"
-        "from tailrace.protocol.records.compression import decompress\n"
-        f"data = {frame!r}\n"
-        "decompress(4, data)\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "readers = [threading.Thread(target=decompress, args=(4, data * 20_000)) for _ in range(4)]\n"
-        "[reader.start() for reader in readers]; [reader.join() for reader in readers]\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
-    )
-    grown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
-    assert int(grown.stdout) < 32 << 10, "KiB"
-
-
-def test_zstd_frames_are_found_with_what_they_may_unfold_to() -> None:
-    sized = zstandard.compress(PLAIN)
-    (one, two) = split_frames(memoryview(sized + _zstd_stream(bytes(300_000))))
-    assert (one.start, one.end, one.content_size, one.max_size) == (0, len(sized), len(PLAIN), len(PLAIN))
-    assert (two.start, two.content_size) == (len(sized), None)
-    assert 300_000 <= two.max_size <= 3 * (128 << 10)
 
 
 @pytest.mark.parametrize("codec", CODECS)
