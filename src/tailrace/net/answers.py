@@ -52,27 +52,6 @@ class Pausable(Protocol):
     def abort(self, reason: str | None) -> None: ...
 
 
-class _Gone:
-    """In the place of a connection that is closed: later answers are dropped, and keep no connection in memory."""
-
-    pauses = Pause.CLOSED
-
-    def pause(self, reason: int) -> None:
-        pass
-
-    def resume(self, reason: int) -> None:
-        pass
-
-    def close(self, reason: str) -> None:
-        pass
-
-    def abort(self, reason: str | None) -> None:
-        pass
-
-
-_GONE: Final = _Gone()
-
-
 class AnswerQueue:
     """The slots of a connection, and its answers until they are written."""
 
@@ -92,7 +71,8 @@ class AnswerQueue:
     )
 
     def __init__(self, connection: Pausable, host: AnswerHost) -> None:
-        self._connection = connection
+        self._connection: Pausable | None = connection
+        """None when the connection is closed: late answers keep no connection in memory."""
         self._host = host
         self._transport: asyncio.Transport | None = None
         self._early: dict[int, Sequence[Buffer] | None] = {}
@@ -115,7 +95,7 @@ class AnswerQueue:
 
     def end(self) -> None:
         """Drop all answers: the connection is closed."""
-        self._connection = _GONE
+        self._connection = None
         self._queued.clear()
         self._early.clear()
 
@@ -150,45 +130,44 @@ class AnswerQueue:
     def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
         """Queue the answer of this slot, or keep it until those before it are there. None: this request gets none."""
         connection = self._connection
-        if connection.pauses & Pause.CLOSED:
+        if connection is None or connection.pauses & Pause.CLOSED:
             return
         early = self._early
         if slot != self.next_answer:
             assert self.awaits(slot), f"slot {slot} is answered twice"
             early[slot] = chunks
             if chunks is not None:
-                self._count_early(sum(map(len, chunks)))
+                self._count_early(connection, sum(map(len, chunks)))
             return
         self.next_answer = slot + 1
         if chunks is not None:
-            self._queue(chunks)
+            self._queue(connection, chunks)
         if early and self.next_answer in early:
-            self._queue_early()
+            self._queue_early(connection)
         # Resuming at half the limit saves a pause and a resume per answer for a client that always keeps it full.
         if connection.pauses & Pause.IN_FLIGHT and self.in_progress <= self._host.limits.in_flight // 2:
             connection.resume(Pause.IN_FLIGHT)
 
-    def _count_early(self, size: int) -> None:
-        connection = self._connection
+    def _count_early(self, connection: Pausable, size: int) -> None:
         self._early_bytes += size
         if self._early_bytes > _ENOUGH_QUEUED and not connection.pauses & Pause.OUT_OF_ORDER:
             connection.pause(Pause.OUT_OF_ORDER)
         if self._early_bytes - size > self._host.limits.unsent_bytes:
             connection.abort(f"{self._early_bytes} bytes of answers wait for one before them")
 
-    def _queue_early(self) -> None:
+    def _queue_early(self, connection: Pausable) -> None:
         early = self._early
         while self.next_answer in early:
             later = early.pop(self.next_answer)
             self.next_answer += 1
             if later is not None:
                 self._early_bytes -= sum(map(len, later))
-                self._queue(later)
-        if self._connection.pauses & Pause.OUT_OF_ORDER and self._early_bytes <= _ENOUGH_QUEUED:
-            self._connection.resume(Pause.OUT_OF_ORDER)
+                self._queue(connection, later)
+        if connection.pauses & Pause.OUT_OF_ORDER and self._early_bytes <= _ENOUGH_QUEUED:
+            connection.resume(Pause.OUT_OF_ORDER)
 
-    def _queue(self, chunks: Sequence[Buffer]) -> None:
-        connection, size = self._connection, 0
+    def _queue(self, connection: Pausable, chunks: Sequence[Buffer]) -> None:
+        size = 0
         for chunk in chunks:
             size += len(chunk)
         if size > LONGEST_FRAME:
@@ -208,12 +187,12 @@ class AnswerQueue:
     def flush(self) -> None:
         """Write the queued answers, unless the client does not take the earlier ones."""
         self._is_flush_planned = False
-        transport = self._transport
+        connection, transport = self._connection, self._transport
         if not self._queued or self.is_write_blocked or transport is None or transport.is_closing():
             return
         self._write(transport)
-        if self._connection.pauses & Pause.SLOW_READER and not self.is_write_blocked:
-            self._connection.resume(Pause.SLOW_READER)
+        if connection is not None and connection.pauses & Pause.SLOW_READER and not self.is_write_blocked:
+            connection.resume(Pause.SLOW_READER)
 
     def _write(self, transport: asyncio.Transport) -> None:
         answers, size = self._queued, self._queued_bytes
