@@ -1,31 +1,30 @@
 """Runs of simulated quorums: `python -m simulation --help`."""
 
 import argparse
-import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from simulation.commits.scope import CommitScope
 from simulation.commits.scopes import LONG_SCOPES as LONG_COMMIT_SCOPES
 from simulation.commits.scopes import SHORT_SCOPES as SHORT_COMMIT_SCOPES
 from simulation.commits.scopes import NamedScope as CommitsScope
-from simulation.harness.shrink import attempt, explain
+from simulation.harness.shrink import Attempts, explain
 from simulation.harness.small_scope import A, Explored, Model, ScopeBreach, W, explore
-from simulation.harness.sweep import Sweep
+from simulation.harness.sweep import Sweep, SweepFile, sweep_seeds
 from simulation.mutant_tests import noticed_by, unit_tests_of
 from simulation.mutants import Mutant, all_mutants, hunt, store_seed, store_unit_tests
-from simulation.quorum.sweep import sweep_nodes
+from simulation.quorum.sweep import NodesSweep, run_nodes_seed
 from simulation.raft.cluster import RaftCluster
-from simulation.raft.plan import Plan
+from simulation.raft.plan import RaftPlan
 from simulation.raft.scope.scope import Budget, RaftScope
 from simulation.raft.scope.scopes import LONG_SCOPES, LongScope
-from simulation.raft.shrink import RaftAttempts
-from simulation.raft.sweep import soak, sweep_seeds
-from simulation.replicas.sweep import sweep_replicas
+from simulation.raft.sweep import RaftSweep, quorum_code_version, run_quorum_seed
+from simulation.replicas.sweep import ReplicaSweep, run_replicas_seed
 from simulation.sessions.scope import SessionScope
 from simulation.sessions.scopes import LONG_SCOPES as LONG_SESSION_SCOPES
 from simulation.sessions.scopes import SHORT_SCOPES as SHORT_SESSION_SCOPES
@@ -34,43 +33,68 @@ from simulation.sinks.scope import SinkScope
 from simulation.sinks.scopes import LONG_SCOPES as LONG_SINK_SCOPES
 from simulation.sinks.scopes import SHORT_SCOPES as SHORT_SINK_SCOPES
 from simulation.sinks.scopes import NamedBudget
-from simulation.transactions.sweep import failure_of, sweep_transactions, transactions_code_version
+from simulation.transactions.sweep import TransactionSweep, run_transactions_seed, transactions_code_version
+
+
+class SweptWorld(NamedTuple):
+    """A world that is run by many seeds."""
+
+    what: str
+    """In words, for `--help`."""
+    kind: type[Sweep[Any]]
+    run: Callable[[int], Sweep[Any]]
+    seeds: int
+    """The default number."""
+    does_count: bool = False
+    """Whether the number is of seeds that count."""
+    code: Callable[[], str] | None = None
+    """The version of the code, if results are kept in a file, so that a sweep may be interrupted."""
+
+
+SWEEPS = {
+    "seeds": SweptWorld("run a quorum under faults", RaftSweep, run_quorum_seed, 300),
+    "soak": SweptWorld(
+        "run a quorum until so many seeds count; may be interrupted and goes on",
+        RaftSweep,
+        run_quorum_seed,
+        20_000,
+        does_count=True,
+        code=quorum_code_version,
+    ),
+    "nodes": SweptWorld("run whole nodes that keep a cluster's metadata", NodesSweep, run_nodes_seed, 100),
+    "replicas": SweptWorld(
+        "run brokers that keep copies, until so many seeds count", ReplicaSweep, run_replicas_seed, 100, does_count=True
+    ),
+    "transactions": SweptWorld(
+        "run brokers with transactions until so many seeds count; may be interrupted and goes on",
+        TransactionSweep,
+        run_transactions_seed,
+        100,
+        does_count=True,
+        code=transactions_code_version,
+    ),
+}
 
 
 def main() -> int:
     """Exit code 1 if a law was broken, or if a mutant lives."""
     parser = argparse.ArgumentParser(prog="python -m simulation")
     commands = parser.add_subparsers(required=True)
-    seeds = commands.add_parser("seeds", help="run a quorum under faults, once per seed")
-    seeds.add_argument("--first", type=int, default=0)
-    seeds.add_argument("--count", type=int, default=300)
-    seeds.add_argument("--processes", type=int, default=2)
-    seeds.set_defaults(run=_run_seeds)
-    nodes = commands.add_parser("nodes", help="run whole nodes that keep a cluster's metadata, once per seed")
-    nodes.add_argument("--first", type=int, default=0)
-    nodes.add_argument("--count", type=int, default=100)
-    nodes.add_argument("--processes", type=int, default=2)
-    nodes.set_defaults(run=_run_nodes)
-    replicas = commands.add_parser("replicas", help="run brokers that keep copies, until so many seeds count")
-    replicas.add_argument("--first", type=int, default=0)
-    replicas.add_argument("--counted", type=int, default=100)
-    replicas.add_argument("--processes", type=int, default=2)
-    replicas.set_defaults(run=_run_replicas)
-    transactions = commands.add_parser("transactions", help="run brokers with transactions, until so many seeds count")
-    transactions.add_argument("--count", type=int, default=100)
-    transactions.add_argument("--processes", type=int, default=2)
-    transactions.add_argument("--first", type=int, default=0, help="the first seed")
-    transactions.add_argument("--state", type=Path, default=Path("build/simulation-transactions.json"))
-    transactions.add_argument("--seed", type=int, help="run this one alone, cut down if it fails")
-    transactions.set_defaults(run=_run_transactions)
-    repeat = commands.add_parser("repeat", help="run one seed again and tell what happens")
+    for name, world in SWEEPS.items():
+        sweep = commands.add_parser(name, help=world.what)
+        sweep.add_argument("--first", type=int, default=0, help="the first seed")
+        if world.does_count:
+            sweep.add_argument("--counted", "--count", type=int, default=world.seeds, help="go on until so many count")
+        else:
+            sweep.add_argument("--count", type=int, default=world.seeds)
+        sweep.add_argument("--processes", type=int, default=2)
+        if world.code is not None:
+            sweep.add_argument("--state", type=Path, default=Path(f"build/simulation-{name}.json"))
+        sweep.add_argument("--seed", type=int, help="run this one alone, cut down if it fails")
+        sweep.set_defaults(run=partial(_run_sweep, world))
+    repeat = commands.add_parser("repeat", help="run one seed of a quorum again and tell what happens")
     repeat.add_argument("seed", type=int)
     repeat.set_defaults(run=_repeat)
-    long = commands.add_parser("soak", help="run seeds until so many count; may be interrupted and goes on")
-    long.add_argument("--counted", type=int, default=20_000)
-    long.add_argument("--processes", type=int, default=2)
-    long.add_argument("--state", type=Path, default=Path("build/simulation-soak.json"))
-    long.set_defaults(run=_soak)
     mutants = commands.add_parser("mutants", help="look for seeds that kill each mutant, and store them")
     mutants.add_argument("names", nargs="*", help="all of them, if none is named")
     mutants.add_argument("--directory", type=Path, default=Path("tests/simulation/mutants"))
@@ -101,34 +125,24 @@ def main() -> int:
     return int(options.run(options))
 
 
-def _run_seeds(options: argparse.Namespace) -> int:
-    total = sweep_seeds(options.first, options.count, options.processes, _progress)
-    _say(total.summary())
-    return 1 if total.failures else 0
-
-
-def _run_nodes(options: argparse.Namespace) -> int:
-    total = sweep_nodes(options.first, options.count, options.processes, _progress)
-    _say(total.summary())
-    missed = total.missed if total.seeds >= 300 else []  # a few seeds need not reach everything
-    return 1 if total.failures or missed else 0
-
-
-def _run_replicas(options: argparse.Namespace) -> int:
-    total = sweep_replicas(options.first, options.counted, options.processes, _progress)
-    _say(total.summary())
-    missed = total.missed if total.counted >= 300 else []  # a few seeds need not reach everything
-    return 1 if total.failures or missed else 0
-
-
-def _run_transactions(options: argparse.Namespace) -> int:
+def _run_sweep(world: SweptWorld, options: argparse.Namespace) -> int:
     if options.seed is not None:
-        logging.disable(logging.CRITICAL)  # disks fail on purpose here, and say so
-        failure = failure_of(options.seed)
-        _say(failure or f"seed {options.seed}: no law is broken")
-        return 0 if failure is None else 1
-    total = sweep_transactions(options.state, options.count, options.processes, _progress, first=options.first)
-    _say(f"seeds from {options.first}, code {transactions_code_version()}")
+        found = world.run(options.seed)
+        _say(found.failures[0] if found.failures else f"seed {options.seed}: no law is broken")
+        return len(found.failures)
+    store = None if world.code is None else SweepFile(options.state, f"{world.code()} from {options.first}")
+    if store is not None:
+        _say(f"seeds from {options.first}, code {store.code}")
+    total = sweep_seeds(
+        world.kind,
+        world.run,
+        first=options.first,
+        seeds=None if world.does_count else options.count,
+        counted=options.counted if world.does_count else None,
+        processes=options.processes,
+        store=store,
+        on_progress=_progress,
+    )
     _say(total.summary())
     missed = total.missed if total.counted >= 300 else []  # a few seeds need not reach everything
     return 1 if total.failures or missed else 0
@@ -136,10 +150,10 @@ def _run_transactions(options: argparse.Namespace) -> int:
 
 def _repeat(options: argparse.Namespace) -> int:
     seed = options.seed
-    plan = Plan.of(seed)
+    plan = RaftPlan.of(seed)
     _say(str(plan))
-    attempts = RaftAttempts(seed)
-    failure = attempt(attempts, plan)
+    attempts = Attempts(RaftCluster, seed)
+    failure = attempts.failure(plan)
     if failure is not None:
         _say(explain(attempts, failure))
         return 1
@@ -151,14 +165,7 @@ def _repeat(options: argparse.Namespace) -> int:
     return 0
 
 
-def _soak(options: argparse.Namespace) -> int:
-    total = soak(options.state, options.counted, options.processes, _progress)
-    _say(total.summary())
-    missed = total.missed if total.counted >= 200 else []  # a few seeds need not reach everything
-    return 1 if total.failures or missed else 0
-
-
-def _progress(total: Sweep) -> None:
+def _progress(total: Sweep[Any]) -> None:
     if total.seeds % 100 == 0:
         failed = f", {len(total.failures)} FAILED" if total.failures else ""
         _say(f"{total.seeds} seeds, {total.counted} count{failed}; {total.per_minute:.0f} per minute")

@@ -2,7 +2,8 @@
 
 from typing import Final, NamedTuple
 
-from simulation.commits.scope import Budget, CommitScope, Kind
+from simulation.commits.scope import CommitScope
+from simulation.commits.world import Budget, Kind
 from simulation.harness.small_scope import ScopeBreach, explore
 
 

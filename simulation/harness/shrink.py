@@ -1,17 +1,17 @@
 """From a run that breaks a law to the few turns that it takes (delta debugging)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from simulation.harness.plan import RunPlan
 from simulation.harness.turns import Turn, Turns
 from simulation.harness.world import World
 from tailrace.model.errors import KafkaError
 
-P = TypeVar("P")
+P = TypeVar("P", bound=RunPlan)
+P_contra = TypeVar("P_contra", bound=RunPlan, contravariant=True)
 TRACE_LINES = 40
-
-Simplify = Callable[[P], P]
 
 
 class Run(Protocol):
@@ -32,6 +32,9 @@ class Run(Protocol):
         ...
 
 
+R_co = TypeVar("R_co", bound=Run, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Failure(Generic[P]):
     """A run that broke a law."""
@@ -47,31 +50,31 @@ class Failure(Generic[P]):
     """Of all nodes, in the end."""
 
 
-class Attempts(Protocol[P]):
+class Build(Protocol[P_contra, R_co]):
+    """The class of a cluster, or a function that makes one."""
+
+    def __call__(self, seed: int, plan: P_contra, only: Collection[Turn] | None = None) -> R_co:
+        """A cluster that will run by this plan, with these turns of the nemesis; None: with all turns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts(Generic[P]):
     """Runs of one seed."""
 
+    build: Build[P, Run]
     seed: int
 
-    def begin(self, plan: P, only: frozenset[Turn] | None) -> Run:
-        """A cluster that will run by this plan, with these turns of the nemesis; None: all of them."""
-        ...
-
-    def simpler(self, plan: P) -> Iterator[Simplify[P]]:
-        """Each gives a plan with one kind of fault less."""
-        ...
-
-
-def attempt(attempts: Attempts[P], plan: P, only: Sequence[Turn] | None = None) -> Failure[P] | None:
-    """Run it; None if all laws hold."""
-    cluster = attempts.begin(plan, None if only is None else frozenset(only))
-    try:
-        cluster.run()
-    except (AssertionError, KafkaError) as error:
-        law = getattr(error, "law", type(error).__name__)
-        return Failure(
-            law, str(error), plan, tuple(cluster.nemesis.taken), tuple(cluster.world.notes), cluster.describe()
-        )
-    return None
+    def failure(self, plan: P, only: Sequence[Turn] | None = None) -> Failure[P] | None:
+        """Run it; None if all laws hold."""
+        cluster = self.build(self.seed, plan, None if only is None else frozenset(only))
+        try:
+            cluster.run()
+        except (AssertionError, KafkaError) as error:
+            law = getattr(error, "law", type(error).__name__)
+            turns, trace = tuple(cluster.nemesis.taken), tuple(cluster.world.notes)
+            return Failure(law, str(error), plan, turns, trace, cluster.describe())
+        return None
 
 
 class Shrinker(Generic[P]):
@@ -85,14 +88,16 @@ class Shrinker(Generic[P]):
 
     def shrink(self) -> Failure[P]:
         """The smallest one that was found."""
-        for simplify in self._attempts.simpler(self.smallest.plan):
-            self._try(simplify(self.smallest.plan), None)
+        for path, value in self.smallest.plan.simpler:
+            plan = self.smallest.plan.simplified(path, value)
+            if plan is not None:
+                self._try(plan, None)
         pieces = 2
         while len(self.smallest.turns) > 1 and self.runs < self._max_runs:
             turns = self.smallest.turns
             size = max(len(turns) // pieces, 1)
             chunks = [turns[start : start + size] for start in range(0, len(turns), size)]
-            if any(self._try(self.smallest.plan, [one for one in turns if one not in chunk]) for chunk in chunks):
+            if any(self._try(self.smallest.plan, [turn for turn in turns if turn not in chunk]) for chunk in chunks):
                 pieces = max(pieces - 1, 2)
             elif size == 1:
                 break
@@ -104,7 +109,7 @@ class Shrinker(Generic[P]):
         if self.runs >= self._max_runs:
             return False
         self.runs += 1
-        failure = attempt(self._attempts, plan, turns)
+        failure = self._attempts.failure(plan, turns)
         if failure is None or failure.law != self.smallest.law:
             return False
         self.smallest = failure

@@ -19,19 +19,22 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """Takes turns from the start of a run until `stop`; some of them go on after that."""
+    """Takes turns from the start of a run until `stop`; clients go on after that."""
 
     def __init__(self, world: World, only: Collection[Turn] | None = None) -> None:
         """`only`: the turns that are taken before calm begins; None means all."""
         self.taken: list[Turn] = []
         self.turn = Turn("", 0)
-        """The one that is being taken."""
+        """The turn that is being taken."""
         self.is_chaos = True
         self._world = world
         self._only = only
 
+    def start(self) -> None:
+        """Begin with the faults, as often as the plan says."""
+
     def stop(self) -> None:
-        """No more faults."""
+        """End the faults."""
         self.is_chaos = False
 
     def repeat(self, name: str, per_s: float, action: Callable[[], None], *, in_calm: bool = False) -> None:

@@ -5,15 +5,17 @@ there until its deletion is asked for, and one whose deletion was acknowledged d
 out at most once (its name never stands for two topics); producer ids are given away once; in the end all brokers serve.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from simulation.harness.breach import Breach
-from simulation.harness.network import Network, NetworkFaults
-from simulation.harness.world import Action, World
+from simulation.harness.cluster import SimulatedCluster
+from simulation.harness.plan import RunPlan
 from simulation.quorum.broker_node import BrokerNode
+from simulation.quorum.laws import check_topics
+from simulation.quorum.node import active_controller
 from tailrace.metadata.broker_commands import AllocateProducerIds, ProducerIdBlock
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -38,26 +40,21 @@ _DELETE_VERSION = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerPlan:
+class BrokerPlan(RunPlan):
     """The plan of a run."""
 
     voters: int = 3
     observers: int = 1
-    network: NetworkFaults = field(default_factory=NetworkFaults)
     requests_per_s: float = 20
     crashes_per_s: float = 0.0
     isolations_per_s: float = 0.0
-    chaos_ms: int = 12_000
-    converge_ms: int = 30_000
 
 
-class BrokerCluster:
+class BrokerCluster(SimulatedCluster[BrokerNode, BrokerPlan]):
     """Nodes with ids from 1 on: voters, then observers, each of them a broker."""
 
     def __init__(self, seed: int, plan: BrokerPlan) -> None:
-        self.world = World(seed)
-        self.plan = plan
-        self.network = Network(self.world, plan.network)
+        super().__init__(seed, plan)
         secrets = [bytes([number]) * 16 for number in range(1, plan.voters + plan.observers + 1)]
         keys = [ReplicaKey(number, id_of_secret(secret)) for number, secret in enumerate(secrets, 1)]
         voters = VoterSet.of(Voter(key) for key in keys[: plan.voters])
@@ -84,8 +81,6 @@ class BrokerCluster:
         self.blocks: list[ProducerIdBlock] = []
         self.acked = 0
         self.refused = 0
-        self._names = 0
-        self._is_chaos = True
 
     # Observer of the nodes
 
@@ -110,49 +105,30 @@ class BrokerCluster:
 
     # The run
 
-    def run(self) -> None:
-        """Chaos, then calm. Raises Breach."""
-        world, plan = self.world, self.plan
+    def _begin(self) -> None:
+        world, plan, turns = self.world, self.plan, self.nemesis
         for node in self.nodes.values():
-            world.after(world.between(0, 50, "start", node.key.id), partial(self._revive, node))
-        self._repeat("requests", plan.requests_per_s, self._request)
-        self._repeat("producer ids", 2, self._allocate)
-        self._repeat("crashes", plan.crashes_per_s, self._crash)
-        self._repeat("isolations", plan.isolations_per_s, self._isolate)
-        world.run(until_ms=plan.chaos_ms)
-        self.calm()
-        if not world.run(until_ms=plan.chaos_ms + plan.converge_ms, stop=self._is_at_rest):
-            raise Breach("faults end and everything converges", self.describe())
-        self._check_acked()
+            self.revive_in(world.between(0, 50, "start", node.node_id), node)
+        turns.repeat("requests", plan.requests_per_s, self._request)
+        turns.repeat("producer ids", 2, self._allocate)
+        turns.repeat("crashes", plan.crashes_per_s, self._crash)
+        turns.repeat("isolations", plan.isolations_per_s, self._isolate)
 
     def calm(self) -> None:
         """No more faults and requests; all nodes are up."""
-        self._is_chaos = False
-        self.network.calm()
+        self.nemesis.stop()
+        self._calm()
+
+    def _calm(self) -> None:
+        super()._calm()
         for node in self.nodes.values():
-            self.world.after(100, partial(self._revive, node))
-
-    def _repeat(self, name: str, per_s: float, action: Action) -> None:
-        if per_s <= 0:
-            return
-
-        def again() -> None:
-            if self._is_chaos:
-                action()
-                wait()
-
-        def wait() -> None:
-            self.world.after(self.world.between(1, round(2000 / per_s), "pace", name), again)
-
-        wait()
+            self.revive_in(100, node)
 
     def _any_node(self, name: str) -> BrokerNode:
         return self.nodes[self.world.choice(sorted(self.nodes), "node", name)]
 
-    def active(self) -> BrokerNode | None:
-        """The active controller of the highest epoch."""
-        active = [node for node in self.nodes.values() if node.is_up and node.controller.is_active]
-        return max(active, key=lambda node: node.host.node.epoch, default=None)
+    def leader(self) -> BrokerNode | None:
+        return active_controller(self.nodes.values())
 
     # Clients
 
@@ -165,8 +141,7 @@ class BrokerCluster:
         if live and self.world.chance(0.4, "kind", "request"):
             self.delete(node, self.world.choice(live, "name", "request"))
         else:
-            self._names += 1
-            self.create(node, f"topic-{self._names}")
+            self.create(node, f"topic-{self.next_number()}")
 
     def create(self, node: BrokerNode, name: str) -> None:
         topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=())
@@ -183,7 +158,7 @@ class BrokerCluster:
         self.created[name] = topic_id
         if node.controller.image.topic_names.get(topic_id) != name:
             raise Breach("an answer is true where it is given", f"{name} is not known to node {node.key.id}")
-        if self._is_chaos and self.world.chance(0.3, "fleeting", "request"):
+        if self.nemesis.is_chaos and self.world.chance(0.3, "fleeting", "request"):
             # While what was sent to have it created may still be on its way.
             self.delete(node, name)
 
@@ -222,29 +197,25 @@ class BrokerCluster:
 
     # Nemesis
 
-    def _revive(self, node: BrokerNode) -> None:
-        if not node.is_up:
-            node.start()
-
     def _crash(self) -> None:
         node = self._any_node("crash")
         if self.world.chance(0.5, "crash", "leader"):
-            node = self.active() or node
+            node = self.leader() or node
         if node.is_up:
             self.world.sometimes["active controller crashed"] += node.controller.is_active
             node.crash()
-            self.world.after(self.world.between(10, 4000, "down", node.key.id), partial(self._revive, node))
+            self.revive_in(self.world.between(10, 4000, "down", node.node_id), node)
 
     def _isolate(self) -> None:
         self.network.heal()
-        if self.world.chance(0.5, "kind", "isolation") and (leader := self.active()) is not None:
+        if self.world.chance(0.5, "kind", "isolation") and (leader := self.leader()) is not None:
             self.world.sometimes["active controller isolated"] += 1
             self.network.separate([leader.key.id], self.nodes)
 
     # The end
 
     def _is_at_rest(self) -> bool:
-        leader = self.active()
+        leader = self.leader()
         if leader is None or any(not node.is_up for node in self.nodes.values()):
             return False
         image = leader.controller.image
@@ -257,22 +228,14 @@ class BrokerCluster:
             for node in self.nodes.values()
         )
 
-    def _check_acked(self) -> None:
-        leader = self.active()
+    def _check_end(self) -> None:
+        leader = self.leader()
         assert leader is not None
-        there = leader.controller.image.topic_names
-        lost = [name for name, topic_id in self.created.items() if there.get(topic_id) != name]
-        if lost:
-            raise Breach("an acknowledged command is never lost", f"created and gone: {lost}")
-        if back := [topic_id.hex() for topic_id in self.deleted if topic_id in there]:
-            raise Breach("an acknowledged command is never lost", f"deleted and there: {back}")
+        check_topics(leader.controller.image, created=self.created, deleted=self.deleted)
         given = sorted((block.first, block.first + block.size) for block in self.blocks)
         if any(end > start for (_, end), (start, _) in pairwise(given)):
             raise Breach("producer ids are given away once", f"{given}")
 
-    def describe(self) -> str:
-        """The state of all nodes, for a failure's message."""
-        return "; ".join(
-            f"{node.describe()}, broker {node.session.state.name if node.is_up else 'down'}"
-            for node in self.nodes.values()
-        )
+    @property
+    def progress(self) -> str:
+        return f"{self.acked} acked"

@@ -55,6 +55,9 @@ class BrokerNode(QuorumNode):
     secret: bytes
     """Of its incarnation."""
 
+    def describe(self) -> str:
+        return f"{super().describe()}, broker {self.session.state.name if self.is_up else 'down'}"
+
     def _start(self) -> None:
         super()._start()
         self.starts += 1

@@ -4,7 +4,7 @@ The keeper has its own log of committed records, read from the first node that r
 the committed records and image of every node must be the same, at every offset, in every life.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from simulation.harness.breach import Breach
@@ -14,7 +14,7 @@ from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records.kinds import decode_record
 from tailrace.metadata.replay import apply_all
 from tailrace.model.errors import CorruptRecords
-from tailrace.model.ids import LeaderEpoch
+from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.messages import quorum
 from tailrace.protocol.records.batch import iter_batches
@@ -224,3 +224,13 @@ class QuorumLaws:
             image, _ = apply_all(image, [decode_record(value) for value in values if value is not None])
         self.committed_end = batch.end_offset
         self.images[self.committed_end] = image
+
+
+def check_topics(image: ClusterImage, *, created: Mapping[str, TopicId], deleted: Iterable[TopicId]) -> None:
+    """Topics whose creation was acknowledged are there, and those whose deletion was are not. Raises Breach."""
+    lost = [name for name, topic_id in created.items() if image.topic_names.get(topic_id) != name]
+    if lost:
+        raise Breach("an acknowledged command is never lost", f"created and gone: {lost}")
+    back = [topic_id.hex() for topic_id in deleted if topic_id in image.topic_names]
+    if back:
+        raise Breach("an acknowledged command is never lost", f"deleted and there: {back}")

@@ -1,33 +1,23 @@
 """Faults of whole nodes: power, disks, the network, clocks; and voters that come and go."""
 
-from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING
 
-from simulation.harness.turns import Turn, Turns
+from simulation.harness.nemesis import PowerNemesis
 from simulation.quorum.node import QuorumNode
+from simulation.quorum.plan import QuorumPlan
 from tailrace.model.errors import ErrorCode
 from tailrace.raft import events
 from tailrace.raft.voters import Voter
 from tailrace.testing.disk import TOTAL_SPACE
 
-if TYPE_CHECKING:
-    from simulation.quorum.cluster import QuorumCluster
 
-
-class QuorumNemesis(Turns):
-    """Acts on a cluster from the start of a run until `stop`."""
-
-    def __init__(self, cluster: "QuorumCluster", only: Collection[Turn] | None = None) -> None:
-        """`only`: the turns that are taken before calm begins; None means all."""
-        super().__init__(cluster.world, only)
-        self._cluster = cluster
+class QuorumNemesis(PowerNemesis[QuorumNode, QuorumPlan]):
+    """Faults of whole nodes."""
 
     def start(self) -> None:
-        """Begin. How often is in the plan."""
         plan = self._cluster.plan
         self.repeat("crashes", plan.crashes_per_s, self._crash)
-        self.repeat("blackouts", plan.blackouts_per_s, self._black_out)
+        self.repeat("blackouts", plan.blackouts_per_s, partial(self._black_out, shortest_ms=10))
         self.repeat("cuts", plan.cuts_within_steps_per_s, self._cut_within_a_step)
         self.repeat("errors", plan.disk_errors_per_s, self._fail_disk)
         self.repeat("full disks", plan.full_disks_per_s, self._fill_disk)
@@ -35,18 +25,6 @@ class QuorumNemesis(Turns):
         self.repeat("voter changes", plan.voter_changes_per_s, self._change_voters)
         self.repeat("partitions", plan.partitions_per_s, self._partition)
         self.repeat("clocks", plan.clock_jumps_per_s, self._jump_clock)
-
-    def _any_node(self, what: str = "node") -> QuorumNode:
-        nodes = self._cluster.nodes
-        return nodes[self.choice(sorted(nodes), what)]
-
-    def _victim(self) -> QuorumNode:
-        """A random node, more often the leader."""
-        node = self._any_node()
-        return (self._cluster.active() or node) if self.chance(0.3, "the leader") else node
-
-    def _revive_in(self, delay_ms: int, node: QuorumNode) -> None:
-        self._world.after(delay_ms, partial(self._cluster.revive, node))
 
     # Power
 
@@ -56,20 +34,7 @@ class QuorumNemesis(Turns):
             return
         self._world.sometimes["crash"] += 1
         self._world.sometimes["active controller crashed"] += node.controller.is_active
-        node.crash()
-        self._revive_in(self.between(10, self.choice((500, 2000, 6000), "longest"), "down"), node)
-
-    def _black_out(self) -> None:
-        """The power goes everywhere at once: only what was synced survives."""
-        self._world.sometimes["blackout"] += 1
-        for node in self._cluster.nodes.values():
-            node.crash()
-            self._revive_in(self.between(10, 500, f"down {node.key.id}"), node)
-
-    def _cut_within_a_step(self) -> None:
-        node = self._any_node()
-        ahead = self.between(1, 20, "operations")
-        node.files.cut_power_at(node.files.operations + ahead, after=self.chance(0.5, "after"))
+        self._crash_for(node, (500, 2000, 6000))
 
     # Disks
 
@@ -96,17 +61,17 @@ class QuorumNemesis(Turns):
         nodes = self._cluster.nodes.values()
         keys = {node.key for node in nodes}
         sets = [node.host.node.voters for node in nodes if node.is_up]
-        if len(sets) < len(nodes) or any(len(one) < 3 or not keys.issuperset(one.keys) for one in sets):
+        if len(sets) < len(nodes) or any(len(voters) < 3 or not keys.issuperset(voters.keys) for voters in sets):
             return
         node = self._any_node()
-        self._world.sometimes["disk of a voter lost"] += any(one.has(node.key) for one in sets)
+        self._world.sometimes["disk of a voter lost"] += any(voters.has(node.key) for voters in sets)
         node.wipe()
-        self._revive_in(self.between(10, 1000, "down"), node)
+        self._cluster.revive_in(self.between(10, 1000, "down"), node)
 
     # Voters
 
     def _change_voters(self) -> None:
-        leader = self._cluster.active()
+        leader = self._cluster.leader()
         if leader is None:
             return
         for what in ("node", "other")[: 1 + self.chance(0.3, "two at once")]:
@@ -119,7 +84,7 @@ class QuorumNemesis(Turns):
         lost = [key for key in voters.keys if key != self._cluster.nodes[key.id].key]
         if lost:  # only a fool removes another one first: the rest might be no majority
             return events.RemoveVoter(lost[0])
-        others = [one for one in self._cluster.nodes.values() if voters.find(one.key.id) is None]
+        others = [node for node in self._cluster.nodes.values() if voters.find(node.node_id) is None]
         if others and (len(voters) < self._cluster.plan.voters or node in others):
             return events.AddVoter(Voter(self.choice(others, "new voter").key))
         if len(voters) == 1 or (self._cluster.plan.wipes_per_s and len(voters) <= 3 and self.chance(0.7, "keep three")):
@@ -140,20 +105,6 @@ class QuorumNemesis(Turns):
             sometimes["lost voter removed"] += self._cluster.nodes[change.key.id].key != change.key
 
     # The rest of the world
-
-    def _partition(self) -> None:
-        network, ids = self._cluster.network, sorted(self._cluster.nodes)
-        network.heal()
-        kind = self.choice(("heal", "split", "one way", "isolate leader"), "kind")
-        if kind == "split":
-            left = [node_id for node_id in ids if self.chance(0.5, f"side {node_id}")]
-            network.separate(left, [node_id for node_id in ids if node_id not in left])
-        elif kind == "one way":
-            network.block([self.choice(ids, "from")], ids)
-        elif kind == "isolate leader" and (leader := self._cluster.active()) is not None:
-            network.separate([leader.key.id], ids)
-        self._world.sometimes[f"partition: {kind}"] += 1
-        self._world.note(f"partition: {kind}")
 
     def _jump_clock(self) -> None:
         node = self._any_node()

@@ -4,7 +4,7 @@ The node's clock, disk and peers are the ports of `server.ports`; messages go th
 cut, also in the middle of a step, when the disk is set to lose power at some operation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -160,6 +160,10 @@ class QuorumNode:
         action, *paths = description.removeprefix(f"{number} ").split(" ")
         if action == "rename" and paths[2].endswith(SNAPSHOT_SUFFIX):
             self._observer.publishes(self, paths[0], paths[2])
+
+    @property
+    def node_id(self) -> int:
+        return self.key.id
 
     @property
     def is_up(self) -> bool:
@@ -343,3 +347,12 @@ class QuorumNode:
 
     def _health(self, failure: KafkaError | None) -> str:
         return "active" if self.controller.is_active else "healthy" if failure is None else f"failed ({failure})"
+
+
+Q = TypeVar("Q", bound=QuorumNode)
+
+
+def active_controller(nodes: Iterable[Q]) -> Q | None:
+    """The active controller of the highest epoch."""
+    active = [node for node in nodes if node.is_up and node.controller.is_active]
+    return max(active, key=lambda node: node.host.node.epoch, default=None)

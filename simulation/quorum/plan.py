@@ -1,10 +1,9 @@
 """The plan of a run of whole nodes, drawn from its seed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from simulation.harness.network import NetworkFaults
-from simulation.harness.world import World
+from simulation.harness.plan import RunPlan, Swarm
 from tailrace.model.ids import BrokerId
 from tailrace.raft.ports import RaftConfig
 
@@ -22,12 +21,13 @@ BROKERS: Final = (BrokerId(101), BrokerId(102))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumPlan:
-    """The number of nodes, and the rates of faults. Rates are averages."""
+class QuorumPlan(RunPlan):
+    """The number of nodes, and the rates of faults."""
+
+    simpler = (*RunPlan.simpler, ("damage", 0.0), ("observers", 0))
 
     voters: int = 3
     observers: int = 1
-    network: NetworkFaults = field(default_factory=NetworkFaults)
     damage: float = 0.0
     """The rate of FetchSnapshot answers with a byte changed on their way."""
     longest_disk_ms: int = 5
@@ -46,24 +46,19 @@ class QuorumPlan:
     has_old_directories: bool = False
     """Whether an earlier release has made the directories: their ids need no secret."""
     lying_sync: bool = False
-    chaos_ms: int = 12_000
-    converge_ms: int = 30_000
 
     @classmethod
     def of(cls, seed: int) -> "QuorumPlan":
         """A plan in which each kind of fault is there or not, more or less, by the seed (swarm testing)."""
-        world = World(seed)
-
-        def some(name: str, most: float) -> float:
-            return most * world.draw("size", name) if world.chance(0.6, "swarm", name) else 0.0
-
+        swarm = Swarm(seed)
+        some = swarm.some
         wipes_per_s = some("wipes", 0.8)
         return cls(
-            observers=world.choice((0, 1, 2), "swarm", "observers"),
-            network=NetworkFaults(loss=some("loss", 0.2), duplication=some("duplication", 0.1), slow=some("slow", 0.1)),
+            observers=swarm.choice((0, 1, 2), "observers"),
+            network=swarm.network(loss=0.2, duplication=0.1, slow=0.1),
             damage=some("damage", 0.1),
-            longest_disk_ms=world.choice((1, 5, 40), "swarm", "disk"),
-            snapshot_bytes=world.choice((1500, 6000, 1 << 20), "swarm", "snapshots"),
+            longest_disk_ms=swarm.choice((1, 5, 40), "disk"),
+            snapshot_bytes=swarm.choice((1500, 6000, 1 << 20), "snapshots"),
             crashes_per_s=0.1 + some("crashes", 0.5),
             blackouts_per_s=some("blackouts", 0.3),
             cuts_within_steps_per_s=some("cuts", 0.5),

@@ -1,32 +1,46 @@
-"""A quorum in a simulated world: how a run goes, and what must hold in the end."""
+"""A quorum in a simulated world: its nodes, its clients, and what must hold in the end."""
 
 from collections.abc import Collection
+from types import MappingProxyType
 
 from simulation.harness.breach import Breach
-from simulation.harness.network import Network
+from simulation.harness.cluster import SimulatedCluster
 from simulation.harness.turns import Turn
-from simulation.harness.world import World
 from simulation.raft.host import RaftHost
 from simulation.raft.invariants import RaftInvariants
-from simulation.raft.nemesis import RaftNemesis, Revive
-from simulation.raft.plan import SMALL, Plan
+from simulation.raft.nemesis import RaftNemesis
+from simulation.raft.plan import SMALL, RaftPlan
 from simulation.raft.state import key_of
+from tailrace.raft import events
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.voters import Voter, VoterSet
 
 
-class RaftCluster:
+class RaftCluster(SimulatedCluster[RaftHost, RaftPlan]):
     """Voters from id 1 on, observers behind them."""
 
-    def __init__(self, seed: int, plan: Plan, config: RaftConfig = SMALL, only: Collection[Turn] | None = None) -> None:
+    fault_states = MappingProxyType(
+        {
+            "crash": ("crash",),
+            "crash between two effects": ("crash between two effects",),
+            "damage": ("damaged snapshot refused",),
+            "torn write": ("a write was torn",),
+            "clock jump": ("clock jump",),
+            "failing disk": ("the disk of a leader fails every write", "the disk of a follower fails every write"),
+            "full disk": ("the disk of a leader is full", "the disk of a follower is full"),
+            "loss of a disk": ("disk lost",),
+        }
+    )
+
+    def __init__(
+        self, seed: int, plan: RaftPlan, only: Collection[Turn] | None = None, *, config: RaftConfig = SMALL
+    ) -> None:
         """`only`: the turns of the nemesis that are taken; None means all."""
-        self.world = World(seed)
-        self.plan = plan
-        self.network = Network(self.world, plan.network)
+        super().__init__(seed, plan)
         self.laws = RaftInvariants()
         ids = range(1, plan.voters + plan.observers + 1)
         initial = VoterSet.of(Voter(key_of(node_id)) for node_id in ids[: plan.voters])
-        self.hosts = {
+        self.nodes = {
             node_id: RaftHost(
                 self.world,
                 self.network,
@@ -39,68 +53,65 @@ class RaftCluster:
             )
             for node_id in ids
         }
-        self.laws.hosts = list(self.hosts.values())
-        self._values = 0
+        self.laws.hosts = list(self.nodes.values())
         self.nemesis = RaftNemesis(self, only)
+        self._before = 0
+        """The end of what was committed when calm began."""
 
     # The run
 
-    def run(self) -> None:
-        """Chaos, then calm; raises Breach if a law is broken, or if the cluster does not come to rest."""
+    def _begin(self) -> None:
         world, plan = self.world, self.plan
-        for host in self.hosts.values():
+        for host in self.nodes.values():
             host.crash_in_step = plan.crash_in_step
-            world.after(world.between(0, 50, "start", host.key.id), host.start)
+            world.after(world.between(0, 50, "start", host.node_id), host.start)
+        self.nemesis.repeat("appends", plan.appends_per_s, self._append, in_calm=True)
         self.nemesis.start()
-        world.run(until_ms=plan.chaos_ms)
-        self.nemesis.stop()
-        self.network.calm()
-        world.note("calm begins")
-        for host in self.hosts.values():
+
+    def _append(self) -> None:
+        for host in self.leaders():  # clients of a deposed leader are clients too
+            value = self.next_number()
+            host.step(events.ClientAppend(value, host.node.epoch, (value,), 1))
+
+    def _calm(self) -> None:
+        super()._calm()
+        for host in self.nodes.values():
             host.crash_in_step = 0.0
             if not host.is_up:
-                world.after(100, Revive(host))
-        world.run(until_ms=plan.chaos_ms + 500)  # those that crashed within a step come back by themselves
-        before = self.laws.committed_end
-        if not world.run(until_ms=plan.chaos_ms + plan.converge_ms, stop=lambda: self._is_at_rest(before)):
-            raise Breach("faults end and everything converges", self.describe())
-        self._check_acked()
+                self.revive_in(100, host)
+        self.world.run(until_ms=self.world.now_ms + 500)  # those that crashed within a step come back by themselves
+        self._before = self.laws.committed_end
 
     def _find(self, node_id: int) -> RaftHost | None:
-        return self.hosts.get(node_id)
+        return self.nodes.get(node_id)
 
     def leaders(self) -> list[RaftHost]:
         """All that run and believe that they lead."""
-        return [host for host in self.hosts.values() if host.is_up and host.node.is_leader]
+        return [host for host in self.nodes.values() if host.is_up and host.node.is_leader]
 
     def leader(self) -> RaftHost | None:
-        """The one of the highest epoch."""
+        """The leader of the highest epoch."""
         return max(self.leaders(), key=lambda host: host.node.epoch, default=None)
-
-    def next_value(self) -> int:
-        """A value that has not been written before."""
-        self._values += 1
-        return self._values
 
     # The end
 
-    def _is_at_rest(self, before: int) -> bool:
+    def _is_at_rest(self) -> bool:
         """One leader, everything committed everywhere, nothing pending, and more committed than when calm began."""
         leader = self.leader()
         if leader is None or leader.node.high_watermark is None:
             return False
         committed = leader.node.high_watermark
-        others = [host for host in self.hosts.values() if host is not leader]
+        followers = [host for host in self.nodes.values() if host is not leader]
         return (
-            committed > before
+            committed > self._before
             and committed == leader.log.end_offset == self.laws.committed_end
-            and all(host.is_up and host.node.leader_id == leader.key.id for host in others)
-            and all(host.state.offset == committed for host in self.hosts.values())
+            and all(host.is_up and host.node.leader_id == leader.node_id for host in followers)
+            and all(host.state.offset == committed for host in self.nodes.values())
         )
 
-    def _check_acked(self) -> None:
+    def _check_end(self) -> None:
         values = {entry.value for entry in self.laws.committed_entries if isinstance(entry.value, int)}
-        for host in self.hosts.values():
+        for host in self.nodes.values():
             lost = [value for value in host.acked if value not in values]
             if lost:
                 raise Breach("what was acknowledged is never lost", f"{host.key} acknowledged {lost}")
@@ -108,57 +119,20 @@ class RaftCluster:
     @property
     def acked(self) -> int:
         """The number of appends that were acknowledged to clients."""
-        return sum(len(host.acked) for host in self.hosts.values())
-
-    @property
-    def faults(self) -> set[str]:
-        """The kinds of fault that this run has had."""
-        network, sometimes = self.network.counts, self.world.sometimes
-        kinds = {
-            "loss": network["lost"],
-            "duplication": network["duplicated"],
-            "delay": network["delayed"],
-            "crash": sometimes["crash"],
-            "crash between two effects": sometimes["crash between two effects"],
-            "partition": sum(count for state, count in sometimes.items() if state.startswith("partition: ")),
-            "damage": sometimes["damaged snapshot refused"],
-            "torn write": sometimes["a write was torn"],
-            "clock jump": sometimes["clock jump"],
-            "failing disk": sum(sometimes[f"the disk of a {one} fails every write"] for one in ("leader", "follower")),
-            "full disk": sum(sometimes[f"the disk of a {one} is full"] for one in ("leader", "follower")),
-            "loss of a disk": sometimes["disk lost"],
-        }
-        return {kind for kind, count in kinds.items() if count}
+        return sum(len(host.acked) for host in self.nodes.values())
 
     @property
     def counts(self) -> bool:
-        """Whether the run was eventful enough to be counted."""
-        return (
-            self.plan.voters >= 3
-            and self.world.events >= 2000
-            and len(self.faults) >= 3
-            and len(self.laws.leaders) >= 2
-            and self.acked >= 100
-        )
+        is_large = self.plan.voters >= 3 and self.acked >= 100
+        return is_large and len(self.laws.leaders) >= 2 and super().counts
 
-    def describe(self) -> str:
-        """The state of all nodes, for a failure's message."""
-        lines = []
-        for host in self.hosts.values():
-            if host.is_up:
-                node = host.node
-                lines.append(
-                    f"{host.key.id}: {type(node.role).__name__} of {node.epoch}, leader {node.leader_id}, "
-                    f"log {host.log.log_start_offset} to {node.end_offset} ({host.log.last_epoch}), "
-                    f"committed {node.high_watermark}, voters {[key.id for key in node.voters.keys]}"
-                )
-            else:
-                lines.append(f"{host.key.id}: down")
-        return f"at {self.world.now_ms} ms, committed {self.laws.committed_end}; " + "; ".join(lines)
+    @property
+    def progress(self) -> str:
+        return f"committed {self.laws.committed_end}"
 
 
 def run_seed(seed: int) -> RaftCluster:
     """A whole run. Raises Breach."""
-    cluster = RaftCluster(seed, Plan.of(seed))
+    cluster = RaftCluster(seed, RaftPlan.of(seed))
     cluster.run()
     return cluster

@@ -33,7 +33,7 @@ def _is_sign_of_life(request: Request) -> TypeGuard[FetchRecords | FetchSnapshot
     return isinstance(request, FetchRecords | FetchSnapshot)
 
 
-class RaftConduct(Watcher):
+class RaftConduct(Watcher[RaftHost]):
     """Part of `RaftInvariants`, which keeps the roles."""
 
     def __init__(self, roles: dict[ReplicaKey, str]) -> None:

@@ -6,7 +6,7 @@ clock is its own; it may jump forwards, as after a pause of the whole machine.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from simulation.harness.network import Network
 from simulation.harness.world import Life, World
@@ -19,10 +19,11 @@ from simulation.raft.log import (
     RaiseStartOp,
     StoredSnapshot,
     TruncateOp,
+    filled_with_bytes,
+    filled_with_records,
 )
-from simulation.raft.state import State, decode_snapshot, encode_snapshot, key_of
+from simulation.raft.state import State, StateMachine, decode_snapshot, encode_snapshot, key_of
 from simulation.raft.watcher import Watcher
-from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
 from tailrace.raft import effects as do
 from tailrace.raft import events
@@ -30,8 +31,6 @@ from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import QuorumState, RaftConfig, SnapshotFile
 from tailrace.raft.rpc import FetchRecordsReply, FetchSnapshotReply, Request, Response, SnapshotId
 from tailrace.raft.voters import ReplicaKey, VotersAt, VoterSet
-
-ENTRY_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class RaftHost:
         initial_voters: VoterSet,
         config: RaftConfig,
         times: DiskTimes,
-        watcher: Watcher,
+        watcher: "Watcher[RaftHost]",
         find: Callable[[int], "RaftHost | None"],
     ) -> None:
         self.world = world
@@ -66,7 +65,7 @@ class RaftHost:
         self.times = times
         self.node: RaftNode
         self.log = MemoryLog(self.disk)
-        self.state = State()
+        self._machine = StateMachine()
         self.life = Life()
         self.life.is_over = True
         self.acked: list[object] = []
@@ -77,7 +76,6 @@ class RaftHost:
         self._watcher = watcher
         self._find = find
         self._parts: dict[SnapshotId, bytearray] = {}
-        self._past: dict[int, State] = {}
         self._waiting: list[tuple[int, int, object]] = []
         self._next_tick_ms: int | None = None
         self._persisted_number = 0
@@ -95,6 +93,14 @@ class RaftHost:
     def now_ms(self) -> int:
         """The time of this host's monotonic clock."""
         return self.world.now_ms + self._clock_ms
+
+    @property
+    def state(self) -> State:
+        return self._machine.state
+
+    @property
+    def node_id(self) -> int:
+        return self.key.id
 
     @property
     def is_up(self) -> bool:
@@ -120,8 +126,7 @@ class RaftHost:
             now_ms=self.now_ms,
         )
         newest = self.disk.newest_snapshot()
-        self.state = State() if newest is None else decode_snapshot(newest.data)[1]
-        self._past.clear()
+        self._machine = StateMachine(None if newest is None else decode_snapshot(newest.data)[1])
         self._parts.clear()
         self._waiting.clear()
         self._next_tick_ms = None
@@ -280,7 +285,7 @@ class RaftHost:
                 self.world.after(delay_ms, lambda: self._install(snapshot_id), self.life)
             case do.LoadSnapshot(snapshot_id):
                 self._watcher.loads_snapshot(self, snapshot_id)
-                self.state = decode_snapshot(self.disk.snapshots[snapshot_id].data)[1]
+                self._machine.state = decode_snapshot(self.disk.snapshots[snapshot_id].data)[1]
             case do.VoterChangeDone(error=error):
                 self.changes.append(effect)
                 self.world.sometimes[f"change of voters: {error.name}"] += 1
@@ -379,27 +384,16 @@ class RaftHost:
 
     def _filled(self, response: Response, read: do.ReadLog | do.ReadSnapshot | None) -> Response:
         if isinstance(read, do.ReadLog) and isinstance(response, FetchRecordsReply):
-            if read.offset < self.log.log_start_offset:
-                # As the product's host says: the answer waited for the disk, and the log start has passed it meanwhile.
-                return replace(response, error=ErrorCode.OFFSET_OUT_OF_RANGE)
-            count = max(1, read.max_bytes // ENTRY_BYTES)
-            return replace(response, records=self.log.read(read.offset, count))
+            return filled_with_records(response, read, self.log)
         if isinstance(read, do.ReadSnapshot) and isinstance(response, FetchSnapshotReply):
-            stored = self.disk.snapshots[read.snapshot_id]
-            data = stored.data[read.position : read.position + read.size_bytes]
-            if self.world.chance(self.times.damage, "damage", self.key.id):
-                data = bytes([data[0] ^ 1]) + data[1:]
-            return replace(response, data=data)
+            is_damaged = self.world.chance(self.times.damage, "damage", self.key.id)
+            return filled_with_bytes(response, read, self.disk, is_damaged=is_damaged)
         return response
 
     # Commit and snapshots
 
     def _committed(self, offset: int) -> None:
-        while self.state.offset < min(offset, self.log.end_offset):
-            entry = self.log.image.at(self.state.offset)
-            assert entry is not None, f"{self.state.offset} is not in the log"
-            self.state = self.state.apply(entry)
-            self._past[self.state.offset] = self.state
+        self._machine.apply_to(min(offset, self.log.end_offset), self.log.image)
         self._watcher.committed(self, offset)
         done = [one for one in self._waiting if one[0] <= offset]
         self._waiting = [one for one in self._waiting if one[0] > offset]
@@ -407,7 +401,7 @@ class RaftHost:
 
     def write_snapshot(self, end_offset: int | None = None) -> bool:
         """Snapshot the state machine as it is, or as it was or would be at this offset. Whether the node allows it."""
-        state = self.state if end_offset is None else self._state_at(end_offset)
+        state = self.state if end_offset is None else self._machine.at(end_offset, self.log.image)
         entry = None if state is None else self.log.image.at(state.offset - 1)
         if state is None or entry is None or self.fault is not None:
             return False
@@ -423,19 +417,6 @@ class RaftHost:
         self.step(events.SnapshotWritten(snapshot_id))
         self.world.sometimes["snapshot written"] += 1
         return True
-
-    def _state_at(self, end_offset: int) -> State | None:
-        """The state after the records below; what is not committed yet counts as if it were."""
-        state = self._past.get(end_offset)
-        if state is not None or not self.state.offset < end_offset <= self.log.end_offset:
-            return state
-        state = self.state
-        while state.offset < end_offset:
-            entry = self.log.image.at(state.offset)
-            if entry is None:
-                return None
-            state = state.apply(entry)
-        return state
 
     def _install(self, snapshot_id: SnapshotId) -> None:
         data, self.installing = bytes(self._parts.pop(snapshot_id)), None
@@ -455,3 +436,14 @@ class RaftHost:
         self.log.install(StoredSnapshot(file, data, voters))
         self.world.sometimes["snapshot installed"] += 1
         self.step(events.SnapshotInstalled(snapshot_id, voters))
+
+    def describe(self) -> str:
+        """One line for a failure's message."""
+        if not self.is_up:
+            return f"{self.node_id}: down"
+        node = self.node
+        return (
+            f"{self.node_id}: {type(node.role).__name__} of {node.epoch}, leader {node.leader_id}, "
+            f"log {self.log.log_start_offset} to {node.end_offset} ({self.log.last_epoch}), "
+            f"committed {node.high_watermark}, voters {[key.id for key in node.voters.keys]}"
+        )

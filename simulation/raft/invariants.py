@@ -31,7 +31,7 @@ NEW = QuorumState()
 """Of a node that has promised nothing yet."""
 
 
-class RaftInvariants(Watcher):
+class RaftInvariants(Watcher[RaftHost]):
     """The laws, checked as the hosts act. `find` all hosts, running or not, in `hosts`."""
 
     def __init__(self) -> None:

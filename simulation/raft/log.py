@@ -2,11 +2,13 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Final, NamedTuple
 
-from tailrace.raft.effects import Voters
+from tailrace.model.errors import ErrorCode
+from tailrace.raft.effects import ReadLog, ReadSnapshot, Voters
 from tailrace.raft.ports import QuorumState, SnapshotFile
-from tailrace.raft.rpc import LogEnd, SnapshotId
+from tailrace.raft.rpc import FetchRecordsReply, FetchSnapshotReply, LogEnd, SnapshotId
 from tailrace.raft.voters import VotersAt, VoterSet
 
 
@@ -225,3 +227,25 @@ class MemoryLog:
         self._pending_from += len(self._pending)
         self._pending.clear()
         self.image = self._disk.log.copy()
+
+
+ENTRY_BYTES: Final = 100
+"""The size that a record counts as."""
+
+
+def filled_with_records(response: FetchRecordsReply, read: ReadLog, log: MemoryLog) -> FetchRecordsReply:
+    """The answer to a fetch with the records that it was promised."""
+    if read.offset < log.log_start_offset:
+        # As the product's host says: the answer waited for the disk, and the log start has passed it meanwhile.
+        return replace(response, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    return replace(response, records=log.read(read.offset, max(1, read.max_bytes // ENTRY_BYTES)))
+
+
+def filled_with_bytes(
+    response: FetchSnapshotReply, read: ReadSnapshot, disk: RaftDisk, *, is_damaged: bool
+) -> FetchSnapshotReply:
+    """The answer to a fetch of a snapshot with its bytes, of which the first may be another one."""
+    data = disk.snapshots[read.snapshot_id].data[read.position : read.position + read.size_bytes]
+    if is_damaged:
+        data = bytes([data[0] ^ 1]) + data[1:]
+    return replace(response, data=data)

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from simulation.harness.network import NetworkFaults
-from simulation.harness.world import World
+from simulation.harness.plan import RunPlan, Swarm
 from simulation.raft.faults import DiskTimes
 from tailrace.raft.ports import RaftConfig
 
@@ -22,12 +21,13 @@ snapshots of several parts, log starts that rise every few seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The number of nodes, and the rates of faults. Rates are averages."""
+class RaftPlan(RunPlan):
+    """The number of nodes, and the rates of faults."""
+
+    simpler = (*RunPlan.simpler, ("times.damage", 0.0), ("crash_in_step", 0.0), ("observers", 0))
 
     voters: int = 3
     observers: int = 0
-    network: NetworkFaults = field(default_factory=NetworkFaults)
     times: DiskTimes = field(default_factory=DiskTimes)
     appends_per_s: float = 20
     snapshots_per_s: float = 1.0
@@ -40,24 +40,20 @@ class Plan:
     disk_faults_per_s: float = 0.0
     clock_jumps_per_s: float = 0.0
     chaos_ms: int = 20_000
-    converge_ms: int = 30_000
 
     @classmethod
-    def of(cls, seed: int) -> "Plan":
+    def of(cls, seed: int) -> "RaftPlan":
         """A plan in which each kind of fault is there or not, more or less, by the seed (swarm testing)."""
-        world = World(seed)
-
-        def some(name: str, most: float) -> float:
-            return most * world.draw("size", name) if world.chance(0.6, "swarm", name) else 0.0
-
+        swarm = Swarm(seed)
+        some = swarm.some
         wipes_per_s = some("wipes", 0.2)
         return cls(
-            voters=world.choice((3, 3, 3, 4, 5), "swarm", "voters"),
-            observers=world.choice((0, 1, 2), "swarm", "observers"),
-            network=NetworkFaults(loss=some("loss", 0.2), duplication=some("duplication", 0.1), slow=some("slow", 0.1)),
+            voters=swarm.choice((3, 3, 3, 4, 5), "voters"),
+            observers=swarm.choice((0, 1, 2), "observers"),
+            network=swarm.network(loss=0.2, duplication=0.1, slow=0.1),
             times=DiskTimes(
-                max_flush_ms=world.choice((1, 5, 40), "swarm", "flush"),
-                max_install_ms=world.choice((5, 50, 4000), "swarm", "install"),
+                max_flush_ms=swarm.choice((1, 5, 40), "flush"),
+                max_install_ms=swarm.choice((5, 50, 4000), "install"),
                 damage=some("damage", 0.1),
             ),
             snapshots_per_s=0.2 + some("snapshots", 3.0),

@@ -23,7 +23,7 @@ from tailrace.raft.rpc import (
 from tailrace.raft.voters import ReplicaKey
 
 
-class RaftSnapshotLaws(Watcher):
+class RaftSnapshotLaws(Watcher[RaftHost]):
     """Part of `RaftInvariants`, which keeps the roles and what is committed."""
 
     def __init__(self, roles: dict[ReplicaKey, str], committed: list[Entry]) -> None:

@@ -4,7 +4,7 @@ import zlib
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from simulation.raft.log import Entry
+from simulation.raft.log import Entry, LogImage
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 
@@ -22,6 +22,35 @@ class State:
     def apply(self, entry: Entry) -> "State":
         text = f"{entry.epoch}|{entry.value!r}".encode()
         return State(self.offset + 1, blake2b(self.digest + text, digest_size=8).digest())
+
+
+class StateMachine:
+    """The state of a replica, and the states it had before."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state = state or State()
+        self._past: dict[int, State] = {}
+
+    def apply_to(self, end_offset: int, log: LogImage) -> None:
+        """Apply the records of the log below this offset."""
+        while self.state.offset < end_offset:
+            entry = log.at(self.state.offset)
+            assert entry is not None, f"{self.state.offset} is not in the log"
+            self.state = self.state.apply(entry)
+            self._past[self.state.offset] = self.state
+
+    def at(self, end_offset: int, log: LogImage) -> State | None:
+        """The state after the records below; records that are not committed yet count as if they were."""
+        state = self._past.get(end_offset)
+        if state is not None or not self.state.offset < end_offset <= log.end:
+            return state
+        state = self.state
+        while state.offset < end_offset:
+            entry = log.at(state.offset)
+            if entry is None:
+                return None
+            state = state.apply(entry)
+        return state
 
 
 def encode_snapshot(snapshot_id: SnapshotId, state: State, voters: VoterSet | None) -> bytes:

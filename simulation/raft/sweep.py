@@ -1,22 +1,15 @@
 """Many seeds on several processes, what they reached, and a file from which to go on."""
 
 import gc
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Self
 
 import tailrace.raft
-from simulation.harness.shrink import attempt, explain
-from simulation.harness.sweep import Sweep, code_version, load_sweep, save_sweep
+from simulation.harness.sweep import Sweep, code_version, run_seed
 from simulation.raft.cluster import RaftCluster
-from simulation.raft.plan import Plan
-from simulation.raft.shrink import RaftAttempts
+from simulation.raft.plan import RaftPlan
 
-BLOCK = 20
-"""Seeds that a process runs before it tells how it went."""
 STATES = (
     "a log was cut",
     "a write was torn",
@@ -47,13 +40,17 @@ STATES = (
 
 
 @dataclass
-class RaftSweep(Sweep):
+class RaftSweep(Sweep[RaftCluster]):
     """Seeds of quorums."""
 
     states = STATES
 
     acked: int = 0
     """Acknowledged writes."""
+
+    def observe(self, cluster: RaftCluster) -> None:
+        super().observe(cluster)
+        self.acked += cluster.acked
 
     def add(self, other: Self) -> None:
         super().add(other)
@@ -64,74 +61,14 @@ class RaftSweep(Sweep):
         return f"{super().work}, {self.acked} acknowledged writes"
 
 
-def run_block(seeds: range) -> RaftSweep:
-    """Run these seeds here."""
-    sweep = RaftSweep()
-    for seed in seeds:
-        gc.collect()
-        gc.disable()  # a run makes little garbage in cycles, and looking for it takes a tenth of the time
-        try:
-            _run(seed, sweep)
-        finally:
-            gc.enable()
-    return sweep
-
-
-def _run(seed: int, sweep: RaftSweep) -> None:
-    cluster = RaftCluster(seed, Plan.of(seed))
+def run_quorum_seed(seed: int) -> RaftSweep:
+    """One run."""
+    gc.collect()
+    gc.disable()  # a run makes little garbage in cycles, and looking for it takes a tenth of the time
     try:
-        cluster.run()
-    except AssertionError as error:
-        attempts = RaftAttempts(seed)
-        failure = attempt(attempts, cluster.plan)
-        broken = f"seed {seed}: {error!r}; {cluster.describe()}"
-        sweep.failures.append(broken if failure is None else explain(attempts, failure))
-    sweep.seeds += 1
-    sweep.counted += cluster.counts
-    sweep.events += cluster.world.events
-    sweep.acked += cluster.acked
-    sweep.sometimes.update(cluster.world.sometimes)
-    sweep.faults.update(cluster.faults)
-
-
-def sweep_blocks(first: int, count: int, processes: int) -> Iterator[RaftSweep]:
-    """Run these seeds and give each block as it is done, in order."""
-    blocks = [range(start, min(start + BLOCK, first + count)) for start in range(first, first + count, BLOCK)]
-    if processes <= 1:
-        yield from map(run_block, blocks)
-        return
-    with get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(run_block, blocks)
-
-
-def sweep_seeds(first: int, count: int, processes: int, tell: Callable[[RaftSweep], None]) -> RaftSweep:
-    """Run these seeds; `tell` hears how far it is."""
-    total, began = RaftSweep(), time.perf_counter()
-    for block in sweep_blocks(first, count, processes):
-        total.add(block)
-        total.seconds = time.perf_counter() - began
-        tell(total)
-    return total
-
-
-# A soak, which may be interrupted
-
-
-def soak(path: Path, counted: int, processes: int, tell: Callable[[RaftSweep], None]) -> RaftSweep:
-    """Run seeds from 0 on until so many count. Results are kept in the file, as long as the code is the same."""
-    code = quorum_code_version()  # of what runs here, whatever becomes of the files meanwhile
-    total = load_sweep(RaftSweep, path, code)
-    while total.counted < counted and not total.failures:
-        before, began = total.seconds, time.perf_counter()
-        wanted = max(counted - total.counted, BLOCK * processes) * 3 // 2
-        for block in sweep_blocks(total.seeds, wanted, processes):
-            total.add(block)
-            total.seconds = before + time.perf_counter() - began
-            save_sweep(path, total, code)
-            tell(total)
-            if total.counted >= counted:
-                break
-    return total
+        return run_seed(RaftSweep, RaftCluster, RaftPlan.of, seed)
+    finally:
+        gc.enable()
 
 
 def quorum_code_version() -> str:

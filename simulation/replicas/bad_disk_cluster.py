@@ -44,11 +44,11 @@ class BadDiskCluster(ReplicaCluster):
 
     def run(self) -> None:
         """Raises Breach."""
-        self.world.after(3_000, self._begin)
+        self.world.after(3_000, self._spoil)
         super().run()
 
-    def _begin(self) -> None:
-        if not self._is_chaos:
+    def _spoil(self) -> None:
+        if not self.nemesis.is_chaos:
             self._idle = None
             return
         if self._idle is None:
@@ -56,10 +56,10 @@ class BadDiskCluster(ReplicaCluster):
         is_at_rest = not any(producer.is_busy for producer in self._producers if producer.name == self._idle)
         # A broker whose disk hangs before it has the image in which it joined the ISR does not leave it: decision 0027.
         is_known = all(node.image is self.metadata.image for node in self.nodes.values())
-        if not (is_at_rest and is_known and self._is_in_sync(-len(self._producers) - 1)):
-            self.world.after(100, self._begin)
+        if not (is_at_rest and is_known and self.has_all_in_sync()):
+            self.world.after(100, self._spoil)
             return
-        node = self._any_node("bad disk")
+        node = self.nemesis.any_node("bad disk")
         kind = self.world.choice(("full", "hung"), "bad disk", node.node_id)
         self.world.sometimes[f"disk {kind}"] += 1
         if kind == "full":
@@ -95,7 +95,7 @@ class BadDiskCluster(ReplicaCluster):
         else:
             self.metadata.let_go(node)
             node.disk.answer()
-        self.world.after(100, self._begin)
+        self.world.after(100, self._spoil)
 
 
 def run_seed(seed: int) -> BadDiskCluster:

@@ -10,9 +10,10 @@ It has a fetch session with each broker that it reads from (KIP-227). Laws:
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from simulation.harness.breach import Breach
+from simulation.replicas.brokers import ReplicaBrokers
 from simulation.replicas.laws import StoredBatch
 from simulation.replicas.node import ReplicaNode
 from simulation.replicas.requests import ask
@@ -28,9 +29,6 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
 )
 from tailrace.protocol.records.batch import iter_batches
-
-if TYPE_CHECKING:
-    from simulation.replicas.cluster import ReplicaCluster
 
 CONSUMER: Final = 1001
 """The address of all consumers."""
@@ -54,7 +52,7 @@ class _Session:
 class ReplicaConsumer:
     """Reads from the start on, for ever."""
 
-    def __init__(self, cluster: "ReplicaCluster", topic: str, *, partitions: int, rack: str) -> None:
+    def __init__(self, cluster: ReplicaBrokers, topic: str, *, partitions: int, rack: str) -> None:
         self._cluster = cluster
         self._topic = topic
         self.rack = rack

@@ -9,12 +9,15 @@ here. But only that broker has lost anything, and so:
 """
 
 from collections import Counter
+from collections.abc import Collection
 from functools import partial
 from typing import Final
 
 from simulation.harness.breach import Breach
+from simulation.harness.turns import Turn
 from simulation.replicas.cluster import TOPIC, ReplicaCluster
 from simulation.replicas.laws import ReplicaLaws, StoredBatch, batches_between
+from simulation.replicas.nemesis import ReplicaNemesis
 from simulation.replicas.node import DATA, ReplicaNode
 from simulation.replicas.plan import LAG_MS, ReplicaPlan
 from tailrace.model.errors import ErrorCode
@@ -87,21 +90,29 @@ class ForgetfulCluster(ReplicaCluster):
     def _make_laws(self) -> ReplicaLaws:
         return KeptLaws(sometimes=self.world.sometimes)
 
+    def _make_nemesis(self, only: Collection[Turn] | None) -> ReplicaNemesis:
+        return ForgetfulNemesis(self, TOPIC, only)
+
     def run(self) -> None:
         """Raises Breach if the law is broken. A broker that has lost nothing may stand still in the end, and does."""
-        self._run_chaos()
+        self._begin()
+        self._pass_chaos()
+
+
+class ForgetfulNemesis(ReplicaNemesis):
+    """A `ReplicaNemesis` whose blackouts take records from one broker."""
 
     def _black_out(self) -> None:
         super()._black_out()
-        node = self.nodes[FORGETFUL]
-        share = self.world.draw("forgotten", node.node_id)
+        node = self._cluster.nodes[FORGETFUL]
+        share = self._world.draw("forgotten", node.node_id)
         node.forgets = partial(self._forget_ends, share=share)
 
     def _forget_ends(self, files: SimulatedDisk, *, share: float) -> None:
         """Cut the end off each log, and have its checkpoints say that it never was longer."""
         directory = LogDirectory(DATA, files=files, is_durable=True)
         directory.scan()
-        topic = self.metadata.image.topics.get(TOPIC)
+        topic = self._cluster.metadata.image.topics.get(TOPIC)
         if topic is None:
             return
         for number, state in topic.partitions.items():
@@ -109,11 +120,11 @@ class ForgetfulCluster(ReplicaCluster):
             if not directory.is_found(name):
                 continue
             log = directory.open_log(
-                name, topic_id=state.topic_id, config=TopicConfig(), now_ms=self.world.now_ms, leader_epoch=None
+                name, topic_id=state.topic_id, config=TopicConfig(), now_ms=self._world.now_ms, leader_epoch=None
             )
             high_watermark = directory.high_watermark_of(name)
             log.truncate_to(max(log.log_start_offset, int(high_watermark * share)))
-            self.world.sometimes["committed records forgotten"] += log.log_end_offset < high_watermark
+            self._world.sometimes["committed records forgotten"] += log.log_end_offset < high_watermark
             for checkpoint in (HIGH_WATERMARKS, RECOVERY_POINTS):
                 directory.checkpoint(checkpoint).update([(name, log.log_end_offset)])
             log.close(clean=True)

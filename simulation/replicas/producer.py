@@ -1,16 +1,14 @@
 """A producer of a simulated cluster: it sends each batch until it is acknowledged."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from simulation.replicas.brokers import ReplicaBrokers
 from simulation.replicas.requests import ask
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import Record, build_batch
-
-if TYPE_CHECKING:
-    from simulation.replicas.cluster import ReplicaCluster
 
 CLIENT: Final = 1000
 _RETRY_MS: Final = 60
@@ -24,13 +22,14 @@ _FATAL: Final = frozenset(
 class Producer:
     """Sends values to one partition, one batch at a time, each until it is acknowledged."""
 
-    def __init__(self, cluster: "ReplicaCluster", name: TopicPartition) -> None:
+    def __init__(self, cluster: ReplicaBrokers, name: TopicPartition) -> None:
         self._cluster = cluster
         self.name = name
         self._sequence = 0
         self._sent = 0
         self._batch: bytes | None = None
         self._tries = 0
+        self.acked = 0
         self.acknowledged: dict[int, int] = {}
         """Base offset -> checksum."""
 
@@ -63,9 +62,7 @@ class Producer:
             return
         self._tries += 1
         attempt = self._tries
-        state = cluster.metadata.image.partition(*self.name)
-        assert state is not None
-        node = cluster.nodes.get(state.leader)
+        node = cluster.leader_of(self.name)
         request = ProduceRequest(
             acks=-1,
             timeout_ms=_TIMEOUT_MS,
@@ -107,7 +104,7 @@ class Producer:
         self._cluster.laws.acknowledged(self.name, answer.base_offset, crc)
         if self._batch is batch:
             self.acknowledged[answer.base_offset] = crc
-            self._cluster.acked += 1
+            self.acked += 1
             self._sequence += read_header(batch).last_offset_delta + 1
             self._batch = None
 

@@ -5,10 +5,10 @@ Each message has a delay of its own, as if each request had a connection of its 
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from simulation.harness.network import Network
-from simulation.harness.world import Action, World
+from simulation.harness.world import Action, Life, World
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, is_full
 from tailrace.model.identity import ClientIdentity
 from tailrace.protocol.declaration import schema_of
@@ -16,9 +16,6 @@ from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.server.ports import Buffer
-
-if TYPE_CHECKING:
-    from simulation.replicas.node import ReplicaNode
 
 LISTENER: Final = "REPLICATION"
 """Of brokers and clients."""
@@ -64,6 +61,28 @@ class OneRequest:
             callback()
 
 
+class Server(Protocol):
+    """A broker that requests are sent to."""
+
+    life: Life
+    heard_ms: dict[int, int]
+    """The time of the last fetch of each other broker, in this life."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def is_up(self) -> bool: ...
+
+    def do(self, action: Action) -> None:
+        """Do something on this broker, if it is up."""
+        ...
+
+    def serve(self, frame: bytes, connection: OneRequest) -> None:
+        """Carry out one request."""
+        ...
+
+
 class Link:
     """The connection of one request that comes once, and not after its client has given it up."""
 
@@ -78,7 +97,7 @@ class Link:
             self.is_open = False
             self._hang_up()
 
-    def delivers(self, connection: OneRequest, target: "ReplicaNode") -> bool:
+    def delivers(self, connection: OneRequest, target: Server) -> bool:
         """Whether the request comes to the broker; not a second time."""
         if self._is_used or not self.is_open:
             return False
@@ -97,7 +116,7 @@ def ask(
     world: World,
     network: Network,
     source: int,
-    target: "ReplicaNode",
+    target: Server,
     request: Any,
     version: int,
     on_reply: Callable[[Any], None],

@@ -1,16 +1,11 @@
 """Many seeds of brokers that keep copies, in several processes: `python -m simulation replicas --help`."""
 
-import logging
-import time
-from collections import Counter
-from collections.abc import Callable
-from itertools import count
-from multiprocessing import get_context
+from functools import partial
+from typing import Final
 
-from simulation.harness.sweep import Sweep
+from simulation.harness.sweep import Sweep, run_seed
 from simulation.replicas.cluster import ReplicaCluster
 from simulation.replicas.plan import ReplicaPlan
-from tailrace.model.errors import KafkaError
 
 STATES = (
     "a follower rests",
@@ -46,43 +41,10 @@ STATES = (
 """The states that a few hundred seeds must reach."""
 
 
-class ReplicaSweep(Sweep):
-    """Seeds of brokers. A state counts once in each seed."""
+class ReplicaSweep(Sweep[ReplicaCluster]):
+    """Seeds of brokers."""
 
     states = STATES
 
 
-def run_seed(seed: int) -> ReplicaSweep:
-    """One run; a failure is in the result."""
-    logging.disable(logging.CRITICAL)  # disks fail on purpose here, and say so
-    cluster = ReplicaCluster(seed, ReplicaPlan.of(seed))
-    found = ReplicaSweep(seeds=1)
-    try:
-        cluster.run()
-    except (AssertionError, KafkaError) as error:
-        found.failures.append(f"seed {seed} FAILED: {error!r}\n{cluster.describe()}")
-    found.counted = int(cluster.counts)
-    found.events = cluster.world.events
-    found.sometimes = Counter({state: 1 for state, times in cluster.world.sometimes.items() if times})
-    return found
-
-
-def sweep_replicas(
-    first: int, counted: int, processes: int, on_progress: Callable[[ReplicaSweep], None]
-) -> ReplicaSweep:
-    """Seeds from `first` on, until so many count."""
-    total, began = ReplicaSweep(), time.perf_counter()
-    with get_context("spawn").Pool(processes) as pool:
-        for block in count():
-            start = first + block * _BLOCK
-            for found in pool.imap_unordered(run_seed, range(start, start + _BLOCK)):
-                total.add(found)
-                total.seconds = time.perf_counter() - began
-                on_progress(total)
-            if total.counted >= counted:
-                break
-    return total
-
-
-_BLOCK = 50
-"""Seeds between two looks at how many count."""
+run_replicas_seed: Final = partial(run_seed, ReplicaSweep, ReplicaCluster, ReplicaPlan.of)

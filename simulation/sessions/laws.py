@@ -20,10 +20,12 @@
 - "when faults end the reader learns everything": in `sessions.scope`.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from simulation.harness.breach import Breach
-from simulation.sessions.broker import RECORD_BYTES, Answer, Registration
+from simulation.sessions.broker import Answer
+from simulation.sessions.partition import RECORD_BYTES, Registration
+from simulation.sessions.parts import Message, Parts
 from simulation.sessions.plain import stated
 from simulation.sessions.reader import Reader
 from tailrace.fetch_session.epochs import is_full, next_epoch
@@ -31,9 +33,6 @@ from tailrace.fetch_session.session import FetchSession, SessionOwner
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchRequest, PartitionData
-
-if TYPE_CHECKING:
-    from simulation.sessions.scope import Message, Parts
 
 _AGREE: Final = "both ends agree"
 
@@ -46,7 +45,7 @@ class SessionLaws:
 
     # Requests
 
-    def deliver(self, parts: "Parts", message: "Message") -> None:
+    def deliver(self, parts: Parts, message: Message) -> None:
         """A request comes to the broker. Raises Breach."""
         broker, (sender, request, version) = parts.broker, message
         owner = SessionOwner(f"User:{sender.reader}", "PLAINTEXT", parts.readers[sender.reader].replica_id)
@@ -85,13 +84,13 @@ class SessionLaws:
         elif session.epoch != next_epoch(request.session_epoch):
             raise Breach("a wrong epoch changes nothing", f"{session.epoch} after {_told(request)}")
 
-    def restart(self, parts: "Parts", reader: Reader) -> None:
+    def restart(self, parts: Parts, reader: Reader) -> None:
         """A reader begins anew; a follower in another registration."""
         reader.restart()
         reader.broker_epoch += reader.is_follower
 
     @staticmethod
-    def learn(parts: "Parts", reader: Reader, *, sees_fenced: bool) -> None:
+    def learn(parts: Parts, reader: Reader, *, sees_fenced: bool) -> None:
         """The leader's image has the follower's present registration; it is fenced at first, which may be missed."""
         brokers: Any = parts.broker.image.brokers
         brokers[reader.replica_id] = Registration(reader.broker_epoch)
@@ -100,7 +99,7 @@ class SessionLaws:
             partition.in_sync.exclude((BrokerId(reader.replica_id),))
 
     @staticmethod
-    def ask(parts: "Parts", reader: Reader) -> "Message":
+    def ask(parts: Parts, reader: Reader) -> Message:
         """A reader's next fetch. Raises Breach."""
         message = parts.message(reader)
         wanted = {number: reader.offsets[number] for number in reader.wanted}
@@ -111,7 +110,7 @@ class SessionLaws:
 
     # Answers
 
-    def hear(self, parts: "Parts", answer: Answer) -> None:
+    def hear(self, parts: Parts, answer: Answer) -> None:
         """An answer comes to its reader. Raises Breach."""
         reader = parts.readers[answer.sender.reader]
         if not reader.is_asking or answer.sender.number != reader.awaited:
@@ -159,7 +158,7 @@ class SessionLaws:
 
     # States
 
-    def look_at(self, parts: "Parts") -> None:
+    def look_at(self, parts: Parts) -> None:
         """Between two events. Raises Breach."""
         self._check_watches(parts)
         self._check_waiting(parts)
@@ -168,7 +167,7 @@ class SessionLaws:
             if reader.is_follower:
                 self._check_follower(parts, reader)
 
-    def _check_watches(self, parts: "Parts") -> None:
+    def _check_watches(self, parts: Parts) -> None:
         cache = parts.broker.sessions.cache
         open_sessions = {id(session) for session in cache.sessions()}
         for partition in parts.broker.partitions:
@@ -180,7 +179,7 @@ class SessionLaws:
         if len(cache) > cache.slots:
             raise Breach("only so many sessions as there are slots", f"{len(cache)}")
 
-    def _check_waiting(self, parts: "Parts") -> None:
+    def _check_waiting(self, parts: Parts) -> None:
         for sender, request, _, session in parts.broker.waiting:
             reader = parts.readers[sender.reader]
             if not session.is_open or session.epoch != next_epoch(request.session_epoch):
@@ -196,7 +195,7 @@ class SessionLaws:
                         f"reader {reader.index} at {one.fetch_offset} of {one.partition}: {truth}",
                     )
 
-    def _check_agreement(self, parts: "Parts", reader: Reader) -> None:
+    def _check_agreement(self, parts: Parts, reader: Reader) -> None:
         requester = reader.requester
         owner = SessionOwner(f"User:{reader.index}", "PLAINTEXT", reader.replica_id)
         session = parts.broker.session_of(requester.session_id, owner)
@@ -209,7 +208,7 @@ class SessionLaws:
             if there != reader.held:
                 raise Breach(_AGREE, f"reader {reader.index} has {reader.held}, the broker has {there}")
 
-    def _check_follower(self, parts: "Parts", reader: Reader) -> None:
+    def _check_follower(self, parts: Parts, reader: Reader) -> None:
         for number, partition in enumerate(parts.broker.partitions):
             leadership: Any = partition.in_sync.leadership
             progress = leadership.replicas[reader.replica_id]

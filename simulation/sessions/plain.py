@@ -6,15 +6,13 @@ epoch by its distance from the one that the broker expects, a time by its rank a
 
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from simulation.sessions.parts import Parts
 from tailrace.fetch_session.requester import FetchSessionRequester
 from tailrace.fetch_session.session import STATED_FIELDS, FetchSession
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.replication.replica_progress import ReplicaProgress
-
-if TYPE_CHECKING:
-    from simulation.sessions.scope import Parts
 
 _FAR: Final = 3
 """Epochs that are so far from the expected one are equally wrong."""
@@ -76,7 +74,7 @@ REQUESTER_PARTS: Final = frozenset(
 class _Names:
     """The ids and times of one world, and what they are called."""
 
-    def __init__(self, parts: "Parts") -> None:
+    def __init__(self, parts: Parts) -> None:
         self._ids: dict[int, int] = {0: 0}
         self._expected = {one.session_id: one.epoch for one in parts.broker.sessions.cache.sessions()}
         times = sorted(set(_times(parts)))
@@ -91,13 +89,13 @@ class _Names:
         return f"{number}+{away}"
 
 
-def _progresses(parts: "Parts") -> Iterable[ReplicaProgress]:
+def _progresses(parts: Parts) -> Iterable[ReplicaProgress]:
     for partition in parts.broker.partitions:
         if partition.in_sync.leadership is not None:
             yield from partition.in_sync.leadership.replicas.values()
 
 
-def _times(parts: "Parts") -> Iterable[int]:
+def _times(parts: Parts) -> Iterable[int]:
     for progress in _progresses(parts):
         yield progress._caught_up_ms
         yield progress._fetched_ms
@@ -110,7 +108,7 @@ def _times(parts: "Parts") -> Iterable[int]:
         yield from partition.appended_ms
 
 
-def plain(parts: "Parts") -> str:
+def plain(parts: Parts) -> str:
     """The text, without the budget."""
     names = _Names(parts)
     broker = parts.broker
@@ -152,7 +150,7 @@ def plain(parts: "Parts") -> str:
     return repr((readers, partitions, sessions, waiting, requests, answers, followers))
 
 
-def _is_learned_late(parts: "Parts", reader: Any) -> bool:
+def _is_learned_late(parts: Parts, reader: Any) -> bool:
     """Whether the leader has the registration later than all that it knows of the follower."""
     times = [progress.caught_up_ms for progress in _progresses(parts)] if reader.is_follower else []
     return any(time > parts.broker.learned_ms for time in times)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from simulation.sessions.broker import RECORD_BYTES, SECRET, TOPIC_ID, Answer, Sender, Truth
+from simulation.sessions.broker import Answer, Sender
+from simulation.sessions.partition import RECORD_BYTES, SECRET, TOPIC_ID, Truth
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.fetch import (

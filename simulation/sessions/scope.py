@@ -13,61 +13,20 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from simulation.harness.breach import Breach
-from simulation.sessions.broker import RECORD_BYTES, Sender, SessionBroker
+from simulation.sessions.broker import Sender
 from simulation.sessions.laws import SessionLaws
+from simulation.sessions.partition import RECORD_BYTES
+from simulation.sessions.parts import Budget, Kind, Message, Parts
 from simulation.sessions.plain import plain
-from simulation.sessions.reader import CONSUMER, Reader
+from simulation.sessions.reader import Reader
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
-from tailrace.model.ids import BrokerId
 from tailrace.model.proofs import NO_SECRET
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.schema import replace
 
-FOLLOWER: Final = BrokerId(2)
-LATEST: Final = 18
 EXCHANGES: Final = 6
 """When all faults have ended a reader knows everything after so many exchanges: one for what was under way, one that is
 refused, a full one, one for the records, one more for the high watermark that these allow, and one that waits."""
-
-
-class Budget(NamedTuple):
-    """The numbers of events that may still happen."""
-
-    appends: int = 0
-    log_starts: int = 0
-    errors: int = 0
-    """Logs that cannot be read for some time."""
-    losses: int = 0
-    """Requests and answers that are lost."""
-    delays: int = 0
-    """Readers that give up although the request or the answer is still on its way."""
-    duplicates: int = 0
-    """Requests that come twice."""
-    broker_restarts: int = 0
-    reader_restarts: int = 0
-    closes: int = 0
-    evictions: int = 0
-    """Times at which all sessions that no request waits for have been inactive for long."""
-    forgets: int = 0
-    throttles: int = 0
-    """Partitions whose records a throttle keeps from the follower."""
-    thefts: int = 0
-    """Requests of a reader in the session of another one."""
-
-
-class Kind(NamedTuple):
-    """The readers and limits of a scope."""
-
-    readers: int = 1
-    partitions: int = 2
-    is_follower: bool = False
-    """Whether the first reader is one; the others are consumers."""
-    version: int = LATEST
-    slots: int = 10
-    max_bytes: int = 1 << 20
-    """Of an answer. A record has 10."""
-    max_partitions: int | None = None
-    """Of a request."""
 
 
 class Action(NamedTuple):
@@ -76,45 +35,6 @@ class Action(NamedTuple):
     kind: str
     which: int = 0
     detail: int = 0
-
-
-class Message(NamedTuple):
-    """A request on its way."""
-
-    sender: Sender
-    request: FetchRequest
-    version: int
-
-
-class Parts:
-    """All that there is, while an event happens."""
-
-    def __init__(self, kind: Kind, budget: Budget) -> None:
-        self.budget = budget
-        self.broker = SessionBroker(
-            partitions=kind.partitions, slots=kind.slots, follower=FOLLOWER if kind.is_follower else None
-        )
-        self.readers = [
-            Reader(
-                index,
-                partitions=range(kind.partitions),
-                replica_id=FOLLOWER if kind.is_follower and not index else CONSUMER,
-                version=kind.version,
-                max_bytes=kind.max_bytes,
-                max_partitions=kind.max_partitions,
-            )
-            for index in range(kind.readers)
-        ]
-        self.requests: list[Message] = []
-
-    @staticmethod
-    def message(reader: Reader) -> Message:
-        """The reader's next fetch."""
-        return Message(*reader.next_request(), reader.version)
-
-    def spend(self, name: str) -> None:
-        """Count an event."""
-        self.budget = self.budget._replace(**{name: getattr(self.budget, name) - 1})
 
 
 class World(NamedTuple):

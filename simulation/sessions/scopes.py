@@ -3,7 +3,8 @@
 from typing import Final, NamedTuple
 
 from simulation.harness.small_scope import ScopeBreach, explore
-from simulation.sessions.scope import Budget, Kind, SessionScope
+from simulation.sessions.parts import Budget, Kind
+from simulation.sessions.scope import SessionScope
 
 
 class NamedScope(NamedTuple):

@@ -3,7 +3,8 @@
 from collections import Counter
 
 from simulation.harness.world import World
-from simulation.sessions.scope import Action, Budget, Kind, SessionScope
+from simulation.sessions.parts import Budget, Kind
+from simulation.sessions.scope import Action, SessionScope
 
 STEPS = 150
 CONVERGE_EVERY = 8

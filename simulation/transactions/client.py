@@ -9,13 +9,13 @@ Of the second (KIP-890): the first write adds the partition, EndTxn v5 answers w
 transaction.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from simulation.transactions.book import ClientTransaction, GroupOffset, Identity
+from simulation.transactions.brokers import TransactionBrokers
 from simulation.transactions.script import Ask, Pause, Script, insist
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import EPOCH_PER_TRANSACTION
-from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from tailrace.model.sinks import coordinator_key
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -30,9 +30,6 @@ from tailrace.protocol.messages.transactions import (
     topics_to_add,
 )
 from tailrace.protocol.records.record import Record, build_batch
-
-if TYPE_CHECKING:
-    from simulation.transactions.cluster import TransactionCluster
 
 _PRODUCE_TIMEOUT_MS: Final = 500
 _OF_THE_TRANSACTION: Final = frozenset(
@@ -62,7 +59,7 @@ class GaveUp(Exception):
 class TransactionalClient:
     """The protocol of one instance. All methods are scripts."""
 
-    def __init__(self, cluster: "TransactionCluster", transactional_id: str, instance: str, *, generation: int) -> None:
+    def __init__(self, cluster: TransactionBrokers, transactional_id: str, instance: str, *, generation: int) -> None:
         self.cluster = cluster
         self.transactional_id = transactional_id
         self.instance = instance
@@ -78,7 +75,7 @@ class TransactionalClient:
 
     @property
     def _coordinator(self) -> TopicPartition:
-        return partition_for(self.cluster, TRANSACTION_STATE_TOPIC, coordinator_key(self.transactional_id))
+        return self.cluster.partition_for(TRANSACTION_STATE_TOPIC, coordinator_key(self.transactional_id))
 
     # The transaction coordinator
 
@@ -180,7 +177,7 @@ class TransactionalClient:
 
     def set_offset(self, transaction: ClientTransaction, offset: GroupOffset) -> Script[None]:
         """AddOffsetsToTxn, in the first generation, and TxnOffsetCommit. Raises MustAbort, GaveUp."""
-        group = partition_for(self.cluster, GROUP_OFFSETS_TOPIC, offset.group_id)
+        group = self.cluster.partition_for(GROUP_OFFSETS_TOPIC, offset.group_id)
         if not self._is_of_kip_890 and group not in transaction.partitions:
             adds = AddOffsetsToTxnRequest(
                 transactional_id=self.transactional_id,
@@ -224,12 +221,6 @@ class TransactionalClient:
             self.cluster.world.sometimes[f"{request} aborts: {code.name}"] += 1
             raise MustAbort(code.name)
         self._check(code, request)
-
-
-def partition_for(cluster: "TransactionCluster", topic: str, key: str) -> TopicPartition:
-    """The partition of a coordinator's topic that a transactional id or a group belongs to."""
-    partitions = cluster.metadata.image.topics[topic].partitions
-    return TopicPartition(topic, coordinator_partition(key, len(partitions)))
 
 
 def _code(response: Any) -> int:

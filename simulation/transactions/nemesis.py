@@ -3,12 +3,16 @@
 All chances of a turn hang on its name and number (`harness.turns`), so that a failing run can be cut down.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from simulation.harness.turns import Turn, Turns
+from simulation.harness.nemesis import PowerNemesis
+from simulation.harness.turns import Turn
 from simulation.replicas.metadata import CONTROLLER
+from simulation.replicas.node import ReplicaNode
+from simulation.replicas.plan import ReplicaPlan
+from simulation.transactions.brokers import TransactionBrokers
 from simulation.transactions.script import CLIENTS, Conversation
 from simulation.transactions.work import Instances
 from tailrace.metadata.broker_commands import FenceBroker
@@ -21,28 +25,27 @@ from tailrace.model.partitions import (
 )
 from tailrace.testing.disk import PowerCut
 
-if TYPE_CHECKING:
-    from simulation.replicas.node import ReplicaNode
-    from simulation.transactions.cluster import TransactionCluster
-
 _COORDINATED: Final = (TRANSACTION_STATE_TOPIC, GROUP_OFFSETS_TOPIC)
 
 
-class TransactionNemesis(Turns):
-    """Acts on a cluster from the start of a run until `stop`."""
+class TransactionNemesis(PowerNemesis[ReplicaNode, ReplicaPlan]):
+    """Acts on brokers, and on the instances of transactional ids."""
 
-    def __init__(self, cluster: "TransactionCluster", only: Collection[Turn] | None = None) -> None:
+    _cluster: TransactionBrokers
+
+    def __init__(
+        self, cluster: TransactionBrokers, ids: Sequence[Instances], only: Collection[Turn] | None = None
+    ) -> None:
         """`only`: the turns that are taken before calm begins; None means all."""
-        super().__init__(cluster.world, only)
-        self._cluster = cluster
+        super().__init__(cluster, only)
+        self._ids = ids
 
     def start(self) -> None:
-        """Begin. How often is in the plan."""
         plan = self._cluster.plan
         self.repeat("crashes", plan.crashes_per_s, self._crash)
-        self.repeat("blackouts", plan.blackouts_per_s, self._black_out)
+        self.repeat("blackouts", plan.blackouts_per_s, partial(self._black_out, shortest_ms=1))
         self.repeat("cuts", plan.cuts_within_steps_per_s, self._cut_within_a_step)
-        self.repeat("partitions", plan.partitions_per_s, self._partition)
+        self.repeat("partitions", plan.partitions_per_s, self._cut_network)
         self.repeat("fencings", plan.fencings_per_s, self._fence)
         self.repeat("moves", plan.moves_per_s, self._move)
         self.repeat("rivals", plan.rivals_per_s, self._start_rival)
@@ -54,19 +57,14 @@ class TransactionNemesis(Turns):
         self._world.sometimes[state] += 1
         self._world.note(f"{self.turn.name} {self.turn.number}: {state}")
 
-    def _any_node(self) -> "ReplicaNode":
-        return self._cluster.nodes[self.choice(sorted(self._cluster.nodes), "node")]
-
     def _any_partition(self) -> TopicPartition:
         """More often one of a coordinator."""
         names = sorted(self._cluster.names())
         coordinated = [name for name in names if name.topic in _COORDINATED]
         return self.choice(coordinated if self.chance(0.6, "coordinator") else names, "partition")
 
-    def _leader(self) -> "ReplicaNode":
-        state = self._cluster.metadata.image.partition(*self._any_partition())
-        node = None if state is None else self._cluster.nodes.get(state.leader)
-        return node or self._any_node()
+    def _leader(self) -> ReplicaNode:
+        return self._cluster.leader_of(self._any_partition()) or self._any_node()
 
     # Brokers
 
@@ -83,22 +81,7 @@ class TransactionNemesis(Turns):
             self._reached("broker killed")
         else:
             self._reached("power of a broker cut")
-        node.crash()
-        self._revive_in(self.between(1, self.choice((50, 300, 1_000, 4_000), "longest"), "down"), node)
-
-    def _revive_in(self, delay_ms: int, node: "ReplicaNode") -> None:
-        self._world.after(delay_ms, partial(self._cluster.revive, node))
-
-    def _black_out(self) -> None:
-        self._reached("blackout")
-        for node in self._cluster.nodes.values():
-            node.crash()
-            self._revive_in(self.between(1, 500, f"down {node.node_id}"), node)
-
-    def _cut_within_a_step(self) -> None:
-        node = self._any_node()
-        ahead = self.between(1, 20, "operations")
-        node.files.cut_power_at(node.files.operations + ahead, after=self.chance(0.5, "after"))
+        self._crash_for(node, (50, 300, 1_000, 4_000), shortest_ms=1)
 
     def _fence(self) -> None:
         """A broker is taken for dead, and is not."""
@@ -129,19 +112,19 @@ class TransactionNemesis(Turns):
 
     # The network
 
-    def _partition(self) -> None:
+    def _cut_network(self) -> None:
         network = self._cluster.network
         network.heal()
         brokers = list(self._cluster.nodes)
         ids = [CONTROLLER, *CLIENTS, *brokers]
         kind = self.choice(("split", "one way", "isolate a leader", "brokers apart"), "kind")
         if kind == "split":
-            left = [one for one in ids if self.chance(0.5, f"side of {one}")]
-            network.separate(left, [one for one in ids if one not in left])
+            left = [host for host in ids if self.chance(0.5, f"side of {host}")]
+            network.separate(left, [host for host in ids if host not in left])
         elif kind == "one way":
             network.block([self.choice(brokers, "from")], ids)
         elif kind == "isolate a leader":
-            network.separate([self._leader().node_id], [one for one in ids if one not in CLIENTS])
+            network.separate([self._leader().node_id], [host for host in ids if host not in CLIENTS])
         else:
             network.separate([self._leader().node_id], brokers)
         self._reached(f"partition: {kind}")
@@ -150,7 +133,7 @@ class TransactionNemesis(Turns):
     # Clients
 
     def _any_id(self) -> Instances:
-        return self.choice(self._cluster.ids, "id")
+        return self.choice(self._ids, "id")
 
     def _any_process(self) -> tuple[Instances, Conversation] | None:
         one = self._any_id()

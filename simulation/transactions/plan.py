@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 
-from simulation.harness.network import NetworkFaults
-from simulation.harness.world import World
+from simulation.harness.plan import RunPlan, Swarm
 from simulation.replicas.plan import ReplicaPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPlan(ReplicaPlan):
-    """The plan of a run. Rates from 0 to 1, or in a second; times in ms."""
+    """The plan of a run. Times in ms."""
+
+    simpler = (*RunPlan.simpler, ("late", 0.0), ("copies", 0), ("sinks", 0), ("transfers", 1))
 
     transfers: int = 3
     """Transactional ids that transfer."""
@@ -45,26 +46,20 @@ class TransactionPlan(ReplicaPlan):
     @classmethod
     def of(cls, seed: int) -> "TransactionPlan":
         """A plan in which each kind of fault is there or not, more or less, by the seed (swarm testing)."""
-        world = World(seed)
-
-        def some(name: str, most: float) -> float:
-            return most * world.draw("size", name) if world.chance(0.6, "swarm", name) else 0.0
-
-        is_long = world.chance(1 / 12, "swarm", "length")
+        swarm = Swarm(seed)
+        some = swarm.some
+        is_long = swarm.chance(1 / 12, "length")
         return cls(
-            session_slots=world.choice((2, 1_000), "swarm", "slots"),
-            network=NetworkFaults(
-                loss=some("loss", 0.01),
-                duplication=some("duplication", 0.2),
-                slow=some("slow", 0.1),
-                slow_delay_ms=world.choice((50, 150, 400), "swarm", "slowness"),
+            session_slots=swarm.choice((2, 1_000), "slots"),
+            network=swarm.network(
+                loss=0.01, duplication=0.2, slow=0.1, slow_delay_ms=swarm.choice((50, 150, 400), "slowness")
             ),
-            longest_disk_ms=world.choice((1, 3, 20), "swarm", "disk"),
-            latest_image_ms=world.choice((2, 30, 300), "swarm", "images"),
-            is_old=world.chance(0.3, "swarm", "old"),
-            transaction_timeout_ms=world.choice((1_500, 3_000, 3_000), "swarm", "timeout"),
-            delivery_tries=world.choice((1, 3, 8), "swarm", "tries"),
-            longest_pause_ms=world.choice((5, 10, 40), "swarm", "pause"),
+            longest_disk_ms=swarm.choice((1, 3, 20), "disk"),
+            latest_image_ms=swarm.choice((2, 30, 300), "images"),
+            is_old=swarm.chance(0.3, "old"),
+            transaction_timeout_ms=swarm.choice((1_500, 3_000, 3_000), "timeout"),
+            delivery_tries=swarm.choice((1, 3, 8), "tries"),
+            longest_pause_ms=swarm.choice((5, 10, 40), "pause"),
             late=some("late", 0.3),
             crashes_per_s=0.05 + some("crashes", 0.15),
             blackouts_per_s=some("blackouts", 0.05),

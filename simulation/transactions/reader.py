@@ -1,8 +1,9 @@
 """Readers of committed data: as a consumer with isolation.level=read_committed leaves out what was aborted."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from simulation.harness.breach import Breach
+from simulation.transactions.brokers import TransactionBrokers
 from simulation.transactions.script import Ask, Pause, Script, insist
 from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.errors import ErrorCode
@@ -10,9 +11,6 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
-
-if TYPE_CHECKING:
-    from simulation.transactions.cluster import TransactionCluster
 
 READ_COMMITTED: Final = 1
 _WAIT_MS: Final = 300
@@ -38,7 +36,7 @@ def values_of(response: FetchResponse, offset: int) -> tuple[Values, int]:
     return values, seen.next_offset
 
 
-def fetch(cluster: "TransactionCluster", name: TopicPartition, offset: int) -> Script[tuple[Values, int]]:
+def fetch(cluster: TransactionBrokers, name: TopicPartition, offset: int) -> Script[tuple[Values, int]]:
     """One answer of the leader without an error: the values, and the offset to go on at."""
     topic = cluster.metadata.image.topics[name.topic]
     partition = FetchPartition(partition=name.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
@@ -69,7 +67,7 @@ def _code(response: Any) -> int:
 class CommittedReader:
     """Reads one partition from its start on, for as long as it may."""
 
-    def __init__(self, cluster: "TransactionCluster", name: TopicPartition) -> None:
+    def __init__(self, cluster: TransactionBrokers, name: TopicPartition) -> None:
         self._cluster = cluster
         self.name = name
         self.offset = 0
@@ -77,7 +75,7 @@ class CommittedReader:
 
     def run(self) -> Script[None]:
         """The script."""
-        while self._cluster.is_reading:
+        while True:
             values, self.offset = yield from fetch(self._cluster, self.name, self.offset)
             self.values += values
             yield Pause(self._cluster.world.between(10, 150, "reader", self.name))

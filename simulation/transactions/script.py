@@ -1,14 +1,12 @@
 """Scripts of clients: a generator asks, waits for the answer and goes on, as a client's own code does."""
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from simulation.replicas.requests import Link, ask
+from simulation.transactions.brokers import TransactionBrokers
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
-
-if TYPE_CHECKING:
-    from simulation.transactions.cluster import TransactionCluster
 
 T = TypeVar("T")
 
@@ -80,7 +78,7 @@ class Conversation:
     """Runs a script until it ends, or its process is killed."""
 
     def __init__(
-        self, cluster: "TransactionCluster", name: str, script: Script[None], on_end: Callable[[], None]
+        self, cluster: TransactionBrokers, name: str, script: Script[None], on_end: Callable[[], None]
     ) -> None:
         """`on_end` is called when the script ends by itself."""
         self._cluster = cluster

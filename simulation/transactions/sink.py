@@ -7,19 +7,17 @@ a batch differently. A driver that lives on beside it is a zombie, and so are ta
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from simulation.transactions.book import ClientTransaction, Identity
-from simulation.transactions.client import GaveUp, MustAbort, TransactionalClient, partition_for
+from simulation.transactions.brokers import ORDERS, TransactionBrokers
+from simulation.transactions.client import GaveUp, MustAbort, TransactionalClient
 from simulation.transactions.script import Ask, Conversation, Pause, Script, insist
-from simulation.transactions.work import ORDERS, Instances
+from simulation.transactions.work import Instances
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC, TopicPartition
 from tailrace.model.sinks import SinkMember, sink_key
 from tailrace.protocol.messages.sinks import CommitSinkRequest, CommitSinkResponse, MemberToCommit
-
-if TYPE_CHECKING:
-    from simulation.transactions.cluster import TransactionCluster
 
 _MOST_ROWS: Final = 5
 _MOST_TASKS: Final = 3
@@ -61,7 +59,7 @@ class Task:
 class Sink(Instances):
     """The writer of a sink: its instances are drivers."""
 
-    def __init__(self, cluster: "TransactionCluster", name: str) -> None:
+    def __init__(self, cluster: TransactionBrokers, name: str) -> None:
         super().__init__(cluster, name)
         self._tasks: list[Conversation] = []
         self._progress = 0
@@ -158,7 +156,7 @@ class Sink(Instances):
                 for each in chosen
             ),
         )
-        name = partition_for(cluster, TRANSACTION_STATE_TOPIC, sink_key(self.name))
+        name = cluster.partition_for(TRANSACTION_STATE_TOPIC, sink_key(self.name))
         asked = Ask(name, request, 0, on_leave=lambda answer: cluster.laws.commit_leaves(request, answer))
         code, answer = yield from insist(asked, _code)
         if code is not ErrorCode.NONE:

@@ -6,10 +6,11 @@ are zombies, which do not know it. Sinks, whose members are decided together: `t
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from simulation.transactions.book import ClientTransaction, GroupOffset
-from simulation.transactions.client import GaveUp, MustAbort, TransactionalClient, partition_for
+from simulation.transactions.brokers import ORDERS, TransactionBrokers
+from simulation.transactions.client import GaveUp, MustAbort, TransactionalClient
 from simulation.transactions.laws import COPIES
 from simulation.transactions.reader import Values, fetch
 from simulation.transactions.script import Ask, Conversation, Script, insist
@@ -22,11 +23,6 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 
-if TYPE_CHECKING:
-    from simulation.transactions.cluster import TransactionCluster
-
-ORDERS: Final = "orders"
-"""The topic that transfers write to, and that is copied."""
 _MOST_COPIED: Final = 4
 """Records of one transaction."""
 
@@ -109,7 +105,7 @@ class Copy:
         yield from client.set_offset(transaction, GroupOffset(self._group_id, self._source, after))
 
 
-def stable_offset(cluster: "TransactionCluster", group_id: str, name: TopicPartition) -> Script[int]:
+def stable_offset(cluster: TransactionBrokers, group_id: str, name: TopicPartition) -> Script[int]:
     """The offset of a group, -1 for none; no transaction has one pending."""
     topics = (OffsetFetchRequestTopics(name=name.topic, partition_indexes=(name.partition,)),)
     request = OffsetFetchRequest(
@@ -120,7 +116,7 @@ def stable_offset(cluster: "TransactionCluster", group_id: str, name: TopicParti
         if not _offset_code(response):
             cluster.laws.offset_leaves((group_id, name), _offset(response))
 
-    asked = Ask(partition_for(cluster, GROUP_OFFSETS_TOPIC, group_id), request, 9, on_leave=leaves)
+    asked = Ask(cluster.partition_for(GROUP_OFFSETS_TOPIC, group_id), request, 9, on_leave=leaves)
     code, response = yield from insist(asked, _offset_code)
     assert code is ErrorCode.NONE, code
     return _offset(response)
@@ -138,7 +134,7 @@ def _offset_code(response: Any) -> int:
 class Instances(ABC):
     """The processes that do one work, one after the other or several at once."""
 
-    def __init__(self, cluster: "TransactionCluster", name: str) -> None:
+    def __init__(self, cluster: TransactionBrokers, name: str) -> None:
         self.name = name
         self.committed = 0
         """The number of transactions, or batches, whose commit was answered."""
@@ -185,7 +181,7 @@ class TransactionalId(Instances):
 
     def __init__(
         self,
-        cluster: "TransactionCluster",
+        cluster: TransactionBrokers,
         name: str,
         work_of: Callable[[TransactionalClient], Work],
         *,

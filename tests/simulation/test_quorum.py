@@ -12,11 +12,10 @@ import pytest
 
 from budgets import blocks
 from simulation.harness.breach import Breach
-from simulation.harness.shrink import Shrinker, attempt
+from simulation.harness.shrink import Attempts, Shrinker
 from simulation.quorum.cluster import QuorumCluster
 from simulation.quorum.node import QuorumNode
 from simulation.quorum.plan import QuorumPlan
-from simulation.quorum.shrink import QuorumAttempts
 from simulation.quorum.sweep import STATES
 from tailrace.raft import events
 from tailrace.server.quorum.controller import QuorumController
@@ -134,9 +133,11 @@ def test_an_image_that_is_shown_too_early_is_found_out(monkeypatch: pytest.Monke
 def test_a_failing_run_shrinks_to_the_few_turns_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vote that is not written: it takes a node that comes back."""
     monkeypatch.setattr(MetadataDirectory, "write_quorum_state", lambda *_: None)
-    all_attempts = [QuorumAttempts(seed) for seed in range(14)]
+    all_attempts = [Attempts(QuorumCluster, seed) for seed in range(14)]
     attempts, failure = next(
-        (one, failure) for one in all_attempts if (failure := attempt(one, QuorumPlan.of(one.seed))) is not None
+        (attempts, failure)
+        for attempts in all_attempts
+        if (failure := attempts.failure(QuorumPlan.of(attempts.seed))) is not None
     )
     small = Shrinker(attempts, failure, max_runs=40).shrink()
     assert small.law == failure.law == "a promise is on disk when it leaves"
@@ -148,7 +149,7 @@ def test_a_full_disk_ends_a_leadership_and_is_reported() -> None:
     seen: list[object] = []
 
     def fill() -> None:
-        leader = cluster.active()
+        leader = cluster.leader()
         assert leader is not None
         leader.files.free_space = 100
         cluster.world.after(400, lambda: look(leader))
@@ -171,13 +172,13 @@ def test_a_voter_that_has_lost_its_disk_does_not_vote_until_it_is_added_again() 
     world, nodes, seen = cluster.world, cluster.nodes, list[bool]()
 
     def stop_leader() -> None:
-        leader = cluster.active()
+        leader = cluster.leader()
         assert leader is not None
         leader.crash()
         leader.start, start = lambda: None, leader.start  # type: ignore[method-assign]
 
         def look() -> None:
-            seen.append(cluster.active() is None)
+            seen.append(cluster.leader() is None)
             leader.start = start  # type: ignore[method-assign]
 
         world.after(4000, look)

@@ -47,7 +47,7 @@ def leader() -> tuple[QuorumCluster, QuorumNode]:
     """A quorum at rest with a topic of 40 partitions, and its active controller."""
     cluster = QuorumCluster(1, CALM)
     cluster.run()
-    found = cluster.active()
+    found = cluster.leader()
     assert found is not None
     found.controller.submit(
         create_topics(TopicSpec(name="orders", num_partitions=40, replication_factor=1)), lambda _: None

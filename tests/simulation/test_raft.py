@@ -1,32 +1,33 @@
 """A quorum of the product's RaftNodes under loss, delay, duplicates, partitions, crashes and changes of voters.
 
-A failing test is a seed: `Plan.of(seed)` says what happens, `RaftCluster(seed, plan).run()` does it again, event by
+A failing test is a seed: `RaftPlan.of(seed)` says what happens, `RaftCluster(seed, plan).run()` does it again, event by
 event; `make sim SEED=n` tells what happens. Many seeds: `make sim SEEDS=n`.
 """
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from budgets import blocks
+from simulation.harness import sweep
 from simulation.harness.breach import Breach
 from simulation.harness.network import NetworkFaults
-from simulation.harness.shrink import Shrinker, attempt, explain
-from simulation.raft import sweep as raft_sweep
+from simulation.harness.shrink import Attempts, Shrinker, explain
+from simulation.harness.sweep import SweepFile, sweep_seeds
 from simulation.raft.cluster import RaftCluster
 from simulation.raft.faults import DiskTimes
-from simulation.raft.plan import Plan
-from simulation.raft.shrink import RaftAttempts
-from simulation.raft.sweep import RaftSweep, quorum_code_version, run_block, soak, sweep_seeds
+from simulation.raft.plan import RaftPlan
+from simulation.raft.sweep import RaftSweep, quorum_code_version, run_quorum_seed
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seeds", blocks(50))
 def test_every_law_holds_after_every_event_whatever_fails(seeds: range) -> None:
     """On two processes; what they reach is part of the test, so that it cannot quietly become harmless."""
-    total = sweep_seeds(seeds.start, len(seeds), 2, tell=lambda _: None)
+    total = sweep_seeds(RaftSweep, run_quorum_seed, first=seeds.start, seeds=len(seeds))
     assert not total.failures, "\n".join(total.failures)
     if seeds.start == 0:  # the block that reaches all
         assert total.missed == []
@@ -36,30 +37,30 @@ def test_every_law_holds_after_every_event_whatever_fails(seeds: range) -> None:
 @pytest.mark.parametrize("seed", [1202])
 def test_a_leader_that_comes_back_owes_nothing_to_its_former_followers(seed: int) -> None:
     """It had been asked for a snapshot just before it crashed; as a resigned leader it may delete it."""
-    RaftCluster(seed, Plan.of(seed)).run()
+    RaftCluster(seed, RaftPlan.of(seed)).run()
 
 
 @pytest.mark.parametrize("seed", [3293])
 def test_an_answer_that_waits_for_a_promise_may_find_that_its_records_have_gone(seed: int) -> None:
     """A leader of one voter had answered a fetch below the snapshot to which its log was then shortened."""
-    RaftCluster(seed, Plan.of(seed)).run()
+    RaftCluster(seed, RaftPlan.of(seed)).run()
 
 
 @pytest.mark.parametrize("seed", [8477])
 def test_voters_that_were_replaced_while_the_leader_lost_its_disk_find_the_next_leader(seed: int) -> None:
     """They answered each other that the former leader still leads, and never asked another node."""
-    RaftCluster(seed, Plan.of(seed)).run()
+    RaftCluster(seed, RaftPlan.of(seed)).run()
 
 
 @pytest.mark.parametrize("seed", [4553])
 def test_a_snapshot_is_whole_also_if_its_writer_crashed_in_the_step_in_which_it_was_written(seed: int) -> None:
     """The law learned of a snapshot when its writer's step had ended, which it never did."""
-    RaftCluster(seed, Plan.of(seed)).run()
+    RaftCluster(seed, RaftPlan.of(seed)).run()
 
 
 def test_the_same_seed_is_the_same_run() -> None:
     def trace(seed: int) -> tuple[int, object, object]:
-        cluster = RaftCluster(seed, Plan.of(seed))
+        cluster = RaftCluster(seed, RaftPlan.of(seed))
         cluster.run()
         return cluster.world.events, cluster.laws.states[-1], cluster.laws.leaders
 
@@ -68,7 +69,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 def test_without_faults_three_nodes_have_a_leader_within_half_a_second_and_keep_it() -> None:
-    plan = Plan(chaos_ms=500)
+    plan = RaftPlan(chaos_ms=500)
     cluster = RaftCluster(1, plan)
     cluster.run()
     assert cluster.laws.leaders.keys() == {1}
@@ -79,7 +80,7 @@ def test_split_votes_are_rare() -> None:
     """The leader dies; the first election of the others has a winner nearly always, thanks to jitter and pre-votes."""
     epochs = []
     for seed in range(30):
-        cluster = RaftCluster(seed, Plan(voters=5, chaos_ms=3000, snapshots_per_s=0.001))
+        cluster = RaftCluster(seed, RaftPlan(voters=5, chaos_ms=3000, snapshots_per_s=0.001))
         world = cluster.world
 
         def kill(cluster: RaftCluster = cluster) -> None:
@@ -96,7 +97,7 @@ def test_split_votes_are_rare() -> None:
 
 def test_the_loss_of_a_leader_costs_less_than_three_seconds() -> None:
     for seed in range(10):
-        cluster = RaftCluster(seed, Plan(chaos_ms=10_000))
+        cluster = RaftCluster(seed, RaftPlan(chaos_ms=10_000))
         seen: list[int] = []
 
         def watch(cluster: RaftCluster = cluster, seen: list[int] = seen) -> None:
@@ -116,14 +117,14 @@ def test_the_loss_of_a_leader_costs_less_than_three_seconds() -> None:
 
 
 def test_a_minority_makes_no_progress_and_no_harm() -> None:
-    cluster = RaftCluster(3, Plan(voters=5, chaos_ms=6000))
+    cluster = RaftCluster(3, RaftPlan(voters=5, chaos_ms=6000))
     world = cluster.world
 
     def cut() -> None:
         leader = cluster.leader()
         assert leader is not None
-        other = next(node_id for node_id in cluster.hosts if node_id != leader.key.id)
-        rest = [node_id for node_id in cluster.hosts if node_id not in (leader.key.id, other)]
+        other = next(node_id for node_id in cluster.nodes if node_id != leader.key.id)
+        rest = [node_id for node_id in cluster.nodes if node_id not in (leader.key.id, other)]
         cluster.network.separate([leader.key.id, other], rest)
         world.after(4000, lambda: seen.append(leader.node.is_leader))
 
@@ -134,7 +135,7 @@ def test_a_minority_makes_no_progress_and_no_harm() -> None:
 
 
 def test_a_lost_message_in_five_and_slow_disks_only_slow_it_down() -> None:
-    plan = Plan(
+    plan = RaftPlan(
         voters=5,
         observers=2,
         network=NetworkFaults(loss=0.2, duplication=0.2, slow=0.1),
@@ -154,7 +155,7 @@ def test_a_breach_names_the_law_and_the_seed_repeats_it(monkeypatch: pytest.Monk
     laws = set()
     for _ in range(2):
         with pytest.raises(Breach) as caught:
-            RaftCluster(0, Plan.of(0)).run()
+            RaftCluster(0, RaftPlan.of(0)).run()
         laws.add(caught.value.law)
     assert laws == {"a vote is on disk when it leaves"}
 
@@ -164,9 +165,11 @@ def test_a_failing_run_shrinks_to_the_few_turns_that_it_takes(monkeypatch: pytes
     from tailrace.raft.voters import VoterHistory
 
     monkeypatch.setattr(VoterHistory, "truncate", lambda self, end_offset: None)
-    all_attempts = [RaftAttempts(seed) for seed in range(50)]
+    all_attempts = [Attempts(RaftCluster, seed) for seed in range(50)]
     attempts, failure = next(
-        (one, failure) for one in all_attempts if (failure := attempt(one, Plan.of(one.seed))) is not None
+        (attempts, failure)
+        for attempts in all_attempts
+        if (failure := attempts.failure(RaftPlan.of(attempts.seed))) is not None
     )
     small = Shrinker(attempts, failure, max_runs=60).shrink()
     assert small.law == failure.law
@@ -177,31 +180,40 @@ def test_a_failing_run_shrinks_to_the_few_turns_that_it_takes(monkeypatch: pytes
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The results of a resumed soak do not depend on the size of its blocks."""
-    monkeypatch.setattr(raft_sweep, "BLOCK", 4)
-    return 4
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFile:
+    """The results of a resumed sweep do not depend on the size of its blocks, which is 4 here."""
+    monkeypatch.setattr(sweep, "BLOCK", 4)
+    return SweepFile(tmp_path / "soak.json", "this")
 
 
-def test_a_soak_goes_on_where_it_was_interrupted(tmp_path: Path, small_blocks: int) -> None:
-    path = tmp_path / "soak.json"
+def test_a_sweep_goes_on_where_it_was_interrupted(store: SweepFile) -> None:
     heard: list[int] = []
 
     def interrupt(total: RaftSweep) -> None:
-        heard.append(total.seeds)
-        raise KeyboardInterrupt
+        if total.seeds > 5:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        soak(path, 5, 1, interrupt)
-    total = soak(path, 5, 1, lambda total: heard.append(total.seeds))
-    assert heard[:2] == [small_blocks, 2 * small_blocks]
+        sweep_seeds(RaftSweep, run_quorum_seed, counted=5, processes=1, store=store, on_progress=interrupt)
+    total = sweep_seeds(
+        RaftSweep,
+        run_quorum_seed,
+        counted=5,
+        processes=1,
+        store=store,
+        on_progress=lambda total: heard.append(total.seeds),
+    )
+    assert heard[0] == 5
     assert total.counted >= 5
-    once = run_block(range(total.seeds))
+    once = sweep_seeds(RaftSweep, run_quorum_seed, seeds=total.seeds, processes=1)
     assert (total.counted, total.events, total.sometimes) == (once.counted, once.events, once.sometimes)
 
 
-def test_a_soak_of_other_code_says_nothing(tmp_path: Path, small_blocks: int) -> None:
-    path = tmp_path / "soak.json"
-    path.write_text(json.dumps({"code": "another", **RaftSweep(seeds=1000, counted=900).as_dict()}))
-    assert soak(path, 1, 1, lambda _: None).seeds == small_blocks
-    assert json.loads(path.read_text())["code"] == quorum_code_version()
+def test_a_sweep_of_other_code_says_nothing(store: SweepFile) -> None:
+    replace(store, code="another").save(RaftSweep(seeds=1000, counted=900))
+    assert sweep_seeds(RaftSweep, run_quorum_seed, counted=1, processes=1, store=store).seeds == 4
+    assert json.loads(store.path.read_text())["code"] == "this"
+
+
+def test_the_version_of_the_code_is_that_of_the_machine_and_its_simulation() -> None:
+    assert len(quorum_code_version()) == 16

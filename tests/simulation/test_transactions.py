@@ -2,21 +2,17 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from budgets import blocks
 from simulation.harness.breach import Breach
-from simulation.harness.shrink import attempt, explain
-from simulation.harness.sweep import save_sweep
+from simulation.harness.shrink import Attempts, explain
 from simulation.transactions.book import Book, Identity
 from simulation.transactions.cluster import TransactionCluster, run_seed
 from simulation.transactions.plan import TransactionPlan
 from simulation.transactions.script import Conversation
-from simulation.transactions.shrink import TransactionAttempts
 from simulation.transactions.sink_laws import SinkLaws
-from simulation.transactions.sweep import TransactionSweep, sweep_transactions, transactions_code_version
 from simulation.transactions.work import TransactionalId
 from tailrace.coordinators.transactions.records import SinkRecord, TransactionRecord
 from tailrace.coordinators.transactions.sink import Sink
@@ -81,24 +77,14 @@ def test_a_failing_run_is_cut_down_to_the_turns_that_it_takes(monkeypatch: pytes
         if self._cluster.world.sometimes["client killed"] == 2:
             raise Breach("one client is killed", one.name)
 
-    attempts = TransactionAttempts(0)
-    assert attempt(attempts, plan) is None
+    attempts = Attempts(TransactionCluster, 0)
+    assert attempts.failure(plan) is None
     monkeypatch.setattr(TransactionalId, "kill", kill)
-    failure = attempt(attempts, plan)
+    failure = attempts.failure(plan)
     assert failure is not None
     assert len(failure.turns) > 2
     told = explain(attempts, failure)
     assert "of which it takes 2" in told
-
-
-def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.json"
-    done = TransactionSweep(seeds=50, counted=20, committed=7)
-    save_sweep(path, done, f"{transactions_code_version()} from 7")
-    assert sweep_transactions(path, 20, 1, lambda total: None, first=7) == done
-    assert sweep_transactions(path, 0, 1, lambda total: None).seeds == 0
-    save_sweep(path, done, "of another code")
-    assert sweep_transactions(path, 0, 1, lambda total: None).seeds == 0
 
 
 def test_a_driver_that_dies_at_any_step_leaves_batches_whole() -> None:

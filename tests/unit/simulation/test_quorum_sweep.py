@@ -1,20 +1,10 @@
 """Many seeds of whole nodes: the sums, and that a failure is reported and not lost."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from simulation.harness.breach import Breach
 from simulation.quorum.cluster import QuorumCluster
-from simulation.quorum.sweep import NodesSweep, run_seed
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """A run silences its process."""
-    yield
-    logging.disable(logging.NOTSET)
+from simulation.quorum.sweep import NodesSweep, run_nodes_seed
 
 
 def test_a_failure_is_in_the_summary_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,8 +13,8 @@ def test_a_failure_is_in_the_summary_with_its_seed(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(QuorumCluster, "run", fail)
     total = NodesSweep()
-    total.add(run_seed(17))
-    total.add(run_seed(18))
+    total.add(run_nodes_seed(17))
+    total.add(run_nodes_seed(18))
     assert (total.seeds, total.counted, len(total.failures)) == (2, 0, 2)
     assert "seed 17 FAILED" in total.summary()
     assert "one leader per epoch: epoch 3: 1 and 2" in total.summary()
@@ -34,9 +24,9 @@ def test_a_failure_is_in_the_summary_with_its_seed(monkeypatch: pytest.MonkeyPat
 def test_the_figures_of_runs_are_summed_up() -> None:
     total = NodesSweep(seconds=2.0)
     for counted in (1, 0):
-        one = NodesSweep(seeds=1, counted=counted, events=10)
-        one.faults["crash"] += 1
-        one.sometimes["blackout"] += 3
-        total.add(one)
+        found = NodesSweep(seeds=1, counted=counted, events=10)
+        found.faults["crash"] += 1
+        found.sometimes["blackout"] += 3
+        total.add(found)
     assert (total.counted, total.events, total.per_minute) == (1, 20, 60.0)
     assert (total.faults["crash"], total.sometimes["blackout"]) == (2, 6)

@@ -54,7 +54,7 @@ class ChannelBench:
 
     @property
     def leader(self) -> BrokerNode:
-        leader = self.cluster.active()
+        leader = self.cluster.leader()
         assert leader is not None
         return leader
 

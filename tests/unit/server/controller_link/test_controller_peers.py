@@ -399,7 +399,7 @@ def test_a_client_does_not_register_an_incarnation_that_is_not_its_own(controlle
 def test_a_node_that_follows_says_so() -> None:
     cluster = BrokerCluster(2, BrokerPlan(requests_per_s=0, chaos_ms=2_000))
     cluster.run()
-    leader = cluster.active()
+    leader = cluster.leader()
     follower = next(node for node in cluster.nodes.values() if node is not leader)
     requests = (
         (REGISTRATION, 4),

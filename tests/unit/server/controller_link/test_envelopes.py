@@ -255,7 +255,7 @@ def test_an_envelope_for_another_epoch_is_refused(controller: EnvelopesBench) ->
 def test_a_node_that_follows_opens_nothing() -> None:
     cluster = BrokerCluster(2, BrokerPlan(requests_per_s=0, chaos_ms=2_000))
     cluster.run()
-    leader = cluster.active()
+    leader = cluster.leader()
     follower = next(node for node in cluster.nodes.values() if node is not leader)
     sealed = Envelopes(SENDER).seal(create("orders"), CREATE_VERSION, REMOTE_CLIENT)
     answers: list[EnvelopeResponse] = []

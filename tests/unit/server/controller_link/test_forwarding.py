@@ -36,7 +36,7 @@ class ForwardingBench:
 
     @property
     def leader(self) -> BrokerNode:
-        leader = self.cluster.active()
+        leader = self.cluster.leader()
         assert leader is not None
         return leader
 

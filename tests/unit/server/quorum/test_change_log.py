@@ -255,7 +255,7 @@ def test_the_active_controller_alone_tells_that_it_has_fenced_a_silent_broker(
     cluster = QuorumCluster(1, QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2_000))
     cluster.run()
     caplog.clear()
-    node = cluster.active()
+    node = cluster.leader()
     assert node is not None
     cluster._silent.update(BROKERS)
     cluster.world.run(

@@ -48,7 +48,7 @@ def cluster() -> QuorumCluster:
 
 
 def active(cluster: QuorumCluster) -> QuorumNode:
-    found = cluster.active()
+    found = cluster.leader()
     assert found is not None
     return found
 
@@ -201,7 +201,7 @@ def test_a_silent_broker_is_fenced_also_by_a_new_controller_after_a_whole_sessio
     leader = active(cluster)
     leader.crash()
     began_ms = cluster.world.now_ms
-    assert cluster.world.run(until_ms=began_ms + 5000, stop=lambda: cluster.active() is not None)
+    assert cluster.world.run(until_ms=began_ms + 5000, stop=lambda: cluster.leader() is not None)
     elected_ms = cluster.world.now_ms
     brokers = active(cluster).controller.image.brokers
     assert not any(broker.fenced for broker in brokers.values())
@@ -255,7 +255,7 @@ def test_a_broker_that_dies_while_it_shuts_down_is_fenced_by_a_new_controller(cl
     assert (broker.in_controlled_shutdown, broker.fenced) == (True, False)
     leader.crash()
     began_ms = cluster.world.now_ms
-    assert cluster.world.run(until_ms=began_ms + 5000, stop=lambda: cluster.active() is not None)
+    assert cluster.world.run(until_ms=began_ms + 5000, stop=lambda: cluster.leader() is not None)
     go_on(cluster, 4000)
     assert active(cluster).controller.image.brokers[broker_id].fenced
 
@@ -347,7 +347,7 @@ def test_a_broker_that_shuts_down_hands_over_and_reports_the_end(cluster: Quorum
     leader.controller.close()
     assert refusal(submit(leader, create("orders"))) is ErrorCode.NOT_CONTROLLER
     leader.life.is_over = True
-    assert cluster.world.run(until_ms=began_ms + 1500, stop=lambda: cluster.active() is not None)
+    assert cluster.world.run(until_ms=began_ms + 1500, stop=lambda: cluster.leader() is not None)
 
 
 def test_no_fetch_waits_for_records_longer_than_replicas_do(cluster: QuorumCluster) -> None:

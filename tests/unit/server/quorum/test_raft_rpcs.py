@@ -47,7 +47,7 @@ def cluster() -> QuorumCluster:
 
 @pytest.fixture
 def leader(cluster: QuorumCluster) -> QuorumNode:
-    found = cluster.active()
+    found = cluster.leader()
     assert found is not None
     return found
 

@@ -62,7 +62,7 @@ class VoterProofsBench:
 def quorum() -> VoterProofsBench:
     cluster = QuorumCluster(1, QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000))
     cluster.run()
-    leader = cluster.active()
+    leader = cluster.leader()
     assert leader is not None
     follower = next(node for node in cluster.nodes.values() if node is not leader and node.key.id <= 3)
     return VoterProofsBench(cluster, leader, follower)
@@ -114,7 +114,7 @@ def test_a_voter_that_is_not_known_yet_is_heard_when_the_leader_is_gone(quorum: 
 def test_directories_of_earlier_releases_need_no_secret() -> None:
     cluster = QuorumCluster(1, QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000, has_old_directories=True))
     cluster.run()
-    leader = cluster.active()
+    leader = cluster.leader()
     assert leader is not None
     follower = next(node for node in cluster.nodes.values() if node is not leader and node.key.id <= 3)
     old = VoterProofsBench(cluster, leader, follower)

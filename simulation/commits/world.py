@@ -1,0 +1,96 @@
+"""The world of the commits of one partition between two events: the log, what committers know, commits on their way."""
+
+from typing import Final, NamedTuple
+
+NEVER: Final = -1
+"""The number of the last reset of a committer that found no progress."""
+
+Pair = tuple[int, int]
+"""An offset and a half of the hashes."""
+Pairs = frozenset[Pair]
+
+
+class Budget(NamedTuple):
+    """The numbers of events that may still happen."""
+
+    fetches: int = 1
+    """Of each committer."""
+    commits: int = 1
+    """Of each committer."""
+    duplicates: int = 0
+    plain_commits: int = 0
+    """Of a member that has the whole partition, at any offset."""
+    resets: int = 0
+    """Plain commits of a tool."""
+    cuts: int = 0
+    """By a committer that finds the log truncated."""
+    deletions: int = 0
+    """By a tool, or by retention."""
+    failovers: int = 0
+
+
+class Kind(NamedTuple):
+    """The size of a scope."""
+
+    offsets: int = 2
+    max_rectangles: int = 8
+    has_offset: bool = True
+    """Whether the group begins with a committed offset: 0."""
+
+
+class Committer(NamedTuple):
+    """A reader of one half, from its last look at the progress on."""
+
+    state_epoch: int = -1
+    seen_reset: int = NEVER
+    """The number of the last reset whose outcome it has seen."""
+    stable_offset: int = -1
+    first: int = 0
+    """Its frontier then."""
+    position: int = 0
+    """It has done its records below this."""
+    fetches: int = 0
+    commits: int = 0
+
+
+class Flight(NamedTuple):
+    """A commit on its way to the coordinator."""
+
+    kind: str
+    """ranges, member, reset, cut or deletion"""
+    who: int = 0
+    offset: int = -1
+    state_epoch: int = -1
+    pairs: Pairs = frozenset()
+    copies: int = 1
+
+
+class Entry(NamedTuple):
+    """The state behind one record of the log: the record's bytes, and the truth about it."""
+
+    value: tuple[bytes, bytes | None] | None
+    kind: str
+    cover: Pairs
+    """All that is committed, by the model."""
+    promised: Pairs
+    """All that would be acknowledged, and was not reset since, if this were replicated."""
+    stated: int
+    """Plain commits have stated that everything below this is done."""
+    resets: int
+    """All that could lower a frontier so far."""
+    since: tuple[tuple[int, int], ...] = ()
+    """For each reset or cut: the offset from which records that were done before it count no more, and its number."""
+    is_forgiven: bool = False
+    """Whether the offset was deleted: with it the number of resets is forgotten."""
+
+
+class World(NamedTuple):
+    """Everything between two events."""
+
+    budget: Budget
+    committed: Entry
+    staged: tuple[Entry, ...]
+    committers: tuple[Committer, ...]
+    flights: tuple[Flight, ...]
+    done: frozenset[tuple[int, int, int]]
+    """Offset, half, and the last reset that the committer had seen when it did it."""

@@ -1,0 +1,90 @@
+"""The parts of a world of fetch sessions while an event happens, and what may still happen."""
+
+from typing import Final, NamedTuple
+
+from simulation.sessions.broker import Sender, SessionBroker
+from simulation.sessions.reader import CONSUMER, Reader
+from tailrace.model.ids import BrokerId
+from tailrace.protocol.messages.fetch import FetchRequest
+
+FOLLOWER: Final = BrokerId(2)
+LATEST: Final = 18
+
+
+class Budget(NamedTuple):
+    """The numbers of events that may still happen."""
+
+    appends: int = 0
+    log_starts: int = 0
+    errors: int = 0
+    """Logs that cannot be read for some time."""
+    losses: int = 0
+    """Requests and answers that are lost."""
+    delays: int = 0
+    """Readers that give up although the request or the answer is still on its way."""
+    duplicates: int = 0
+    """Requests that come twice."""
+    broker_restarts: int = 0
+    reader_restarts: int = 0
+    closes: int = 0
+    evictions: int = 0
+    """Times at which all sessions that no request waits for have been inactive for long."""
+    forgets: int = 0
+    throttles: int = 0
+    """Partitions whose records a throttle keeps from the follower."""
+    thefts: int = 0
+    """Requests of a reader in the session of another one."""
+
+
+class Kind(NamedTuple):
+    """The readers and limits of a scope."""
+
+    readers: int = 1
+    partitions: int = 2
+    is_follower: bool = False
+    """Whether the first reader is one; the others are consumers."""
+    version: int = LATEST
+    slots: int = 10
+    max_bytes: int = 1 << 20
+    """Of an answer. A record has 10."""
+    max_partitions: int | None = None
+    """Of a request."""
+
+
+class Message(NamedTuple):
+    """A request on its way."""
+
+    sender: Sender
+    request: FetchRequest
+    version: int
+
+
+class Parts:
+    """All that there is, while an event happens."""
+
+    def __init__(self, kind: Kind, budget: Budget) -> None:
+        self.budget = budget
+        self.broker = SessionBroker(
+            partitions=kind.partitions, slots=kind.slots, follower=FOLLOWER if kind.is_follower else None
+        )
+        self.readers = [
+            Reader(
+                index,
+                partitions=range(kind.partitions),
+                replica_id=FOLLOWER if kind.is_follower and not index else CONSUMER,
+                version=kind.version,
+                max_bytes=kind.max_bytes,
+                max_partitions=kind.max_partitions,
+            )
+            for index in range(kind.readers)
+        ]
+        self.requests: list[Message] = []
+
+    @staticmethod
+    def message(reader: Reader) -> Message:
+        """The reader's next fetch."""
+        return Message(*reader.next_request(), reader.version)
+
+    def spend(self, name: str) -> None:
+        """Count an event."""
+        self.budget = self.budget._replace(**{name: getattr(self.budget, name) - 1})
