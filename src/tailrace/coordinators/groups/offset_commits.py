@@ -113,8 +113,7 @@ class OffsetCommits:
             if self._latest.has_pending(command.group_id, partition):
                 # The end of the transaction would replace the ranges, or they would replace its offset.
                 raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, f"a transaction has set the offset of {partition}")
-            change = self._shared.with_ranges if offset.ranges.rectangles else self._shared.cut
-            return change(before, plain, offset)
+            return self._shared.with_ranges(before, plain, offset)
         if before is None or not (before.ranges or before.state_epoch or offset.offset < before.offset):
             # Also a reader of ranges may have begun at the offset before, though no range was committed beyond it.
             return plain

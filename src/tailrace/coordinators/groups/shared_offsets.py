@@ -75,28 +75,20 @@ class SharedOffsets:
     def with_ranges(
         self, before: OffsetCommitValue | None, plain: OffsetCommitValue, commit: OffsetToCommit
     ) -> OffsetCommitValue:
-        """The value with the ranges of this commit too. `plain` is the value of its offset alone.
+        """The value with the ranges of this commit too; without ranges, in a log that was truncated at the offset.
 
-        Raises KafkaError as `range_commits.commit_ranges`.
+        `plain` is the value of its offset alone. Raises KafkaError as `range_commits.commit_ranges` and `cut`.
         """
-        assert commit.ranges is not None, "a plain commit has no ranges"
-        known = None if before is None else self._known(before, max(0, commit.offset))
-        after = commit_ranges(
-            known,
-            commit.ranges.rectangles,
-            state_epoch=commit.ranges.state_epoch,
-            stable_offset=commit.offset,
-            limits=RangeLimits(self.max_rectangles, commit.ranges.end_offset),
-        )
-        return self._value(plain, after, before)
-
-    def cut(
-        self, before: OffsetCommitValue | None, plain: OffsetCommitValue, commit: OffsetToCommit
-    ) -> OffsetCommitValue:
-        """The value in a log that was truncated at this offset. Raises KafkaError FENCED_STATE_EPOCH (124)."""
-        assert commit.ranges is not None, "it says the state epoch"
-        known = None if before is None else self._known(before, max(0, commit.offset))
-        after = cut(known, max(0, commit.offset), state_epoch=commit.ranges.state_epoch)
+        ranges, first_offset = commit.ranges, max(0, commit.offset)
+        assert ranges is not None, "a plain commit has no ranges"
+        known = None if before is None else self._known(before, first_offset)
+        if ranges.rectangles:
+            limits = RangeLimits(self.max_rectangles, ranges.end_offset)
+            after = commit_ranges(
+                known, ranges.rectangles, state_epoch=ranges.state_epoch, stable_offset=commit.offset, limits=limits
+            )
+        else:
+            after = cut(known, first_offset, state_epoch=ranges.state_epoch)
         return self._value(plain, after, before)
 
     def within(self, before: OffsetCommitValue, end_offset: int) -> OffsetCommitValue | None:

@@ -18,6 +18,7 @@ from tailrace.coordinators.groups.consumer_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
     ConsumerGroupRecord,
+    ConsumerRecordKind,
     CurrentMemberAssignmentValue,
     RegularExpressionValue,
     TargetAssignmentMemberValue,
@@ -181,19 +182,19 @@ class ConsumerGroup:
             )
 
     def _remove(self, record: ConsumerGroupRecord) -> None:
-        match record.kind.name:
-            case "GROUP":
+        match record.kind:
+            case ConsumerRecordKind.GROUP:
                 self.epoch, self.metadata_hash = None, 0
-            case "MEMBER":
+            case ConsumerRecordKind.MEMBER:
                 self.members.pop(record.member_id, None)
                 self.places.pop(record.member_id, None)
-            case "TARGET":
+            case ConsumerRecordKind.TARGET:
                 self.target_epoch = 0
-            case "EXPRESSION":
+            case ConsumerRecordKind.EXPRESSION:
                 self.expressions.pop(record.regular_expression, None)
-            case "TARGET_MEMBER":
+            case ConsumerRecordKind.TARGET_MEMBER:
                 self.targets.pop(record.member_id, None)
-            case "CURRENT":
+            case ConsumerRecordKind.CURRENT:
                 self.places.pop(record.member_id, None)
                 member = self.members.get(record.member_id)
                 if member is not None:
