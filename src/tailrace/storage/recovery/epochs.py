@@ -1,10 +1,14 @@
 """The leader epochs of a log that is recovered: from their checkpoint file, and from the batches."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from tailrace.model.errors import CorruptRecords
-from tailrace.storage.epoch_cache import EpochCache, EpochEntry
+from tailrace.protocol.records.batch import BatchHeader
+from tailrace.storage.checkpoints import LEADER_EPOCHS
+from tailrace.storage.epoch_cache import UNDEFINED, EpochCache, EpochEntry
 from tailrace.storage.segment_files.segment import Segment
 
 
@@ -17,47 +21,86 @@ class FoundEpoch(NamedTuple):
     """The end of the last batch of an earlier epoch: the epoch starts there or later."""
 
 
-class StoredEpochs:
-    """The entries of the checkpoint file, as far as the batches do not contradict them. Used once."""
+class RecoveredEpochs:
+    """The epochs of one log: those of its checkpoint file, as far as the batches do not contradict them."""
 
-    def __init__(
+    def __init__(self, latest: int | None) -> None:
+        """`latest` is the partition's epoch in the metadata, None if it is not known."""
+        self._latest = latest
+        self.content: bytes | None = None
+        """That of the file; None without one."""
+        self._known: EpochCache | None = None
+        self._is_noted = True
+        self.found: list[FoundEpoch] = []
+        """The epochs of the batches that were checked."""
+
+    def compare(self, noted_crc: int | None) -> None:
+        """Compare the file with the checksum in the note of the flushed end, None if that has none.
+
+        If they differ, a batch is wrong or the file is, whose format has no checksum.
+        """
+        if self.content is None or noted_crc is None:
+            return
+        self._is_noted = crc32c(self.content) == noted_crc
+        if self._is_noted:
+            try:
+                self._known = EpochCache.from_bytes(self.content)
+            except CorruptRecords:
+                self._known = None
+
+    def check(self, header: BatchHeader, *, durable_end: int) -> None:
+        """Raise CorruptRecords for a batch with a wrong leader epoch, which no checksum covers."""
+        epoch = header.partition_leader_epoch
+        if self._latest is not None and epoch > self._latest:
+            raise CorruptRecords(f"leader epoch {epoch} has not begun; the partition's is {self._latest}")
+        if self._known is None or header.base_offset >= durable_end:
+            return  # an epoch is durable with its first batch, not before
+        expected = self._known.epoch_of(header.base_offset)
+        if expected not in (epoch, UNDEFINED.epoch):
+            raise CorruptRecords(f"leader epoch {epoch} where {LEADER_EPOCHS} says {expected}")
+
+    def settle(
         self,
-        content: bytes | None,
-        segments: list[Segment],
+        segments: Sequence[Segment],
+        checked_from: int,
         *,
-        is_noted: bool,
         known_end: int,
         log_start_offset: int,
-    ) -> None:
-        """`content` is that of the file, None without one. `is_noted`: a note vouches for it. Otherwise the file is
-        damaged or newer than the note, and must have the epochs of all batches below `known_end`.
+        log_end_offset: int,
+        may_lack_first: bool,
+    ) -> EpochCache:
+        """The epochs of the log: of the batches from the segment with index `checked_from` on, before that of the file.
+
+        A file that no note vouches for must have the epochs of all batches below `known_end`. `may_lack_first`: the
+        first epochs may be missing in it.
         """
-        self._segments = segments
-        self._log_start_offset = log_start_offset
-        cache, self._is_right = EpochCache(), True
-        if content is not None:
+        cache, is_right = EpochCache(), True
+        if self.content is not None:
             try:
-                cache = EpochCache.from_bytes(content)
+                cache = EpochCache.from_bytes(self.content)
             except CorruptRecords:
-                self._is_right = False
-        if not is_noted and not self._has_epochs_of_batches(cache, known_end):
-            cache, self._is_right = EpochCache(), False
-        self._cache = cache  # it knows the entries of the file, and so whether the file is to be written
-        self._entries = list(cache.entries)
+                is_right = False
+        if not self._is_noted and not _has_epochs_of(cache, segments, log_start_offset, known_end):
+            cache, is_right = EpochCache(), False
+        found = list(cache.entries)
+        if checked_from < len(segments):
+            found = self._with_found(cache.entries, segments[checked_from].base_offset)
+        first_known = found[0].start_offset if found else log_end_offset
+        if not is_right or (first_known > log_start_offset and may_lack_first):
+            found = [*_epochs_of_batches(segments), *found]
+        entries: list[EpochEntry] = []
+        for entry in found:
+            if not entries or (entry.epoch > entries[-1].epoch and entry.start_offset > entries[-1].start_offset):
+                entries.append(entry)
+        cache.replace(tuple(entries))
+        cache.truncate_from_end(log_end_offset)
+        cache.truncate_from_start(log_start_offset)
+        return cache
 
-    def _has_epochs_of_batches(self, cache: EpochCache, end_offset: int) -> bool:
-        headers = (header for segment in self._segments for _, header in segment.headers())
-        return all(
-            cache.epoch_of(header.base_offset) == header.partition_leader_epoch
-            for header in headers
-            if self._log_start_offset <= header.base_offset < end_offset
-        )
-
-    def replace_from(self, checked_offset: int, found: Iterable[FoundEpoch]) -> None:
-        """Take the epochs that were found in the batches from this offset on, in place of those of the file."""
-        stored = self._entries
+    def _with_found(self, stored: Sequence[EpochEntry], checked_offset: int) -> list[EpochEntry]:
+        """The entries of the file below this offset, and from there on those that were found in the batches."""
         entries = [entry for entry in stored if entry.start_offset < checked_offset]
-        for first in found:
+        for first in self.found:
             # Where batches are missing, the checkpoint has the start of an epoch, and the batches do not.
             between = (entry for entry in stored if first.previous_end <= entry.start_offset <= first.base_offset)
             # An older epoch that begins at the batch itself was cut off, and the checkpoint not written since.
@@ -67,28 +110,23 @@ class StoredEpochs:
                 if entry.epoch == first.epoch or (entry.epoch < first.epoch and entry.start_offset < first.base_offset)
             ]
             entries.append(EpochEntry(first.epoch, first.base_offset))
-        self._entries = entries
-
-    def recovered(self, end_offset: int, *, may_lack_first: bool) -> EpochCache:
-        """The epochs of the log that ends here; with those of all batches if the first ones may be missing."""
-        found, log_start_offset = self._entries, self._log_start_offset
-        first_known = found[0].start_offset if found else end_offset
-        if not self._is_right or (first_known > log_start_offset and may_lack_first):
-            found = [*self._epochs_of_batches(), *found]
-        entries: list[EpochEntry] = []
-        for entry in found:
-            if not entries or (entry.epoch > entries[-1].epoch and entry.start_offset > entries[-1].start_offset):
-                entries.append(entry)
-        cache = self._cache
-        cache.replace(tuple(entries))
-        cache.truncate_from_end(end_offset)
-        cache.truncate_from_start(log_start_offset)
-        return cache
-
-    def _epochs_of_batches(self) -> list[EpochEntry]:
-        entries: list[EpochEntry] = []
-        for segment in self._segments:
-            for _, header in segment.headers():
-                if not entries or header.partition_leader_epoch > entries[-1].epoch:
-                    entries.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
         return entries
+
+
+def _has_epochs_of(cache: EpochCache, segments: Sequence[Segment], log_start_offset: int, end_offset: int) -> bool:
+    """Whether these are the epochs of all batches below `end_offset` that can be read."""
+    headers = (header for segment in segments for _, header in segment.headers())
+    return all(
+        cache.epoch_of(header.base_offset) == header.partition_leader_epoch
+        for header in headers
+        if log_start_offset <= header.base_offset < end_offset
+    )
+
+
+def _epochs_of_batches(segments: Sequence[Segment]) -> list[EpochEntry]:
+    entries: list[EpochEntry] = []
+    for segment in segments:
+        for _, header in segment.headers():
+            if not entries or header.partition_leader_epoch > entries[-1].epoch:
+                entries.append(EpochEntry(header.partition_leader_epoch, header.base_offset))
+    return entries

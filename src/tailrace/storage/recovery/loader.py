@@ -23,15 +23,14 @@ from typing import Final
 from crc32c import crc32c
 
 from tailrace.model.errors import CorruptRecords
-from tailrace.protocol.records.batch import BatchHeader
 from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, read_gap_bound, replace_file, write_gap_bound
-from tailrace.storage.epoch_cache import UNDEFINED, EpochCache
+from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.file_system import FileSystem, join, parent
 from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
 from tailrace.storage.gaps import UNKNOWN_GAPS
 from tailrace.storage.producers.snapshots import load_producers, rebuild_aborted, snapshot_offsets, snapshot_path
 from tailrace.storage.producers.state import ProducerState
-from tailrace.storage.recovery.epochs import FoundEpoch, StoredEpochs
+from tailrace.storage.recovery.epochs import FoundEpoch, RecoveredEpochs
 from tailrace.storage.recovery.report import Acknowledged, Damage, LoadedLog, RecoveryReport
 from tailrace.storage.recovery.stale_files import remove_stale_files
 from tailrace.storage.segment_files.batch_file import MAX_RELATIVE_OFFSET, checked_batches
@@ -83,8 +82,7 @@ class Loader:
         self._limits = limits
         self._recovery_point = acknowledged.recovery_point
         self._flushed_end = max(acknowledged.recovery_point, acknowledged.high_watermark if is_durable else 0)
-        self._leader_epoch = _EVERYTHING if acknowledged.leader_epoch is None else acknowledged.leader_epoch
-        self._known_epochs: EpochCache | None = None
+        self._epochs = RecoveredEpochs(acknowledged.leader_epoch)
         self._synced_end = acknowledged.recovery_point
         self._cuts_damage = cuts_damage
         self._cuts_from = 0 if check_from is None else check_from
@@ -98,9 +96,6 @@ class Loader:
         self._names: set[str] = set()
         self._segments: list[Segment] = []
         self._is_new = False
-        self._found_epochs: list[FoundEpoch] = []
-        self._epochs_content: bytes | None = None
-        self._epochs_fit = True
         self._noted_end = 0
         self._report = RecoveryReport(
             clean=clean, acknowledged_end_offset=max(acknowledged.recovery_point, acknowledged.high_watermark)
@@ -140,11 +135,11 @@ class Loader:
             for segment in self._segments[checked_from:-1]:
                 segment.forget_indexes()  # or the indexes of the whole log stay in memory
         log_start_offset = min(max(self._log_start_offset, self._segments[0].base_offset), end_offset)
-        epochs = self._epochs(log_start_offset, end_offset, checked_from)
+        epochs = self._settled_epochs(log_start_offset, end_offset, checked_from)
         if epochs.is_dirty and not self._report.clean and not self._report.damaged:
             # The log will be noted as flushed; the next recovery may not read these batches again.
-            self._epochs_content = epochs.to_bytes()
-            replace_file(self._files, join(self._directory, LEADER_EPOCHS), self._epochs_content)
+            self._epochs.content = epochs.to_bytes()
+            replace_file(self._files, join(self._directory, LEADER_EPOCHS), self._epochs.content)
             epochs.is_dirty = False
         self._report.end_offset = end_offset
         return LoadedLog(
@@ -159,7 +154,7 @@ class Loader:
             is_new=self._is_new,
             report=self._report,
             noted_end_offset=self._noted_end,
-            epochs_crc=None if self._epochs_content is None else crc32c(self._epochs_content),
+            epochs_crc=None if self._epochs.content is None else crc32c(self._epochs.content),
         )
 
     def _read_gap_bound(self) -> bool:
@@ -179,7 +174,7 @@ class Loader:
     def _read_notes(self) -> None:
         """Read the directory's own notes of the flushed offset and the leader epochs."""
         if LEADER_EPOCHS in self._names:
-            self._epochs_content = self._files.read_bytes(join(self._directory, LEADER_EPOCHS))
+            self._epochs.content = self._files.read_bytes(join(self._directory, LEADER_EPOCHS))
         note = read_note(self._files, self._directory) if FLUSHED_OFFSET in self._names else None
         if note is None:
             return
@@ -190,15 +185,7 @@ class Loader:
             self._synced_end = max(self._synced_end, note.offset)
             self._flushed_end = max(self._flushed_end, note.offset)
             report.acknowledged_end_offset = max(report.acknowledged_end_offset, note.offset)
-        if self._epochs_content is None or note.epochs_crc is None:
-            return
-        # If they differ, a batch is wrong or that file is, whose format has no checksum.
-        self._epochs_fit = crc32c(self._epochs_content) == note.epochs_crc
-        if self._epochs_fit:
-            try:
-                self._known_epochs = EpochCache.from_bytes(self._epochs_content)
-            except CorruptRecords:
-                self._known_epochs = None
+        self._epochs.compare(note.epochs_crc)
 
     def _start_empty(self) -> None:
         start = self._log_start_offset
@@ -233,21 +220,9 @@ class Loader:
             is_known = position > start or not start
             if is_known and not self._continues(header.base_offset, end_offset):
                 raise CorruptRecords(f"offset {header.base_offset} follows offset {end_offset - 1}")
-            self._check_epoch(header)
+            self._epochs.check(header, durable_end=self._synced_end)
             end_offset = header.end_offset
         return end_offset
-
-    def _check_epoch(self, header: BatchHeader) -> None:
-        """Raise CorruptRecords for a batch with a wrong leader epoch, which no checksum covers."""
-        epoch = header.partition_leader_epoch
-        if epoch > self._leader_epoch:
-            raise CorruptRecords(f"leader epoch {epoch} has not begun; the partition's is {self._leader_epoch}")
-        known = self._known_epochs
-        if known is None or header.base_offset >= self._synced_end:
-            return  # an epoch is durable with its first batch, not before
-        expected = known.epoch_of(header.base_offset)
-        if expected not in (epoch, UNDEFINED.epoch):
-            raise CorruptRecords(f"leader epoch {epoch} where {LEADER_EPOCHS} says {expected}")
 
     def _scan_from(self, first: int) -> int:
         """Check all segments from this one on and cut the log where the first fault is; its end offset."""
@@ -259,7 +234,7 @@ class Loader:
                 scan = _Scan(0, end_offset, f"the segment before it ends at offset {end_offset}")
             else:
                 scan = self._scan(segment, max(end_offset, segment.base_offset), previous_end, epoch)
-            self._found_epochs += scan.epochs
+            self._epochs.found += scan.epochs
             if scan.epochs:
                 epoch = scan.epochs[-1].epoch
             end_offset = scan.end_offset
@@ -291,7 +266,7 @@ class Loader:
                     raise CorruptRecords(f"offset {header.base_offset} follows offset {scan.end_offset - 1}")
                 if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                     raise CorruptRecords(f"offset {header.last_offset} is too far from {segment.base_offset}")
-                self._check_epoch(header)
+                self._epochs.check(header, durable_end=self._synced_end)
                 if header.partition_leader_epoch < epoch:
                     raise CorruptRecords(f"leader epoch {header.partition_leader_epoch} follows {epoch}")
                 if header.partition_leader_epoch > epoch:
@@ -392,21 +367,19 @@ class Loader:
         self._files.sync_dir(parent(self._directory))
         return end_offset
 
-    def _epochs(self, log_start_offset: int, end_offset: int, checked_from: int) -> EpochCache:
+    def _settled_epochs(self, log_start_offset: int, end_offset: int, checked_from: int) -> EpochCache:
         """The epochs of the checkpoint file below the part that was checked, those of the batches from there on."""
-        stored = StoredEpochs(
-            self._epochs_content,
+        report = self._report
+        return self._epochs.settle(
             self._segments,
-            is_noted=self._epochs_fit,
+            checked_from,
             # An epoch is durable with its first batch: batches that were not flushed may be of others.
-            known_end=end_offset if self._report.clean else self._synced_end,
+            known_end=end_offset if report.clean else self._synced_end,
             log_start_offset=log_start_offset,
+            log_end_offset=end_offset,
+            # The log start may have come back lower than the epochs' own, or their file is lost.
+            may_lack_first=not report.clean or report.ignored_log_start is not None,
         )
-        if checked_from < len(self._segments):
-            stored.replace_from(self._segments[checked_from].base_offset, self._found_epochs)
-        # The log start may have come back lower than the epochs' own, or their file is lost.
-        may_be_lower = not self._report.clean or self._report.ignored_log_start is not None
-        return stored.recovered(end_offset, may_lack_first=may_be_lower)
 
     def _producers(self, end_offset: int, checked_from: int) -> tuple[ProducerState, int]:
         """The producers at the log's end, and the offset of the newest snapshot."""
