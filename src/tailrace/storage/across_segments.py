@@ -74,7 +74,7 @@ class AcrossSegments:
             self._sync_first_name()
         if log.config.is_compacted and not log.gaps.is_known:
             # If the old segment, not durable yet, is lost, it must not pass for a gap. A directory that another program
-            # has filled may have gaps anywhere. Ours have only noted ones.
+            # has filled may have gaps anywhere. A directory of ours has only noted gaps.
             log.gaps.allow(log.flushed_offset)
         if log.gaps.is_legal_before(base_offset, is_compacted=log.config.is_compacted):
             # After a truncation below the gap bound, or on a follower: a lost segment would pass for a gap.
@@ -97,8 +97,8 @@ class AcrossSegments:
         if log.gaps.is_known:
             return
         if is_compacted:
-            # Old segments that are not durable have no gaps. If one is lost, that must not pass for a gap because the
-            # log is compacted from now on. For later segments the next roll does this.
+            # Old segments that are not durable have no gaps. A lost segment must not pass for a gap because the log is
+            # compacted from now on. For later segments the next roll does this.
             must_note = log.flushed_offset < log.segments.active.base_offset
         else:
             must_note = log.size_bytes > 0  # another program may have compacted this log
@@ -114,7 +114,7 @@ class AcrossSegments:
             self._sync_below_gaps(self._log.segments.all)
 
     def _sync_below_gaps(self, segments: Iterable[Segment]) -> None:
-        """Sync these segments and all names: where gaps are legal, a segment that is lost passes for one."""
+        """Sync these segments and all names: where gaps are legal, a lost segment passes for a gap."""
         log = self._log
         try:
             for segment in segments:
@@ -156,14 +156,14 @@ class AcrossSegments:
         self._flushes.forget_removed_files()
 
     def restart(self, base_offset: int) -> None:
-        """Remove all segments, durably, and begin with an empty one. Raises StorageError."""
+        """Remove all segments, durably, and begin with an empty segment. Raises StorageError."""
         self._producers.remove_snapshots_above(-1)
         self._flushes.forget_removed_files()
         self._log.segments.restart(base_offset)
 
     def begin_with(self, first: AppendBatch) -> None:
-        """Put the segment of this batch, written before, in the place of the empty one. Raises StorageError and
-        CorruptRecords."""
+        """Put the segment of this batch, written before, in the place of the empty segment. Raises StorageError
+        and CorruptRecords."""
         base_offset, segments = first.header.base_offset, self._log.segments
         self._producers.remove_snapshots_above(-1)
         self._flushes.forget_removed_files()

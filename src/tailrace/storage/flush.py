@@ -55,14 +55,14 @@ class FlushTicket:
         self.segments = segments
         """Rolled segments that this flush covers."""
         self.files = files
-        """All files to sync, pinned meanwhile."""
+        """Files to sync, pinned meanwhile."""
         self.finished_files = finished_files
         """The files among them that are complete, to be closed afterwards."""
         self.directories = directories
         """Directories whose new names are to become durable."""
         self.end_offset = end_offset
         self.truncations = truncations
-        """Of the log when the flush began."""
+        """Truncations of the log when the flush began."""
 
     def sync(self) -> None:
         """Return when everything is durable. A StorageError is final for the disk: a second try would prove nothing."""
@@ -98,7 +98,7 @@ def sync_together(tickets: Collection[FlushTicket], on_synced: Callable[[], None
     """`FlushTicket.sync` of logs on one file system: each directory that they share is synced once, and many at once.
 
     After a crash thousands of logs are opened whose names may not be durable, all in one directory. `on_synced` is
-    called after each sync, so that the caller can tell many of them from one that hangs.
+    called after each sync, so that the caller can tell many syncs from a sync that hangs.
     """
     directories: dict[str, None] = {}
     for ticket in tickets:
@@ -109,7 +109,7 @@ def sync_together(tickets: Collection[FlushTicket], on_synced: Callable[[], None
 
 
 class Flushes:
-    """The flushes of one log, one at a time, and the other files and names that the next one syncs."""
+    """The flushes of a log, at most one at once, and the other files and names that the next flush syncs."""
 
     __slots__ = (
         "_compactions",

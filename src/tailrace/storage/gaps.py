@@ -51,9 +51,9 @@ class Gaps:
             self.allow(base_offset + _MARGIN)
 
     def limit(self, *, is_compacted: bool) -> int:
-        """Offsets before this one, or one below it, may be missing."""
+        """Offsets below this offset may be missing."""
         return LAST_OFFSET if is_compacted and not self.is_known else self.bound
 
     def is_legal_before(self, next_offset: int, *, is_compacted: bool) -> bool:
-        """Whether offsets before this one may be missing."""
+        """Whether offsets before `next_offset` may be missing."""
         return next_offset <= self.limit(is_compacted=is_compacted)

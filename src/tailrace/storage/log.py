@@ -1,4 +1,4 @@
-"""One partition on one disk: segments that are appended to at one end and retired at the other.
+"""The log of a partition on one disk: segments that are appended to at one end and retired at the other.
 
 Invariants:
 
@@ -109,8 +109,8 @@ class Log(ReadableLog):
 
         `recovery_point` and `high_watermark` are those that were last made durable outside: below them, and below what
         the log itself has noted as flushed, nothing is ever cut (`recovery.loader`). `leader_epoch` is the partition's
-        in the metadata: a batch of a later one is damaged. `clean` says that the log was closed cleanly and nothing has
-        to be checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog, which names
+        in the metadata: a batch of a later epoch is damaged. `clean`: the log was closed cleanly and nothing has to be
+        checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog, which names
         file and position, or with `allow_damage` gives an offline log whose part before the damage can be read
         (`recovery.damage`), or with `cuts_damage`, if an administrator has accepted the loss, a log that is cut there.
         With `check_from`, the part behind that offset is checked too if it lies below the recovery point, and a segment
@@ -180,7 +180,7 @@ class Log(ReadableLog):
             self._note.lower(self.log_end_offset)  # another program has cut it, or an operator has, perhaps to nothing
 
     def keep_checkpoint(self) -> str:
-        """Keep a coordinator's checkpoint beside this log; returns the reason if the one that was there is dropped.
+        """Keep a coordinator's checkpoint beside this log; returns the reason if a checkpoint is dropped.
 
         To be called before anything is appended. Raises StorageError.
         """
@@ -361,7 +361,7 @@ class Log(ReadableLog):
         """Begin an empty log with this batch, which contains the log start; the start stays. For a replica.
 
         `checked_from` is as for `append`. The batch is durable when this returns, and a crash leaves either the empty
-        log or this one: no recovery point has to be lowered. Raises StorageError; if the log is not offline then, it is
+        log or this log: no recovery point has to be lowered. Raises StorageError; if the log is not offline then, it is
         as it was.
         """
         self.check_online()

@@ -54,7 +54,7 @@ def _max_timestamp_offset(segments: Segments, *, log_start_offset: int) -> Times
 
 
 def _find(segment: Segment, timestamp: int, *, from_offset: int) -> TimestampOffset | None:
-    """The first record at or after `from_offset` whose timestamp is at least this one."""
+    """The first record at or after `from_offset` with at least this timestamp."""
     offset = max(segment.floor_of_time(timestamp), from_offset)
     for position, header in segment.headers(segment.locate(offset)):
         if header.last_offset < from_offset or segment.largest_time_at(position, header) < timestamp:
@@ -120,12 +120,12 @@ class ReadableLog:
         self.log_end_offset = loaded.log_end_offset
         """The offset of the next record."""
         self.flushed_offset = loaded.log_end_offset
-        """All below it is durable."""
+        """Everything below this offset is durable."""
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.recovery = loaded.report
         self.checkpoint: LogCheckpoint | None = None
-        """Of a coordinator; None for all other logs."""
+        """A coordinator's checkpoint; None for other logs."""
         damage = loaded.report.damage
         self.failure = str(damage) if damage is not None else ""
         """The reason why the log is offline; empty if it is not."""
@@ -134,7 +134,7 @@ class ReadableLog:
         self.is_damaged = damage is not None
         """Whether something that was flushed is known to be lost or unreadable; the log is offline then."""
         self.good_end_offset = loaded.log_end_offset
-        """Of a damaged log: no damage is known below it."""
+        """No damage is known below this offset of a damaged log."""
         # After a crash the caches of a clean close are still to be written, even if nothing else happens.
         self.is_changed = not loaded.report.clean and loaded.log_end_offset > loaded.segments[0].base_offset
         """Whether a clean close has files to write."""
@@ -186,7 +186,7 @@ class ReadableLog:
 
     @property
     def size_bytes(self) -> int:
-        """All batches, indexes not counted."""
+        """Bytes of the batches, indexes not counted."""
         return self.segments.size_bytes
 
     @property
@@ -199,19 +199,20 @@ class ReadableLog:
         return self.log_start_offset == self.log_end_offset and not self.size_bytes and self.segment_count == 1
 
     def size_from(self, offset: int) -> int:
-        """The bytes of the batches from the one with this offset on. Raises CorruptRecords, StorageError."""
+        """The bytes of the batches from this offset on. Raises CorruptRecords, StorageError."""
         first, *later = self.segments.from_offset(offset)
         return first.size_bytes - first.locate(offset) + sum(segment.size_bytes for segment in later)
 
     def read(self, limits: ReadLimits, end_offset: int | None = None) -> ReadResult:
-        """Whole batches from the one that contains the offset, all below `end_offset`, from one segment (KIP-74).
+        """Whole batches of one segment below `end_offset`, from the batch that contains the offset on (KIP-74).
 
-        If a compaction has removed that one, from the next one on. If all of a segment's are empty, those of the next
-        segments too, until there is a record: readers take an answer without one for a batch that is too large.
+        If a compaction has removed that batch, from the next batch on. If all batches of a segment are empty, batches
+        of the next segments too, until there is a record: readers take an answer without a record for a batch that is
+        too large.
 
-        With `min_one_message` the first batch is given even if it is larger than `max_bytes`, and so is the first one
-        with a record behind a few empty ones. Empty at the end. Raises StorageError, and
-        OFFSET_OUT_OF_RANGE outside the log.
+        With `min_one_message` the first batch is given even if it is larger than `max_bytes`, and so is the first batch
+        with a record behind a few empty batches. Empty at the end. Raises StorageError, and OFFSET_OUT_OF_RANGE outside
+        the log.
         """
         try:
             return self._read(limits, end_offset)
@@ -278,7 +279,7 @@ class ReadableLog:
         return self.segments.aborted_transactions(offset, end_offset)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record, by offset, whose timestamp is at least this one; None if there is none."""
+        """The first record, by offset, with at least this timestamp; None without such a record."""
         try:
             return _offset_for_timestamp(self.segments, timestamp, log_start_offset=self.log_start_offset)
         except CorruptRecords as fault:

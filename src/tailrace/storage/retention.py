@@ -3,7 +3,7 @@
 Rules: only a run of the oldest segments goes; never an offset at or above the high watermark; never the active segment.
 The last rule is ours, and does not hold while the disk is short of space. In Kafka the active segment goes too when all
 its records are too old or too many; here a topic without writes keeps its last segment, which segment.ms and
-segment.bytes keep small, until a record begins the next one. DeleteRecords makes its records go without that.
+segment.bytes keep small, until a record begins the next segment. DeleteRecords makes its records go without that.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class StoredSegment(Protocol):
 
 
 class NoSegment:
-    """The segment that would follow the active one: with it behind, the active segment may go too."""
+    """The segment that would follow the active segment: with it behind, the active segment may go too."""
 
     size_bytes = 0
     age_timestamp = 0
@@ -67,7 +67,7 @@ def expired_segments(
     high_watermark: int,
     only_below_log_start: bool = False,
 ) -> list[Reason]:
-    """For each of the oldest segments that may go, why. `segments` are in order and end with the active one."""
+    """For each of the oldest segments that may go, why. `segments` are in order and end with the active segment."""
     may_delete = "delete" in config.cleanup_policy and not only_below_log_start
     excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     reasons: list[Reason] = []

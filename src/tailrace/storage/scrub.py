@@ -1,7 +1,7 @@
 """Looks through a log at rest, a little at a time: whether its files still hold the written bytes.
 
 Every batch below the flushed end: checksum, offset, length, leader epoch, and that batches and segments tile. The index
-files of sealed segments are held against the batches; a wrong one is made anew.
+files of sealed segments are held against the batches; a wrong file is made anew.
 
 The log's owner asks for a slice, carries it out (`ScrubSlice.run`, on any thread: it reads files and nothing else), and
 hands it back. Batches that the log has lost or changed meanwhile, by a truncation, a compaction or retention, are
@@ -59,7 +59,7 @@ class IndexCheck:
         """Their right content, as far as the segment was walked over."""
 
     def load(self) -> None:
-        """Read the files. On any thread, before the first `note`. One that cannot be read is a wrong one.
+        """Read the files. On any thread, before the first `note`. A file that cannot be read is wrong.
 
         Raises StorageError if descriptors or memory are short.
         """
@@ -90,7 +90,7 @@ class IndexCheck:
         self._since_entry += header.size_bytes
 
     def _hold(self, position: int, relative: int) -> None:
-        """Entries lead to batches, in their order: one that was passed over leads nowhere."""
+        """Entries lead to batches, in their order: an entry that was passed over leads nowhere."""
         stored = self._stored
         assert stored is not None
         entry = stored.offsets.entry(self._at_offset)
@@ -138,7 +138,7 @@ class ScrubSlice:
         self.segment = segment
         self.position = position
         self.size_bytes = segment.size_bytes
-        """Of the segment, when the slice was made."""
+        """Bytes of the segment when the slice was made."""
         self.next_offset = next_offset
         self.end = position
         """Up to here all is good."""
@@ -149,7 +149,7 @@ class ScrubSlice:
         self._index = index
 
     def run(self) -> None:
-        """Read and check. Raises nothing: a file that cannot be read is a fault like another one."""
+        """Read and check. Raises nothing: a file that cannot be read is a fault too."""
         try:
             self._check()
         except KafkaError as fault:
@@ -208,10 +208,10 @@ class Scrub:
         self.mends = mends
         """Whether a wrong index is made anew."""
         self.has_wrong_index = False
-        """Whether one was found that was not."""
+        """Whether a wrong index was found that was left."""
         self._segment: Segment | None = None
         self._base_offset = -1
-        """Of the segment at hand."""
+        """Base offset of the segment at hand."""
         self._position = 0
         self._next_offset = -1
         self._sealed_end = -1

@@ -20,7 +20,7 @@ _GROUP_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", 
 
 
 def broker_rows(parts: BrokerParts, walked: BrokerMeasurements) -> Iterator[Row]:
-    """All rows of a broker, in their order."""
+    """Rows of a broker, in their order."""
     broker, flushes = parts.broker, parts.flush_thread.measure
     yield from _traffic(broker, walked)
     yield from _logs(walked)
@@ -41,7 +41,7 @@ def broker_rows(parts: BrokerParts, walked: BrokerMeasurements) -> Iterator[Row]
 
 def _traffic(broker: Broker, walked: BrokerMeasurements) -> Iterator[Row]:
     def by_topic(value: Callable[[Traffic], int]) -> Iterator[tuple[tuple[str], float]]:
-        # The sum stands beside the topics with an empty label, which to Prometheus is none: as Kafka's exporters do.
+        # The sum stands beside the topics with an empty label, as Kafka's exporters have it: to Prometheus no label.
         yield ("",), value(walked.traffic)
         for topic, traffic in sorted(walked.traffic_by_topic.items()):
             yield (topic,), value(traffic)

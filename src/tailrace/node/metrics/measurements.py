@@ -34,7 +34,7 @@ SLICE = 500
 
 
 class PartitionMeasure(NamedTuple):
-    """One log."""
+    """Numbers of a log."""
 
     topic: str
     partition: int
@@ -99,7 +99,7 @@ class BrokerParts:
 
     broker: Broker
     flush_thread: FlushThread
-    """Of the topics' logs."""
+    """The thread that flushes the topics' logs."""
     late_transaction_ms: int
     """After this silence of its producer a transaction should have been ended: transaction.max.timeout.ms and more."""
 
@@ -277,7 +277,7 @@ class NodeParts:
 
     node_id: int
     dispatchers: tuple[Dispatcher, ...]
-    """Of the clients' listeners and of the controllers'; their requests are counted together, as Kafka does."""
+    """Dispatchers of the clients' and the controllers' listeners; their requests are counted together, as in Kafka."""
     listeners: tuple[Listener, ...]
     receive_buffers: BufferPool
     controller: QuorumController

@@ -53,7 +53,7 @@ class PageServer:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] = (host, 0)
-        """Its address, once it is bound."""
+        """The address of the server, once it is bound."""
 
     async def bind(self, port: int) -> None:
         """Take the port; no client can connect before `start`. Raises OSError."""
@@ -80,7 +80,7 @@ class PageServer:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection. Must not raise: asyncio would log what a stranger has brought about."""
+        """Serve a connection. Must not raise: asyncio would log what a stranger has brought about."""
         if len(self._writers) >= _MAX_CONNECTIONS:
             writer.transport.abort()
             return
@@ -101,7 +101,7 @@ class PageServer:
             writer.transport.abort()
 
     async def _answer(self, head: bytes | None) -> Page:
-        """The page for this request, or one that names the error."""
+        """The page for this request, or a page that names the error."""
         if head is None:
             return _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         method, path, hosts = _parse(head)
@@ -206,7 +206,7 @@ class Monitoring:
             await asyncio.wait([self._under_way])
 
     async def metrics(self) -> Page:
-        """All measurements. A scrape while a page is being made gets that one: frequent scrapes cost no more."""
+        """The page of all metrics. A scrape while a page is made gets that page: frequent scrapes cost no more."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._make_metrics())
         return await asyncio.shield(self._under_way)

@@ -42,7 +42,7 @@ def render(rows: Iterable[Row]) -> bytes:
 
 
 class _MetricsPage(Collector):
-    """One page: collected once."""
+    """A page, collected once."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._rows = rows

@@ -1,4 +1,4 @@
-"""The compactions of one log, one at a time, and the offset below which the log is compacted."""
+"""The compactions of a log, at most one at once, and the offset below which the log is compacted."""
 
 from tailrace.storage.compaction.batch_filter import TransactionEnds
 from tailrace.storage.compaction.compaction import Compaction
@@ -9,7 +9,7 @@ from tailrace.storage.segment_files.segment_limits import SegmentLimits
 
 
 class Compactions:
-    """The compaction of one log that is under way, if any, and what the next one has to know."""
+    """The compaction of a log that is under way, if any, and the facts that the next compaction has to know."""
 
     __slots__ = ("_current", "_files", "_known_ends", "_known_from", "_limits", "_log", "first_dirty_offset")
 
@@ -48,11 +48,11 @@ class Compactions:
         )
 
     def begin(self, now_ms: int, *, end_offset: int, memory_bytes: int) -> Compaction | None:
-        """Begin a compaction, which keeps the last record of each key; None if nothing is dirty. One at a time.
+        """Begin a compaction, which keeps the last record of each key; None if nothing is dirty.
 
-        It reads flushed records only: a record goes when the one that replaces it is durable. The caller makes the
-        steps, and flushes the log when `needs_sync`; then `finish`. `memory_bytes` bounds the map of keys: keys beyond
-        that are left for the next compaction.
+        At most one compaction is under way. It reads flushed records only: a record goes when the later record of its
+        key is durable. The caller makes the steps, and flushes the log when `needs_sync`; then `finish`. `memory_bytes`
+        bounds the map of keys: keys beyond that are left for the next compaction.
         """
         log = self._log
         log.check_online()

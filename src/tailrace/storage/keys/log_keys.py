@@ -33,8 +33,8 @@ class LogKeys:
     def end(self, first_hash: int, last_hash: int, end_offset: int) -> int | None:
         """1 + the last offset below `end_offset` of a record whose key's hash is from `first_hash` to `last_hash`.
 
-        A control batch, and one that cannot be read, counts as one with all hashes. The log start if there is no such
-        record. None if it is not known yet: `index_on` does the work for it. Raises StorageError if the log is offline.
+        A control batch, and a batch that cannot be read, counts as a record of all hashes. The log start if there is no
+        such record. None if it is not known yet: `index_on` does the work. Raises StorageError if the log is offline.
         """
         log = self._log
         log.check_online()

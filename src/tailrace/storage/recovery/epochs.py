@@ -28,7 +28,7 @@ class RecoveredEpochs:
         """`latest` is the partition's epoch in the metadata, None if it is not known."""
         self._latest = latest
         self.content: bytes | None = None
-        """That of the file; None without one."""
+        """The bytes of the file; None without a file."""
         self._known: EpochCache | None = None
         self._is_noted = True
         self.found: list[FoundEpoch] = []

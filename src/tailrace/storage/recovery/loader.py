@@ -135,7 +135,7 @@ class Loader:
             for segment in self._segments[checked_from:-1]:
                 segment.forget_indexes()  # or the indexes of the whole log stay in memory
         log_start_offset = min(max(self._log_start_offset, self._segments[0].base_offset), end_offset)
-        epochs = self._settled_epochs(log_start_offset, end_offset, checked_from)
+        epochs = self._recovered_epochs(log_start_offset, end_offset, checked_from)
         if epochs.is_dirty and not self._report.clean and not self._report.damaged:
             # The log will be noted as flushed; the next recovery may not read these batches again.
             self._epochs.content = epochs.to_bytes()
@@ -367,7 +367,7 @@ class Loader:
         self._files.sync_dir(parent(self._directory))
         return end_offset
 
-    def _settled_epochs(self, log_start_offset: int, end_offset: int, checked_from: int) -> EpochCache:
+    def _recovered_epochs(self, log_start_offset: int, end_offset: int, checked_from: int) -> EpochCache:
         """The epochs of the checkpoint file below the part that was checked, those of the batches from there on."""
         report = self._report
         return self._epochs.settle(

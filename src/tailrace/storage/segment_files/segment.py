@@ -248,8 +248,7 @@ class Segment(BatchFile, SegmentPaths):
         return None if offsets is None or times is None else Indexes(offsets, times)
 
     def take_indexes(self, indexes: Indexes, *, is_sealed: bool = True) -> None:
-        """Replace wrong indexes by these; those of a sealed segment are written, to files that are still to be
-        synced."""
+        """Replace wrong indexes by these; a sealed segment writes its files, which are still to be synced."""
         self.has_true_times = True
         self._indexes = indexes
         self._load_timestamps(indexes, is_whole=True)
