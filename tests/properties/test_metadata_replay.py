@@ -19,7 +19,6 @@ from tailrace.metadata.broker_commands import (
     UnregisterBroker,
     UpdateFeatures,
 )
-from tailrace.metadata.changed_records import ChangedRecords
 from tailrace.metadata.commands import (
     AlterConfigs,
     AlterPartition,
@@ -51,7 +50,7 @@ from tailrace.metadata.image import (
 )
 from tailrace.metadata.records.kinds import MetadataRecord, decode_record, encode_record, key_of
 from tailrace.metadata.replay import apply_all
-from tailrace.metadata.snapshot_image import records_of
+from tailrace.metadata.snapshot_image import ChangedRecords, records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition

@@ -1,6 +1,5 @@
 """Outdated records of a snapshot, counted as KIP-630 says, one by one."""
 
-from tailrace.metadata.changed_records import ChangedRecords
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import (
@@ -9,6 +8,7 @@ from tailrace.metadata.records.topics import (
     RemoveTopicRecord,
 )
 from tailrace.metadata.replay import apply_all
+from tailrace.metadata.snapshot_image import ChangedRecords
 from testkit.metadata_records import new_topic
 
 A, B = (bytes([number]) * 16 for number in (1, 2))

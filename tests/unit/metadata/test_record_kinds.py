@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from tailrace.metadata.changed_records import ChangedRecords
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.controller import DECIDERS, ControllerMachine, Situation
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
@@ -13,7 +12,7 @@ from tailrace.metadata.image_draft import ImageDraft, ImageTable
 from tailrace.metadata.records.kinds import KINDS, MetadataRecord, RecordKind, decode_record, encode_record
 from tailrace.metadata.records.topics import TopicRecord
 from tailrace.metadata.replay import apply_all
-from tailrace.metadata.snapshot_image import SnapshotLoader, difference, records_of, snapshot_values
+from tailrace.metadata.snapshot_image import ChangedRecords, SnapshotLoader, difference, records_of, snapshot_values
 from tailrace.metadata.stored_partitions import RecordReader
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision

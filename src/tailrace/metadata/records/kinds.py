@@ -3,7 +3,7 @@
     number, record, version   the frame: `encode_record`, `decode_record`
     apply, derived            the next image: `metadata.replay`
     write                     the records of a snapshot, in Kafka's order: `metadata.snapshot_image`
-    key, value                the records of the latest snapshot that are out of date: `metadata.changed_records`
+    key, value                the records of the latest snapshot that are out of date: `ChangedRecords` there
 
 A row stands beside the class of its record, and the decider writes the record: a new kind touches these two files. Its
 state has a table of the image (`metadata.image_draft.ImageTable`).

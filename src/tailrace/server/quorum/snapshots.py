@@ -8,9 +8,8 @@ import logging
 from itertools import islice
 from typing import Final
 
-from tailrace.metadata.changed_records import ChangedRecords
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.snapshot_image import snapshot_values
+from tailrace.metadata.snapshot_image import ChangedRecords, snapshot_values
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
