@@ -5,11 +5,11 @@ from typing import Final
 NO_SESSION: Final = 0
 """The session id of a fetch that has no session yet, and of an answer that gives none."""
 INITIAL_EPOCH: Final = 0
-"""Of a full fetch that asks for a new session, and closes the one that it names."""
+"""The epoch of a full fetch that asks for a new session, and closes the session that it names."""
 FINAL_EPOCH: Final = -1
-"""Of a full fetch that asks for no session, and closes the one that it names."""
+"""The epoch of a full fetch that asks for no session, and closes the session that it names."""
 FULL_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
-"""A fetch of these epochs names all of its partitions; any other one names differences."""
+"""A fetch of these epochs names all of its partitions; a fetch of another epoch names differences."""
 MAX_EPOCH: Final = (1 << 31) - 1
 
 
@@ -21,5 +21,5 @@ def next_epoch(epoch: int) -> int:
 
 
 def is_full(epoch: int) -> bool:
-    """Whether a fetch of this epoch names all of its partitions; any other one names differences."""
+    """Whether a fetch of this epoch names all of its partitions; a fetch of another epoch names differences."""
     return epoch in (INITIAL_EPOCH, FINAL_EPOCH)

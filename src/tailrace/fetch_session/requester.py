@@ -1,18 +1,18 @@
 """The requester's end of a fetch session: a consumer's, or a follower's, with one broker (KIP-227). Pure.
 
-1. One fetch is under way at a time: `request`, then `answered` or `failed`, then the next one.
-2. A full fetch (epoch 0) names all wanted partitions in their order. An incremental one names those whose value the
-   session does not have, and those that leave it. An unchanged partition is not sent, though its place changes: the
-   broker keeps an order of its own.
+1. A single fetch is under way at a time: `request`, then `answered` or `failed`, then the next fetch.
+2. A full fetch (epoch 0) names all wanted partitions in their order. An incremental fetch names the partitions whose
+   value the session does not have, and the partitions that leave it. An unchanged partition is not sent, though its
+   place changes: the broker keeps an order of its own.
 3. An answer counts only if it fits its request: the answer to a full fetch has every partition of the request and no
-   other one, the answer to an incremental fetch none that the session does not have.
+   other, the answer to an incremental fetch has partitions of the session alone.
 4. After FETCH_SESSION_ID_NOT_FOUND (70), or a full answer that does not fit, the next fetch is full and names no
    session. After any other fault it is full too, and names the session, which the broker then closes: both ends begin
    anew, whatever each of them has seen of the fetch that failed.
 5. Session id 0 in an answer: the broker keeps no session, or has closed it. The data count, and the next fetch is full.
 6. With `max_partitions` a fetch names at most so many partitions, and the fetches after it add the rest. So neither end
-   spends a long turn on a large session. Without a session there is nothing to add to: once the broker has refused one,
-   or has closed one to which partitions were being added, every full fetch is whole.
+   spends a long turn on a large session. Without a session there is nothing to add to: once the broker has refused a
+   session, or has closed it while partitions were being added, every full fetch is whole.
 
 A step costs as much as its changes, the partitions of its answer and, in a full fetch, all partitions.
 """
@@ -36,24 +36,24 @@ class SessionRequest(Generic[K, P]):
     session_id: int
     session_epoch: int
     partitions: tuple[tuple[K, P], ...]
-    """In order. Of a full fetch, all that are wanted (see `is_slice`); of another one, the new and the changed ones."""
+    """In order: of a full fetch, the wanted partitions (see `is_slice`); else the new and the changed partitions."""
     forgotten: tuple[K, ...]
-    """They leave the session; none of them is in `partitions`."""
+    """The partitions that leave the session; `partitions` does not have them."""
     is_slice: bool
-    """Whether the next fetches have more to say, see `max_partitions`. Then the broker must answer this one at once."""
+    """Whether the next fetches have more to say, see `max_partitions`. Then the broker must answer at once."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the fetch names all partitions, and so begins a session or ends one."""
+        """Whether the fetch names all partitions, and so begins or ends a session."""
         return is_full(self.session_epoch)
 
 
 class FetchSessionRequester(Generic[K, P]):
-    """One requester's session with one broker.
+    """A requester's session with a broker.
 
     `K` is a partition as the wire names it. A topic that was deleted and created again has another id: its partitions
     are other keys, and the caller forgets the keys of the old id. A caller that changes between names and ids calls
-    `failed` first: a session has one of the two.
+    `failed` first: a session has either names or ids.
 
     `P` is the part of a fetch that belongs to one partition, compared by `==`. The position of the partition is in it;
     a value that changes although the broker need not know it does not belong there.
@@ -64,7 +64,7 @@ class FetchSessionRequester(Generic[K, P]):
         assert max_partitions is None or max_partitions > 0
         self.session_id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        """Of the next fetch, once the last one is answered."""
+        """The epoch of the next fetch, once the last fetch is answered."""
         self._max_partitions = max_partitions
         self._is_refused = False  # the broker's last full answer gave no session
         self._is_under_way = False
@@ -82,7 +82,7 @@ class FetchSessionRequester(Generic[K, P]):
     def request(self, changed: Iterable[tuple[K, P]], forgotten: Iterable[K]) -> SessionRequest[K, P]:
         """The next fetch, after these changes to what is wanted: first `forgotten` leave, then `changed` come last.
 
-        A partition in both leaves the session with this fetch, and enters it again with the next one: the broker then
+        A partition in both leaves the session with this fetch, and enters it again with the next: the broker then
         sends it whole, whatever it has sent before. `forgotten` may name partitions that were not wanted.
         """
         self._forget(forgotten)
@@ -146,7 +146,7 @@ class FetchSessionRequester(Generic[K, P]):
         """Take the answer to the last request: its top-level error and session id, and the partitions that it has.
 
         Returns whether the data of its partitions count; if not, none of them may be used. `is_throttled`: the answer
-        has a throttle time above 0. A full one without any partition is then asked for again.
+        has a throttle time above 0. A full answer without partitions is then asked for again.
         """
         self._is_under_way = False
         if self._is_abandoned:
@@ -180,14 +180,14 @@ class FetchSessionRequester(Generic[K, P]):
         return True
 
     def failed(self) -> None:
-        """The last request got no answer that could be read: begin anew, and have the broker close the session."""
+        """Begin anew, and let the broker close the session: the last request got no answer that could be read."""
         self._is_under_way = False
         self._begin_anew(self.session_id)
 
     def close(self) -> SessionRequest[K, P] | None:
-        """The fetch that has the broker close the session at once; None if there is none. No answer is needed.
+        """The fetch that closes the session at the broker; None without a session. No answer is needed.
 
-        To be sent behind a fetch under way, if there is one: its answer does not count, but that of a full one may open
+        To be sent behind a fetch that is under way: its answer does not count, but the answer to a full fetch may open
         another session, to be closed then. All that was wanted stays wanted.
         """
         session_id = self.session_id

@@ -1,4 +1,4 @@
-"""One fetch session at the broker: its partitions, and what answers have said of them (KIP-227). Pure.
+"""A fetch session at the broker: its partitions, and what answers have said of them (KIP-227). Pure.
 
 1. A partition of the session is *due* when an answer may have to name it: it is new or named by the request, something
    about it has changed, its last answer is not acknowledged, its reader lags, or it is an error. Any other partition is
@@ -152,7 +152,7 @@ MAX_KEY_RANGES: Final = 100_000
 """The most key ranges of a session: a consumer has a range in each of the partitions that it can read."""
 _rank_of: Final = attrgetter("rank")
 _SPARSE: Final = 8
-"""When fewer than one in eight of the partitions is due that once were, the due partitions move to a new dictionary."""
+"""When fewer than an eighth of the partitions is due that once were, the due partitions move to a new dictionary."""
 
 
 class FetchSession:
@@ -392,7 +392,7 @@ class FetchSession:
         partition.rank, self._named_in_order = self._last_rank, None
 
     def may_answer_idle(self, now_ms: int, pause_ms: int) -> bool:
-        """Whether an answer that has nothing but high watermarks may leave now; if so, the next one has to wait for the
+        """Whether an answer that has nothing but high watermarks may leave now; if so, the next has to wait for the
         pause, else until `idle_answer_ms`."""
         if now_ms < self.idle_answer_ms:
             return False

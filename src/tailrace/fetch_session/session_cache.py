@@ -1,6 +1,6 @@
 """The fetch sessions of one broker: their slots, and which of them makes room for another (KIP-227). Pure.
 
-A new session takes a free slot, or evicts a session for which one of the text's rules holds:
+A new session takes a free slot, or evicts a session for which a rule of the text holds:
 
 1. The new session belongs to a follower, and the old session to a consumer.
 2. The old session has been inactive for more than 120 s.
@@ -26,7 +26,7 @@ MAX_PARTITIONS: Final = 200_000
 
 
 class FetchSessionCache:
-    """All sessions of one broker."""
+    """The sessions of a broker."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class FetchSessionCache:
         self.slots = slots
         self._random_bytes = random_bytes
         self._on_removed = on_removed
-        self._sessions: dict[int, FetchSession] = {}  # the one that was used last comes last
+        self._sessions: dict[int, FetchSession] = {}  # the session that was used last comes last
         self._places = SessionPlaces()
         self.evictions = 0
         """Sessions that others have displaced; a session that its reader closes does not count."""
@@ -54,7 +54,7 @@ class FetchSessionCache:
         return self._places.partition_count
 
     def sessions(self) -> Iterator[FetchSession]:
-        """Iterate over the sessions, the one that was used last at the end."""
+        """Iterate over the sessions; the session that was used last comes last."""
         return iter(self._sessions.values())
 
     # Requests

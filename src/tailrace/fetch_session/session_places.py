@@ -10,7 +10,8 @@ Where places are short, sessions make room in this order, as few of a kind as it
 2. for a follower those of consumers, by rule 1: followers may have the places of consumers too;
 3. those of the client that has the most places, if it has more than the new session's client would have with it: so no
    client keeps all places for ever, and none has to give up more than an equal share;
-4. those that have existed for more than 120 s and have fewer partitions than the new one, by rule 3: the largest first.
+4. those that have existed for more than 120 s and have fewer partitions than the new session, by rule 3: the largest
+   first.
 
 Partitions that do not exist make room for fewer of them.
 """
@@ -33,7 +34,7 @@ MAX_MISSING: Final = 200_000
 
 
 class Newcomer(NamedTuple):
-    """A session that is about to begin, or one that has grown."""
+    """A session that is about to begin, or has grown."""
 
     client: Hashable
     """The client by which places are shared out."""
@@ -60,7 +61,7 @@ class SessionPlaces:
         return sum(self._existing.values()) + sum(self._missing.values())
 
     def count(self, session: FetchSession) -> None:
-        """Count the session as it is now, in place of how it was counted before; one that is closed has no places."""
+        """Count the session as it is now, in place of how it was counted before; a closed session has no places."""
         existing, missing = session.recount()
         kind = session.is_privileged
         self._existing[kind] += existing
@@ -75,7 +76,7 @@ class SessionPlaces:
     def victims(self, newcomer: Newcomer, sessions: Iterable[FetchSession], now_ms: int) -> list[FetchSession] | None:
         """The sessions that make room for the newcomer's partitions; None if there can be no room.
 
-        `sessions`: all others, the one that was used last at the end.
+        `sessions`: all others; the session that was used last comes last.
         """
         excess = self._excess(newcomer)
         missing = self._missing[newcomer.is_privileged] + (0 if newcomer.is_counted else newcomer.missing)

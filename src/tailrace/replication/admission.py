@@ -269,7 +269,7 @@ class Refusal:
 
 
 def _key_bits(plain: Buffer) -> Buffer | None:
-    """A bit for each record, lowest first, set for one with a key; None if all have keys."""
+    """A bit for each record, lowest first, set for a record with a key; None if all have keys."""
     columns = records_to_columns([plain], columns=Column.KEY, from_offset=0, until_offset=_NO_LIMIT, in_micros=False)
     assert columns.key is not None
     return columns.key.validity

@@ -50,7 +50,7 @@ class Fetches(Protocol):
     def request(
         self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, has_more: bool, broker_epoch: int
     ) -> FetchRequest:
-        """The next request; for the changes see `replica_fetcher.SendFetch`. One is under way at a time."""
+        """The next request, which is under way alone; for the changes see `replica_fetcher.SendFetch`."""
         ...
 
     def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
@@ -71,8 +71,8 @@ class Fetches(Protocol):
     def close(self, *, broker_epoch: int) -> FetchRequest | None:
         """A last request, so that the leader keeps nothing for this follower; None if it keeps nothing.
 
-        It may be sent behind the request under way. If that one is answered later, and `answers` has the response, the
-        leader may keep something again.
+        It may be sent behind the request under way. If that request is answered later, and `answers` has the response,
+        the leader may keep something again.
         """
         ...
 
@@ -110,7 +110,7 @@ class SessionFetches:
     def request(
         self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, has_more: bool, broker_epoch: int
     ) -> FetchRequest:
-        stated = ((one.key, _stated(one)) for one in changed)
+        stated = ((wanted.key, _stated(wanted)) for wanted in changed)
         session = self._session.request(stated, forgotten)
         max_wait_ms = 0 if session.is_slice or has_more else self._config.replica_fetch_wait_max_ms
         return self._request(session, broker_epoch, max_wait_ms=max_wait_ms)
@@ -186,10 +186,10 @@ class SessionFetches:
         return None if last is None else self._request(last, broker_epoch, max_wait_ms=0)
 
 
-def _stated(one: Wanted) -> _Stated:
-    position = one.position
+def _stated(wanted: Wanted) -> _Stated:
+    position = wanted.position
     return _Stated(
-        leader_epoch=one.leader_epoch,
+        leader_epoch=wanted.leader_epoch,
         end_offset=position.end_offset,
         last_epoch=position.last_epoch,
         log_start_offset=position.log_start_offset,

@@ -22,13 +22,13 @@ class Position(NamedTuple):
 
     end_offset: int
     last_epoch: int
-    """Of the last record; -1 for a log without any."""
+    """The epoch of the last record; -1 for a log without records."""
     log_start_offset: int
     high_watermark: int
 
 
 class Wanted(NamedTuple):
-    """One partition of a fetch."""
+    """A partition of a fetch."""
 
     key: PartitionKey
     leader_epoch: int
@@ -123,12 +123,12 @@ class SendFetch:
     forgotten: tuple[PartitionKey, ...]
     """No longer wanted, or wanted anew: their last answers were not stored."""
     has_more: bool
-    """Whether other changes follow with the next fetch: the leader is to answer this one at once."""
+    """Whether other changes follow with the next fetch: the leader is to answer this fetch at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndWait:
-    """Have the leader answer the fetch in flight now, if it waits there: the next one has more to ask for."""
+    """Ask the leader to answer the fetch in flight now, if it waits there: the next fetch has more to ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,9 +28,9 @@ def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoc
 def cut_offset(epochs: EpochCache, log_end_offset: int, diverging: OffsetAndEpoch) -> int:
     """The offset at which a log that diverges from its leader's is cut; it may diverge below that, too (KIP-279).
 
-    `diverging` is the end of the largest epoch that the leader has at or below the follower's last one. If the follower
-    has that epoch too, the logs are the same up to the smaller end. If not, all of its later epochs go, and the next
-    fetch sends the epoch before them.
+    `diverging` is the end of the largest epoch that the leader has at or below the follower's last epoch. If the
+    follower has that epoch too, the logs are the same up to the smaller end. If not, all of its later epochs go, and
+    the next fetch sends the epoch before them.
     """
     own = epochs.end_offset_for(diverging.epoch, log_end_offset=log_end_offset)
     if own.epoch == diverging.epoch:
@@ -59,7 +59,7 @@ def replicated_batches(
 
     `latest_epoch` is that of the log's last record, `leader_epoch` that of the leader that has sent this. With
     `may_have_gaps` offsets may be missing between batches: the leader's log may have been compacted. With `is_empty`
-    the log has no batch, and the first one may begin before it: DeleteRecords lets the leader's log start anywhere.
+    the log has no batch, and the first batch may begin before it: DeleteRecords lets the leader's log start anywhere.
     Raises MissingOffsets without `may_have_gaps`, and CorruptRecords if anything else is wrong; nothing of the answer
     is to be written then.
     """
@@ -118,7 +118,7 @@ class FollowerReplica:
         self.recovery_bound: int | None = None
         """The offset at which the log is about to be cut: no recovery point may be above it any more."""
         self.leader_high_watermark = self.leader_log_start_offset = _UNKNOWN
-        """The leader's own, as of its last answer; -1 until it has given one in this epoch."""
+        """The leader's offsets as of its last answer; -1 before its first answer in this epoch."""
         self._leader_has_gaps = False
         self._doubted_offset = -1
 
@@ -135,7 +135,7 @@ class FollowerReplica:
         The leader vouches for the headers of batches from `checked_from` on; None: for none, as in older releases. The
         times of all others are those of their records.
 
-        Offsets may be missing in a compacted topic, and in one that was compacted once: there a gap is accepted when
+        Offsets may be missing in a topic that is compacted, or was compacted once: there a gap is accepted when
         the leader has sent it twice, since the checksum does not cover a batch's base offset.
 
         A log that was begun anew where DeleteRecords has let the leader's start may start within its first batch.

@@ -23,12 +23,12 @@ def has_enough_in_sync(
     return len(in_sync) >= min(min_insync_replicas, len(replicas))
 
 
-def _has_same_replicas(one: PartitionState, other: PartitionState) -> bool:
+def _has_same_replicas(state: PartitionState, other: PartitionState) -> bool:
     """Whether two states agree on all that a follower's fetch may change."""
     return (
-        one.in_sync_replicas == other.in_sync_replicas
-        and one.replicas == other.replicas
-        and one.is_recovering == other.is_recovering
+        state.in_sync_replicas == other.in_sync_replicas
+        and state.replicas == other.replicas
+        and state.is_recovering == other.is_recovering
     )
 
 
@@ -42,7 +42,7 @@ class InSyncReplicas:
         self.has_enough = True
         """Whether as many replicas are in sync as acks=all asks for."""
         self.leadership: Leadership | None = None
-        """Of a leader that has followers, or a recovery to report to the controller."""
+        """The leadership of a leader with followers, or with a recovery to report to the controller."""
 
     def take_state(self, state: PartitionState) -> None:
         """Take the controller's latest state. This broker must already have the role that the state gives it."""

@@ -1,14 +1,14 @@
 """The progress of a partition's followers as its leader knows it, and its proposals for the ISR. Pure.
 
-1. The high watermark needs the *maximal* in-sync replicas: the committed ones, and those that the leader has proposed
-   to add. With any outcome of a proposal, everything below the high watermark is on every replica in sync.
+1. The high watermark needs the *maximal* in-sync replicas: the committed replicas, and the replicas that the leader has
+   proposed to add. With any outcome of a proposal, everything below the high watermark is on every replica in sync.
 2. A replica that is about to join, since it keeps up, holds the high watermark back too: otherwise a leader that is
    alone in sync would run away from it for as long as records keep coming. When its time is over the high watermark
    goes on, though no replica fetches.
 3. One proposal is under way at a time. Its outcome is known when the leader has a state with a later partition epoch.
 4. A refusal says that this copy of the proposal changed nothing. Another copy may arrive later, when the replica that
    was fenced is not any more, and be carried out. So the replicas that it would have added are *doubted*: rule 1
-   includes them until the partition epoch has risen. The leader has it raised at once, by proposing the in-sync
+   includes them until the partition epoch has risen. The leader raises it at once, by proposing the in-sync
    replicas as they are: the controller then writes a record for that alone (decision 0025).
 5. A replica joins when it has all below the high watermark, and has reached the start of the leader's epoch: all
    below it is then the same in both logs. It must also have fetched since the last look, or been caught up within
@@ -28,7 +28,7 @@ from tailrace.replication.replica_progress import UNKNOWN, FollowerFetch, Replic
 DEFAULT_LAG_MS: Final = 30_000
 _JOINING_MS: Final = 1_000
 """The time for which a fetch of a replica that is about to join holds the high watermark back. A live replica fetches
-again sooner (replica.fetch.wait.max.ms is 500); the last fetch of one that has left may arrive after that news."""
+again sooner (replica.fetch.wait.max.ms is 500); the last fetch of a replica that has left may arrive later."""
 
 _REFUSED: Final = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
 """This copy of the proposal changed nothing. The next may: brokers are fenced and unfenced without a new epoch."""
@@ -100,7 +100,7 @@ class Leadership:
             for replica in state.replicas
             if replica != own_id
         }
-        """All others, by id."""
+        """The other replicas, by id."""
         self._maximal = frozenset(state.in_sync_replicas)
 
     def resume(self, pending: InSyncProposal | None, doubted: frozenset[BrokerId] = frozenset()) -> None:
@@ -140,7 +140,7 @@ class Leadership:
     def exclude(self, replica_ids: Collection[BrokerId]) -> bool:
         """Exclude these replicas, which are fenced or gone, from the high watermark until they have caught up again.
 
-        Returns whether the high watermark may have waited for one of them that is not in sync.
+        Returns whether the high watermark may have waited for a replica among them that is not in sync.
         """
         may_have_waited = False
         for replica_id in replica_ids:
@@ -199,8 +199,8 @@ class Leadership:
     def propose(self, horizon: Horizon) -> InSyncProposal | None:
         """A proposal of the in-sync replicas that should be, pending from now on; None if no change is needed.
 
-        While replicas are doubted it names the present ones, so that the partition epoch rises. Each call is a look in
-        the sense of `ReplicaProgress.may_be_wanted`.
+        While replicas are doubted it names the present replicas, so that the partition epoch rises. Each call is a
+        look in the sense of `ReplicaProgress.may_be_wanted`.
         """
         state = self.state
         wanted = tuple(replica for replica in state.replicas if self._belongs(replica, horizon))

@@ -49,7 +49,7 @@ def not_leader(
 
 
 class Appended(NamedTuple):
-    """The place of a batch in the log: of this one, or of its first try if it is a producer's retry."""
+    """The place of a batch in the log: or of its first try if the batch is a producer's retry."""
 
     base_offset: int
     last_offset: int

@@ -61,7 +61,7 @@ class Partition:
         context: PartitionContext,
         high_watermark: int = 0,
     ) -> None:
-        """`high_watermark` is the checkpointed one."""
+        """`high_watermark` is the high watermark in the checkpoint."""
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.log = log
@@ -100,7 +100,7 @@ class Partition:
 
     @property
     def broker_id(self) -> BrokerId:
-        """Of the broker that has this replica."""
+        """The broker that has this replica."""
         return self.replica.context.broker_id
 
     def leads_in(self, leader_epoch: int) -> bool:
@@ -339,7 +339,7 @@ class Partition:
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def read(self, limits: ReadLimits) -> PartitionRead:
-        """Whole batches from the one that contains the offset on, within these limits; of a leader or a follower.
+        """Whole batches from the batch with the offset on, within these limits; of a leader or a follower.
 
         Nothing at or above the readable end is given: an offset between it and the log end reads as empty, on a
         follower also one above the log end, which may come yet. Raises KafkaError OFFSET_OUT_OF_RANGE (1) and those of

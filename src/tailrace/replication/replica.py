@@ -22,7 +22,7 @@ from tailrace.replication.watchers import Change, OffsetWaiters, Waiter, Watcher
 from tailrace.storage import Log, ReadLimits
 
 _MOST_NOTES: Final = 1_000
-"""Writes that are remembered one by one. Later writes count as one, and can be read when the last is reached."""
+"""Writes that are remembered apart. Later writes count together, and can be read when the last is reached."""
 
 
 class HighWatermark:
@@ -128,7 +128,7 @@ class Replica:
         context: PartitionContext,
         high_watermark: int,
     ) -> None:
-        """`high_watermark` is the checkpointed one."""
+        """`high_watermark` is the high watermark in the checkpoint."""
         self.topic_partition = topic_partition
         self.log = log
         self.config = config
@@ -315,7 +315,7 @@ class Replica:
         )
 
     def read_nothing(self, offset: int) -> PartitionRead:
-        """The result of a read at the readable end, or of one whose offset is not here yet."""
+        """The result of a read at the readable end, or at an offset that is not here yet."""
         return PartitionRead(
             b"",
             0,

@@ -19,12 +19,12 @@
    (ListOffsets).
 7. A fetch is stated as its difference from the one before, as on the wire (KIP-227), so that a step costs as much as
    the changes, however many partitions are followed.
-8. A fetch states a limited number of changes. The next one, which leaves without a wait at the leader, goes on.
+8. A fetch states a limited number of changes. The next fetch, which leaves without a wait at the leader, goes on.
 9. A leader counts as sent all that is in an answer. So a partition whose answer was not stored leaves the fetch and
    enters anew, even if it is ready again before the next fetch.
 10. A partition that becomes ready while the fetch in flight may wait at the leader ends that wait: a new topic's first
    record with acks=all would wait for it, half a second.
-11. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); one in sync never does.
+11. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); a replica in sync never does.
 """
 
 from collections.abc import Iterable

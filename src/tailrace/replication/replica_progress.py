@@ -18,21 +18,21 @@ class FollowerFetch(NamedTuple):
     """The facts about a follower in one of its fetches."""
 
     end_offset: int
-    """Its fetch offset."""
+    """The follower's fetch offset."""
     log_start_offset: int = UNKNOWN
     broker_epoch: int = UNKNOWN
-    """Of the registration in which it asks (KIP-903); -1 if it does not say."""
+    """The epoch of the registration in which the follower asks (KIP-903); -1 if it does not say."""
     may_join: bool = True
     """Whether it is alive, and asks in its current registration: only then may it be in sync."""
     high_watermark: int = UNKNOWN
-    """Its own high watermark; -1 if it does not say (before Fetch v18)."""
+    """The follower's own high watermark; -1 if it does not say (before Fetch v18)."""
 
 
 class SessionVisits:
     """The fetches of one follower's session (KIP-227), as a clock that the partitions without news in it share.
 
     An incremental fetch does not name a partition whose follower has everything, and yet it says so of it. The broker's
-    end of the session keeps one of these, and does as follows for each fetch of the session that it accepts:
+    end of the session keeps such an object, and does as follows for each fetch of the session that it accepts:
 
     1. If `holds_for` is false for the follower's registration as this node's image has it, the session gets new visits,
        and all of its partitions are read. The old visits stand still, so that no fetch counts that was made in another
@@ -109,7 +109,7 @@ class ReplicaProgress:
         """The leader's high watermark as the follower has it: it has stated that, or acknowledged an answer.
         -1 until then, and after each start of the follower."""
         self._visits: SessionVisits | None = None
-        """Of the session in which it rests."""
+        """The visits of the session in which the replica rests."""
 
     @property
     def acknowledged_high_watermark(self) -> int:
@@ -129,7 +129,7 @@ class ReplicaProgress:
         return self._fetched_ms if visits is None else max(self._fetched_ms, visits.fetched_ms)
 
     def is_stale(self, fetch: FollowerFetch) -> bool:
-        """Whether this fetch was made in an earlier registration than the latest known one."""
+        """Whether this fetch was made in an earlier registration than the latest that is known."""
         return UNKNOWN < fetch.broker_epoch < self.broker_epoch
 
     def record(self, fetch: FollowerFetch, *, leader_end_offset: int, now_ms: int) -> None:
@@ -166,7 +166,7 @@ class ReplicaProgress:
         return True
 
     def end_rest(self, visits: SessionVisits) -> None:
-        """Count later fetches of this session no more, if it is the one in which the replica rests."""
+        """Count later fetches of this session no more, if the replica rests in it."""
         if self._visits is visits:
             self._end_rest()
 
@@ -187,7 +187,7 @@ class ReplicaProgress:
         return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_ms
 
     def may_be_wanted(self, *, now_ms: int, lag_ms: int) -> bool:
-        """Whether it may come in sync at this look: it has asked since the last one, or was caught up just now.
+        """Whether it may come in sync at this look: it has asked since the last look, or was caught up just now.
 
         Just now: at most `lag_ms` ago, for either.
         """

@@ -2,7 +2,7 @@
 
 The leader of a partition asks its broker's `ReplicaSelector` for each read of a consumer that understands the answer
 (Fetch v11). The selector sees the leader and the followers that can serve the read; it sees no others, so it cannot
-choose one that would refuse the consumer. `replica.selector.class` names the class: one of the two here, or a user's.
+choose a replica that would refuse the consumer. `replica.selector.class` names the class: of the two here, or a user's.
 """
 
 from abc import abstractmethod
@@ -20,7 +20,7 @@ class ClientMetadata(NamedTuple):
     """client.rack; empty if it has none."""
     client_id: str
     client_address: str
-    """Its IP address."""
+    """The IP address of the client."""
     principal: str
     """`User:ANONYMOUS` without authentication."""
     listener_name: str
@@ -36,7 +36,7 @@ class ReplicaNode(NamedTuple):
 
 
 class ReplicaView(NamedTuple):
-    """One replica that can serve the consumer."""
+    """A replica that can serve the consumer."""
 
     endpoint: ReplicaNode
     log_end_offset: int
@@ -69,7 +69,7 @@ class ReplicaSelector(Protocol):
     ) -> ReplicaView | None:
         """The replica that the consumer should read from, one of `partition.replicas`; None: the leader.
 
-        After an exception, or a value that is none of these, the consumer stays with the leader.
+        After an exception, or another value, the consumer stays with the leader.
         """
         ...
 
@@ -99,6 +99,6 @@ class RackAwareReplicaSelector(ReplicaSelector):
             return leader
         return max(
             (replica for replica in partition.replicas if replica.endpoint.rack == rack_id),
-            key=lambda one: (one.log_end_offset, -one.time_since_last_caught_up_ms, one.endpoint.id),
+            key=lambda replica: (replica.log_end_offset, -replica.time_since_last_caught_up_ms, replica.endpoint.id),
             default=leader,
         )

@@ -1,6 +1,6 @@
 """The throttle of replication (KIP-73, pure): replicas that catch up share a rate, those in sync are never held back.
 
-A broker has two throttles, one for the bytes that it sends as a leader and one for those that it fetches as a
+A broker has two throttles, for the bytes that it sends as a leader and for the bytes that it fetches as a
 follower. Each counts the bytes of its throttled replicas in a sliding window and compares their rate with the quota,
 as Kafka's `ReplicationQuotaManager` does: an answer is sent whole when the rate is within the quota, so that the rate
 may be above it for a moment, and nothing more is sent until it has come down.
@@ -78,7 +78,7 @@ class ReplicationQuota:
 
 
 class ReplicationThrottle:
-    """One throttle: the replicas that it holds back when their bytes exceed its quota."""
+    """The replicas that a throttle holds back when their bytes exceed its quota."""
 
     def __init__(self, config: ThrottleConfig) -> None:
         self.quota: Final = ReplicationQuota(config)
@@ -107,8 +107,8 @@ class ReplicationThrottle:
             self.quota.record(size_bytes, now_ms)
 
     def throttled_among(self, partitions: Iterable[Key]) -> list[Key]:
-        """The throttled ones of these."""
-        return [one for one in partitions if self.is_throttled(*one)]
+        """The throttled replicas among these."""
+        return [partition for partition in partitions if self.is_throttled(*partition)]
 
     def holds_until_ms(self, now_ms: int) -> int | None:
         """The time until which throttled replicas out of sync are held back, `LONGEST_HOLD_MS` ahead at most; None if

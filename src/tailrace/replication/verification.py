@@ -1,8 +1,8 @@
 """The coordinator's confirmation, before the first batch, that a transaction includes a partition (KIP-890).
 
-A late batch of a finished transaction would open one without an end, and readers of committed data would wait for
-ever. So the first batch of each transaction waits until the coordinator has confirmed that the transaction is under way
-and includes the partition. Later batches do not wait: the transaction is open here.
+A late batch of a finished transaction would open a transaction without an end, and readers of committed data would
+wait for ever. So the first batch of each transaction waits until the coordinator has confirmed that the transaction is
+under way and includes the partition. Later batches do not wait: the transaction is open here.
 
 A marker ends the verification: a confirmation from before it says nothing about the next transaction.
 """
@@ -36,7 +36,7 @@ class Verification:
     def __init__(self, producer_epoch: int, sequence: int, *, adds_partition: bool) -> None:
         self.producer_epoch = producer_epoch
         self.lowest_sequence = sequence
-        """The lowest of the batches that came: a higher one cannot be the first."""
+        """The lowest sequence that came: a batch with a higher sequence cannot be the first."""
         self.adds_partition = adds_partition
         """Whether the coordinator adds the partition (KIP-890): then each transaction starts with sequence 0."""
         self.is_sent = False
@@ -76,7 +76,7 @@ class Verifications:
         return len(self._by_producer)
 
     def begin(self, header: BatchIdentity, *, adds_partition: bool) -> Verification:
-        """The producer's verification, for a batch that needs one; not `is_sent` if the coordinator has no request yet.
+        """The producer's verification, for a batch that needs it; not `is_sent` if the coordinator has no request yet.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch, THROTTLING_QUOTA_EXCEEDED (89) beyond
         MOST_PRODUCERS.
@@ -116,7 +116,7 @@ class Verifications:
         """The producer's transaction has ended here.
 
         With KIP-890 the marker has the epoch of the transaction that follows, whose verification may be under way: it
-        is granted only when all markers are written, so it says nothing about the one that ended.
+        is granted only when all markers are written, so it says nothing about the transaction that ended.
         """
         known = self._by_producer.get(producer_id)
         if known is not None and not (known.adds_partition and producer_epoch <= known.producer_epoch):
@@ -126,7 +126,7 @@ class Verifications:
         """Check that this batch may be its producer's first of a transaction.
 
         Raises KafkaError INVALID_TXN_STATE (48) without a verification that is still good, and
-        OUT_OF_ORDER_SEQUENCE_NUMBER (45) for one that cannot be the first.
+        OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a batch that cannot be the first.
         """
         producer_id, sequence = header.producer_id, header.base_sequence
         if verification is UNVERIFIED:

@@ -26,7 +26,7 @@ class Change:
     """Comes with the high watermark or the log start, since nothing else moves it."""
     LOG_START: Final = 8
     ROLE: Final = 16
-    """Another leader, or another epoch of the same one."""
+    """Another leader, or another epoch of the same leader."""
     ERROR: Final = 32
     """The log has gone offline."""
     SETTINGS: Final = 64
@@ -59,7 +59,7 @@ class Watchers(Generic[_Subject]):
         """The kinds that any watcher may want, for a check before `notify`. Reset only when the last watcher goes."""
 
     def add(self, watcher: Watcher, kinds: int) -> None:
-        """Notify the watcher of changes of these kinds from now on; a registered one, of these alone."""
+        """Notify the watcher of changes of these kinds from now on; a registered watcher, of these alone."""
         self._kinds[watcher] = kinds
         self.wanted |= kinds
 
@@ -70,7 +70,7 @@ class Watchers(Generic[_Subject]):
             self.wanted = 0
 
     def notify(self, kinds: int) -> None:
-        """Notify the watchers that want one of these kinds."""
+        """Notify the watchers that want any of these kinds."""
         subject = self._subject
         for watcher, wanted in tuple(self._kinds.items()):
             if wanted & kinds:
@@ -99,7 +99,7 @@ class OffsetWaiters:
         return len(self._waiters)
 
     def add(self, offset: int, waiter: Waiter) -> None:
-        """Wait for `offset`, behind all that wait for the same one."""
+        """Wait for `offset`, behind all that wait for the same offset."""
         offsets = self._offsets
         if not offsets or offsets[-1] <= offset:
             offsets.append(offset)
@@ -120,7 +120,7 @@ class OffsetWaiters:
             index += 1
 
     def reached(self, offset: int) -> None:
-        """Call the waiters of this offset and of lower ones, lowest first."""
+        """Call the waiters of this offset and of lower offsets, lowest first."""
         count = bisect_right(self._offsets, offset)
         if count:
             due = self._waiters[:count]

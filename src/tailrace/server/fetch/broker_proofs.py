@@ -22,7 +22,7 @@ class BrokerProofs:
         self._proven: Final[dict[BrokerId, tuple[bytes, bytes]]] = {}
 
     def registration(self, broker_id: BrokerId, secret: bytes) -> BrokerImage | None:
-        """The registration of the broker that has sent a request with this secret; None if the sender is none."""
+        """The registration of the broker that has sent a request with this secret; None for another sender."""
         known = self._controller.image.brokers.get(broker_id)
         if known is None:
             return None

@@ -2,8 +2,8 @@
 
 The answer is sent at once if there are `min_bytes`, an error or nothing to wait for; otherwise when enough bytes have
 become readable, or after `max_wait_ms`. Records are readable up to the high watermark, for read_committed up to the
-last stable offset. A fetch between the readable end and the log end waits like one at the readable end; if its offset
-is still above the high watermark after `max_wait_ms`, v11 and later get OFFSET_NOT_AVAILABLE (78).
+last stable offset. A fetch between the readable end and the log end waits like a fetch at the readable end; if its
+offset is still above the high watermark after `max_wait_ms`, v11 and later get OFFSET_NOT_AVAILABLE (78).
 
 A follower serves consumers too, up to its own high watermark (KIP-392). An offset above its log end waits there, and is
 78 after `max_wait_ms` if it is below the leader's high watermark, else OFFSET_OUT_OF_RANGE (1). The leader may name
@@ -15,8 +15,8 @@ answered with differences (`server.fetch.sessions`).
 By version: v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, after which a client looks for the leader too;
 v7 sessions; v9 leader epochs; v10 zstd; v11 the rack of a consumer, which may read from followers from then on, as
 any with replica id -2 may; v12 the point where a reader's log diverges, and the new leader; v13 topic ids; v15 the
-epoch of a follower's registration; v16 the address of the leader (KIP-951); v18 the high watermark of a follower: one
-that is behind is answered at once (before v18 it is what the follower has acknowledged).
+epoch of a follower's registration; v16 the address of the leader (KIP-951); v18 the high watermark of a follower: a
+follower that is behind is answered at once (before v18 it is what the follower has acknowledged).
 
 A consumer may name a view of a topic, by name or by id (decision 0057): it gets the records of one key range, and knows
 nothing of key ranges.
@@ -173,7 +173,7 @@ class FetchHandler:
 
     def _full_response(self, reading: FullReading, session_id: int | None = None) -> FetchResponse:
         """The response of a reading, whose bytes count as sent. `session_id`: the session that it begins; without it
-        the session is begun now, if the request asks for one."""
+        the session is begun now, if the request asks for it."""
         params = reading.params
         if session_id is None:
             asks = params.request.session_epoch == INITIAL_EPOCH

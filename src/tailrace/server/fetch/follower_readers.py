@@ -142,7 +142,7 @@ class FetchingFollower(Reader):
 
     @property
     def _registration(self) -> BrokerImage | None:
-        """The registration that this node knows, if the fetch is of that one."""
+        """The registration that this node knows, if the fetch was sent in it."""
         known = self._node.proofs.registration(self._replica_id, self._secret)
         return known if known is not None and known.broker_epoch == self._broker_epoch else None
 
@@ -171,7 +171,7 @@ class FetchingFollower(Reader):
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
         """Note the high watermarks in an answer: the next fetch acknowledges them, if it does not state its own.
 
-        Those in an answer of a session are acknowledged by that session's next fetch, and by no other one: a full fetch
+        High watermarks in an answer of a session are acknowledged by that session's next fetch alone: a full fetch
         that comes instead shows that the answer was lost. Without a session the next fetch has to be believed.
         """
         self._node.sent.count(given, is_replica=True)

@@ -34,7 +34,7 @@ CHUNK_BYTES: Final = 2 << 20 if IS_COMPILED else 256 << 10
 SPLIT_BYTES: Final = 2 << 20 if IS_COMPILED else 128 << 10
 """Plain bytes that are split in one go, unless one batch has more."""
 _KEEP_BYTES: Final = 32 << 20
-"""Of buffers for parts, lent or not."""
+"""The bytes of buffers for parts, lent or not."""
 SCAN_MS: Final = 10
 """The time after which a fetch reads no further chunk: others have their turn."""
 
@@ -58,13 +58,13 @@ MAX_RANGES: Final = 1_024
 
 
 def checked_ranges(ranges: Sequence[WireKeyRange], hash_scheme: int) -> Ranges:
-    """The ranges of a fetch, joined. Raises KafkaError INVALID_REQUEST (42) for too many and for bad ones, and for a
-    hash that is not known here."""
+    """The ranges of a fetch, joined. Raises KafkaError INVALID_REQUEST (42) for too many ranges, for bad ranges, and
+    for a hash that is not known here."""
     if hash_scheme != MURMUR2:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"hash scheme {hash_scheme} is not known; {MURMUR2} is murmur2")
     if len(ranges) > MAX_RANGES:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(ranges)} key ranges of a partition; {MAX_RANGES} at most")
-    found = [KeyRange(one.first, one.last) for one in ranges]
+    found = [KeyRange(wire.first, wire.last) for wire in ranges]
     fault = fault_of(found)
     if fault is not None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
@@ -98,17 +98,17 @@ class KeyRangeRead(NamedTuple):
     found: Sequence[Buffer]
     """Whole batches, in order."""
     scanned_to: int
-    """All records of the ranges at offsets below this one, from the offset of the read on, are in the batches."""
+    """The batches have all records of the ranges below this offset, from the offset of the read on."""
     last: PartitionRead | None
     """The last chunk that was read of the log; None if all was at hand."""
     records_end: int
-    """The end offset of the last batch; the offset of the read without one."""
+    """The end offset of the last batch; the offset of the read without a batch."""
     has_more_steps: bool = False
     """Whether the batch that comes next is being split, and needs more steps."""
 
     @property
     def batches(self) -> Buffer:
-        """All that was found, as one value on the wire."""
+        """The batches as a single value on the wire."""
         return as_one(self.found)
 
     @property
@@ -118,7 +118,7 @@ class KeyRangeRead(NamedTuple):
 
 
 def as_one(buffers: Sequence[Buffer]) -> Buffer:
-    """These buffers as one value on the wire, without a copy if they are large."""
+    """The buffers as a single value on the wire, without a copy if they are large."""
     if 1 < len(buffers) <= sum(map(len, buffers)) // BY_REFERENCE_FROM:
         return cast(Buffer, BufferChain(buffers))  # the encoder takes it for a buffer
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)
@@ -200,8 +200,8 @@ class KeyRangeReads:
         budget.left_bytes -= plain_bytes
         while batches:
             try:
-                split = split_by_key([(one.stored, one.plain) for one in batches], readers, self.buffers.lend)
-            except CorruptRecords:  # one of them lies: those before it can be split
+                split = split_by_key([(batch.stored, batch.plain) for batch in batches], readers, self.buffers.lend)
+            except CorruptRecords:  # a batch lies: the batches before it can be split
                 batches = batches[: len(batches) // 2]
                 continue
             return self._share(partition, key, ranges, readers, start, batches, split)
@@ -274,7 +274,7 @@ def key_of(partition: Partition, limits: ReadLimits) -> Hashable:
 
 
 class _KeyRangeScan:
-    """One read on its way."""
+    """A read on its way."""
 
     def __init__(
         self,
@@ -359,7 +359,7 @@ class _KeyRangeScan:
 
 
 def _plain(records: Buffer) -> tuple[list[PlainBatch], int]:
-    """Batches of the chunk that are split in one go, and their plain bytes: up to one that cannot be split."""
+    """Batches of the chunk that are split in one go, and their plain bytes: up to a batch that cannot be split."""
     view = memoryview(records)
     batches: list[PlainBatch] = []
     size_bytes = 0
@@ -378,4 +378,4 @@ def _plain(records: Buffer) -> tuple[list[PlainBatch], int]:
 def _slots_found(batches: Sequence[PlainBatch], split: Split) -> BatchSlots:
     """The slots of these batches, for the key index."""
     last_header = bytes(memoryview(batches[-1].stored)[:HEADER_SIZE])
-    return BatchSlots([one.header for one in batches], split.slot_maps, split.last_offsets, last_header)
+    return BatchSlots([batch.header for batch in batches], split.slot_maps, split.last_offsets, last_header)

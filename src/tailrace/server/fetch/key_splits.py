@@ -1,8 +1,8 @@
 """The parts of chunks that were split for key ranges, and wait for their readers (KIP-X; decision 0054). Pure.
 
-The first reader to reach a chunk has it split for all ranges that are being read of the partition. A part is kept until
-its reader asks for an offset behind it, or until the parts have more bytes than they may; then the partition that was
-read least recently loses its oldest parts.
+When the first reader reaches a chunk, it is split for all ranges that are being read of the partition. A part is kept
+until its reader asks for an offset behind it, or until the parts have more bytes than they may; then the partition that
+was read least recently loses its oldest parts.
 
 Work and memory are bounded, whatever ranges are asked for: a chunk is split for at most four readers of a slot, and for
 at most 1,024 ranges. A reader that was left out splits the chunk again.
@@ -26,7 +26,7 @@ MOST_READERS: Final = 256
 MOST_REMEMBERED: Final = 100_000
 """Ranges that are remembered, of all partitions together."""
 MOST_READERS_OF_SLOT: Final = 4
-"""Other readers with the same slot that a chunk is split for: no record is copied more often."""
+"""The most readers beside its own that a chunk is split for in the same slot: no record is copied more often."""
 MOST_RANGES: Final = 1_024
 """Ranges of other readers that a chunk is split for."""
 _PART_BYTES: Final = 200
@@ -36,7 +36,7 @@ _MOST_DROPPED: Final = 16
 
 
 class Part(NamedTuple):
-    """All records of some ranges at the offsets from `start` up to, not including, `end`."""
+    """The records of some ranges at the offsets from `start` up to, not including, `end`."""
 
     start: int
     end: int

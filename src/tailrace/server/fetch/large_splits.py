@@ -42,7 +42,7 @@ class LargeSplit:
         self.readers = [ranges for ranges in readers if all(map(_is_aligned, ranges))]
         """The readers that have whole slots."""
         self.steps = _steps(stored, header, self.readers)
-        """They return the split for these readers; each part ends with its last record."""
+        """The steps return the split for these readers; each part ends with its last record."""
         self.used_ms = 0
         """The time of the last fetch that needs it."""
 
@@ -52,7 +52,7 @@ class LargeSplit:
 
 
 class LargeSplits:
-    """All splits of one broker that are on their way.
+    """The splits of a broker that are on their way.
 
     Partitions are known by a key that a log which is cut or made anew does not keep.
     """
@@ -84,7 +84,7 @@ class LargeSplits:
         return begun
 
     def go_on(self, large: LargeSplit, is_over: Callable[[], bool]) -> Split | None:
-        """Take one step, and others until the time is over. The result if these were the last ones, else None.
+        """Take a step, and more until the time is over. The result when there are no more steps, else None.
 
         Raises CorruptRecords if the batch is not as its header says, or unfolds to too much.
         """

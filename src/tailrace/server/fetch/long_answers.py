@@ -57,7 +57,7 @@ def _count(count: int, *, flexible: bool) -> bytes:
 
 @cache
 def _encoders(version: int) -> tuple[Encoder, Encoder]:
-    """Of a topic and of a partition."""
+    """The encoders of a topic and of a partition."""
     return (
         struct_encoder(FetchResponse, FetchableTopicResponse, version),
         struct_encoder(FetchResponse, PartitionData, version),

@@ -202,7 +202,7 @@ class _NamedTopic(NamedTuple):
     """None for a name that is no view's."""
 
     def partition(self, index: int, partitions: PartitionTable, views: ReadableViews) -> Partition:
-        """The partition, or the one that the view partition is a part of. Raises KafkaError as `PartitionTable.get`."""
+        """The partition, or what the view partition is a part of. Raises KafkaError as `PartitionTable.get`."""
         return partitions.get(self.name, index) if self.view is None else views.partition(self.view, index)
 
 

@@ -65,7 +65,7 @@ class FetchOutcome:
 
 
 class PartitionReader:
-    """Reads partitions for one request, one at a time, within the bytes of its answer. It keeps nothing of them."""
+    """Reads partitions for a request, within the bytes of its answer. It keeps nothing of them."""
 
     __slots__ = ("_isolation", "_key_ranges", "_params", "_reader", "_scan", "budget")
 
@@ -240,7 +240,7 @@ class PartitionReader:
 
 
 def _divergence(partition: Partition, wanted: WantedPartition) -> PartitionData | None:
-    """The answer with the point where the reader's log diverges from this one; None if it does not (KIP-595)."""
+    """The answer with the point where the reader's log diverges from the leader's; None if it does not (KIP-595)."""
     end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
     if end.epoch == _UNKNOWN:
         raise KafkaError(

@@ -167,7 +167,7 @@ class SessionReading(Reading):
         self.answers: list[PartitionData] = []
         """The answers of these partitions."""
         self._committed = 0
-        """The number of the named partitions that are committed; the first ones."""
+        """The number of named partitions that are committed, from the first on."""
         self._topics: list[FetchableTopicResponse] = []
         self._open_topic = _NO_TOPIC
         """The last topic, and its partitions, which the next slice may add to."""

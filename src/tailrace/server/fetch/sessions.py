@@ -66,7 +66,7 @@ _answered: Final[Callable[[int, tuple[FetchableTopicResponse, ...], tuple[NodeEn
 
 _REQUEST_BYTES: Final = 33
 _ANSWER_BYTES: Final = 37
-"""The bytes of one partition without tagged fields and records in a full fetch: the saving of an incremental one."""
+"""The bytes of a partition without tagged fields and records, which an incremental fetch saves."""
 
 
 class FetchSessions:

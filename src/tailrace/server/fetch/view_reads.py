@@ -84,8 +84,8 @@ class ScannedOffsets:
     """Stretches without records of all view partitions: where readers may go on.
 
     A reader that knows nothing of key ranges names the offset behind its last record again and again, while nothing is
-    found. Few readers share a view partition, so a few stretches of each are enough; a forgotten one is scanned again.
-    View partitions are known by a key that a log which is cut does not keep.
+    found. Few readers share a view partition, so a few stretches of each are enough; a forgotten stretch is scanned
+    again. View partitions are known by a key that a log which is cut does not keep.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class ViewReads:
     def _scan(self, scan: "_ViewScan", start: int) -> KeyRangeRead | None:
         """The batches from `start` on, until there are some, or the limits or the readable end are reached.
 
-        None if there is no room for the split of the first one.
+        None if there is no room for the split of the first batch.
         """
         position, limits = start, scan.limits
         while True:
@@ -236,7 +236,7 @@ def _at(limits: ReadLimits, offset: int) -> ReadLimits:
 
 
 def _without_done(found: Sequence[Buffer], offset: int, key_range: KeyRange) -> Sequence[Buffer]:
-    """The batches without the first one, if all its records are below the offset."""
+    """The batches without the first batch, if all its records are below the offset."""
     if not found:
         return found
     first = memoryview(found[0])

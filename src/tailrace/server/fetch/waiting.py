@@ -1,8 +1,8 @@
 """Fetches that wait, as a `server.waiters.LongPoll`. They keep counts of readable bytes, and read again later.
 
 A long pass is made in steps, in slices of several turns (`server.slices`). A change in between is kept: if the
-pass does not end the wait, the fetch reads again. If its time is over in between, the pass is finished, and then comes
-the last one.
+pass does not end the wait, the fetch reads again. If its time is over in between, the pass is finished, and the last
+pass follows.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -71,7 +71,7 @@ AnswerInSteps = Callable[[R], Iterator[None]]
 
 
 class _WaitingRequest(Generic[R]):
-    """A fetch that waits, or is about to: if its first pass is a long one, it is parked before that."""
+    """A fetch that waits, or is about to: before a long first pass it is parked."""
 
     __slots__ = (
         "_answer",
@@ -93,7 +93,7 @@ class _WaitingRequest(Generic[R]):
         self, params: FetchParams, first: R | None, answer: Answer[R], answer_in_steps: AnswerInSteps[R], slices: Slices
     ) -> None:
         """`first`: the first pass, which does not end the wait; None before it. `answer` sends the response of the
-        pass that ends the wait, `answer_in_steps` that of a long one."""
+        pass that ends the wait, `answer_in_steps` the response of a long pass."""
         self._params = params
         self._answer: Answer[R] = answer
         self._answer_in_steps: AnswerInSteps[R] = answer_in_steps

@@ -1,4 +1,4 @@
-"""The log cleaner: compacts the logs of a table, one at a time, in slices between all other work (decision 0011).
+"""The log cleaner: compacts the logs of a table, a log at a time, in slices between all other work (decision 0011).
 
 Every `log.cleaner.backoff.ms` the cleaner compacts the logs that are due, the largest dirty share first; every second
 while the disk is short of space, since an operator may have changed settings to make room. A slice takes

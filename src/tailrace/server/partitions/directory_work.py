@@ -1,4 +1,4 @@
-"""Work on the directory of a node's logs while it serves: new logs, deleted ones, checkpoints.
+"""Work on the directory of a node's logs while it serves: new logs, deleted logs, checkpoints.
 
 All of it waits for the disk, so the disk's thread does it, in batches: one batch is under way at a time, and later
 requests go into the next. The order within a batch:
@@ -8,7 +8,7 @@ requests go into the next. The order within a batch:
 3. Checkpoints are written, with the entries of deleted logs removed.
 
 A damaged log takes two batches: its directory is renamed in the first, and its entries leave the checkpoints when that
-is durable. Otherwise, after a crash in between, the rest of the log would be taken for a short healthy one.
+is durable. Otherwise, after a crash in between, the rest of the log would be taken for a short healthy log.
 
 Callbacks run after the batch. So a name is free as soon as its deletion is reported, and the creation of a topic is
 answered when its partitions are durable.
@@ -37,9 +37,9 @@ from tailrace.server.ports import Clock, Disk
 _logger = logging.getLogger("tailrace.server")
 
 _MOST_PER_BATCH: Final = 1000
-"""The most new logs, and the most deleted ones."""
+"""The most new logs, and the most deleted logs."""
 _MOST_REMOVED: Final = 4
-"""Directories per work of the disk: one may hold hundreds of large segments, and each takes the disk some time."""
+"""Directories per work of the disk: a directory may hold hundreds of large segments, which take the disk some time."""
 
 OnDone = Callable[[], None]
 OnGone = Callable[[str | None], None]
@@ -73,7 +73,7 @@ class _Deletion(NamedTuple):
 
 
 class _DirectoryBatch:
-    """One batch of work on directories: made on the event loop, `run` on the disk's thread."""
+    """A batch of work on directories: made on the event loop, `run` on the disk's thread."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
@@ -151,7 +151,7 @@ class DirectoryWork:
         self._is_removing = False
 
     def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """Have an empty log made."""
+        """Make an empty log, soon."""
         new = self._new[partition] = _NewLog(partition, topic_id)
         self._requested += 1
         self._incomplete.append(new)
@@ -362,5 +362,5 @@ class DirectoryWork:
         self._call_due()
 
     def _call_due(self) -> None:
-        """Run the callbacks that are due; the event loop reports a fault of one, and the others still run."""
+        """Run the callbacks that are due; the event loop reports a fault, and the others still run."""
         run_in_slices(map(call, drain(self._due_callbacks)), self._clock)

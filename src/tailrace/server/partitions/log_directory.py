@@ -68,7 +68,7 @@ class LogDirectory:
         self.was_clean = False
         """Whether the last stop was clean: then logs are opened without a scan of their batches."""
         self.renamed: Final = RenamedDirectories(path, files)
-        """The directories of deleted logs and of damaged ones."""
+        """The directories of deleted and of damaged logs."""
 
     def scan(self) -> None:
         """Read the checkpoints and list the directories. Finishes removals that a crash has interrupted."""
@@ -206,7 +206,7 @@ class LogDirectory:
     ) -> Log:
         """The log of a partition from its files, recovered if the last stop was not clean; a new one if there is none.
 
-        `leader_epoch` is the partition's in the metadata, None if unknown: no record has a later one. `Log.recovery`
+        `leader_epoch` is the partition's in the metadata, None if unknown: no record has a later epoch. `Log.recovery`
         tells whether acknowledged records are gone (`lost_acknowledged`). Raises DamagedLog if the log is damaged.
         Syncs its changes: for a start, not for an event loop.
         """
@@ -292,7 +292,7 @@ class LogDirectory:
     def reopen(
         self, partition: TopicPartition, closed: ClosedLog, *, config: TopicConfig, is_durable: bool = True
     ) -> Log:
-        """Open a log that was closed cleanly, or was just made. `is_durable`: whether a new one is synced already."""
+        """Open a log that was closed cleanly, or was just made. `is_durable`: whether a new log is synced already."""
         directory = join(self.path, str(partition))
         unsynced = () if is_durable else (self._files.open(join(directory, PARTITION_METADATA)),)
         return Log.reopen(

@@ -34,7 +34,7 @@ class StallCause(Enum):
     FULL = "disk-full"
     """Less free space than the reserve, or none."""
     HUNG = "flush-hangs"
-    """One round of flushes takes too long."""
+    """A round of flushes takes too long."""
 
 
 class Replicas(Protocol):
@@ -101,7 +101,7 @@ class DiskReserve:
         apply_retention: Callable[[], None],
         on_change: Callable[[bool], None],
     ) -> None:
-        """0 bytes: no reserve. `apply_retention` begins a pass over all partitions, unless one is under way already;
+        """0 bytes: no reserve. `apply_retention` begins a pass over all partitions, unless a pass is under way already;
         `on_change` gets whether space is short."""
         self._on_change = on_change
         self._was_short = False

@@ -27,7 +27,7 @@ class LogEnds(NamedTuple):
     """The ends of one log; -1 for an offset that is not known."""
 
     good_end_offset: int
-    """The end of the log; of a damaged one, the end of its good part as far as that is known."""
+    """The end of the log; of a damaged log, the end of its good part as far as that is known."""
     acknowledged_end_offset: int
     """The end of the part that was flushed or committed, as far as checkpoints say."""
     fault: str

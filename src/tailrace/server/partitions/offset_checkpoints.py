@@ -18,7 +18,7 @@ class OffsetCheckpoint:
     __slots__ = ("_directory", "_files", "_is_stale", "_name", "_offsets")
 
     def __init__(self, name: str, *, files: FileSystem, directory: str) -> None:
-        """Read the file; a damaged one has no offsets, as in Kafka: recovery scans whole logs then.
+        """Read the file; a damaged file has no offsets, as in Kafka: recovery scans whole logs then.
 
         Each log has its flushed offset in a file of its own, too. Raises StorageError.
         """
@@ -66,7 +66,7 @@ class OffsetCheckpoint:
             self._is_stale = False
 
     def begin_write(self) -> "CheckpointWrite":
-        """The write of the present offsets, for another thread; then `finish_write`. One at a time."""
+        """The write of the present offsets, for another thread; then `finish_write`. No other write begins before."""
         if not self._is_stale:
             return CheckpointWrite(None)
         self._is_stale = False
@@ -81,7 +81,7 @@ class OffsetCheckpoint:
 
 
 class CheckpointWrite:
-    """One replacement of a checkpoint file."""
+    """A replacement of a checkpoint file."""
 
     __slots__ = ("_write", "fault")
 

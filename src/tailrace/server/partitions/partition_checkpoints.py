@@ -1,7 +1,8 @@
 """Entries of the awake partitions in the checkpoints of a log directory.
 
-Those of the others are true already. A walk over 100,000 partitions takes several turns, unless the caller names the
-changed ones. No promise depends on a checkpoint, except for writes with a callback, which runs when they are durable.
+The entries of other partitions are true already. A walk over 100,000 partitions takes several turns, unless the caller
+names the changed partitions. No promise depends on a checkpoint, except for writes with a callback, which runs when
+they are durable.
 """
 
 import logging
@@ -20,7 +21,7 @@ from tailrace.server.ports import Clock
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 _BOUNDS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS)
-"""The checkpoints that recovery compares with the end of a log: one that ends below is damaged."""
+"""The checkpoints that recovery compares with the end of a log: a log that ends below is damaged."""
 AT_ONCE: Final = 500
 """So many are looked at before the clock is."""
 
@@ -28,7 +29,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class PartitionCheckpoints:
-    """Those of one table."""
+    """The checkpoints of a table."""
 
     def __init__(self, directory: LogDirectory, work: DirectoryWork, *, awake: AwakePartitions, clock: Clock) -> None:
         self._directory = directory
@@ -93,10 +94,10 @@ class PartitionCheckpoints:
         self.write_all(CLEANER_OFFSETS)
 
     def lower_recovery_point(self, partition: Partition, offset: int, on_lowered: OnWritten) -> None:
-        """Have it durable that the log need not reach beyond this offset: it is about to be cut. Then `on_lowered`.
+        """Note durably that the log need not reach beyond this offset: it is about to be cut. Then call `on_lowered`.
 
         Until the log is cut, or the partition has another role, no recovery point and no high watermark on the disk is
-        above the offset: recovery takes a log that ends below one of them for damaged.
+        above the offset: recovery takes a log that ends below either for damaged.
         """
         partition.following.recovery_bound = offset
         if offset >= partition.log.log_start_offset:
@@ -114,13 +115,13 @@ class PartitionCheckpoints:
     def _lower_recovery_point(self, partition: Partition, on_lowered: OnWritten) -> None:
         outcomes: list[KafkaError | None] = []
 
-        def one_is_lowered(fault: KafkaError | None) -> None:
+        def lowered(fault: KafkaError | None) -> None:
             outcomes.append(fault)
             if len(outcomes) == len(_BOUNDS):
                 on_lowered(next((fault for fault in outcomes if fault is not None), None))
 
         for name in _BOUNDS:  # written in one go
-            self.write(name, one_is_lowered, of=(partition,))
+            self.write(name, lowered, of=(partition,))
 
 
 def _offsets(name: str, partitions: Iterable[Partition]) -> Iterator[tuple[TopicPartition, int]]:

@@ -70,8 +70,8 @@ class PartitionLogs:
             raise CorruptRecords(f"the note of its clean stop: {fault}") from fault
 
     def open(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> Partition:
-        """Open the log of a partition, or begin one; the partition has no role. Raises StorageError or CorruptRecords:
-        the partition is offline then."""
+        """Open the log of a partition, or begin a log; the partition has no role. Raises StorageError or
+        CorruptRecords: the partition is offline then."""
         key = (topic_partition.topic, topic_partition.partition)
         if self._offline.is_unmoved(key, state.topic_id):
             raise StorageError(self._offline.why(topic_partition))
@@ -184,7 +184,7 @@ def _keep_checkpoint(topic_partition: TopicPartition, log: Log) -> None:
 class HeldHighWatermarks:
     """The high watermarks that a joining replica holds back, until its time is over (`replication.leadership`, rule 2).
 
-    A fetch of that replica, or of another one, advances the high watermark by itself. The timer, which all of them
+    A fetch of that replica, or of another replica, advances the high watermark by itself. The timer, which all of them
     share, is for the case that none comes: the replica has died, and the others have nothing to fetch.
     """
 

@@ -1,4 +1,5 @@
-"""The partitions of a node by name and id: awake ones with open logs, and dormant ones, which no request has named.
+"""The partitions of a node by name and id: awake partitions with open logs, and dormant
+partitions, which no request has named.
 
 A node with 100,000 partitions uses few of them at a time. The others cost a few hundred bytes each, and no file
 descriptor: their states are known, and no file of them is open until a request names them.
@@ -53,7 +54,7 @@ EMPTY_LOG: Final = ClosedLog().to_line()
 
 
 class Dormant(NamedTuple):
-    """One dormant partition."""
+    """A dormant partition."""
 
     state: PartitionState
     config: TopicConfig
@@ -126,7 +127,7 @@ class DormantPartitions:
             yield TopicPartition(topic, number), dormant
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, Dormant]]:
-        """All partitions. They may change during the iteration."""
+        """Iterate over the partitions, which may change during the iteration."""
         for topic in tuple(self._by_topic):
             yield from self.of_topic(topic)
 

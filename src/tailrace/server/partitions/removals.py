@@ -1,4 +1,4 @@
-"""Partitions that go out of use: deleted ones, and those whose damaged logs are renamed, cut or removed.
+"""Partitions that go out of use: deleted partitions, and damaged logs that are renamed, cut or removed.
 
 The directory is renamed when no flush of its log is under way any more; then another log may take the name. The
 directory of a deleted partition is removed when the topic's file.delete.delay.ms is over, that of a damaged log never.
@@ -22,7 +22,7 @@ OnFree = Callable[[TopicPartition, PartitionState, TopicConfig], None]
 
 
 class PendingRemoval:
-    """One partition on its way out of use."""
+    """A partition on its way out of use."""
 
     __slots__ = ("cut", "delay_ms", "on_renamed", "partition", "successor", "topic_id")
 

@@ -1,4 +1,4 @@
-"""Directories of partitions that were renamed, and are no partitions any more: deleted logs, and damaged ones.
+"""Directories of partitions that were renamed, and are no partitions any more: deleted and damaged logs.
 
 Names: `<topic>-<partition>.<32 hex digits>-delete` for a deleted log, as Kafka's, which is removed soon;
 `<topic>-<partition>.<32 hex digits of the topic id>.<n>-damaged` for a damaged log, which only an administrator
@@ -33,10 +33,10 @@ class RenamedDirectories:
         self.path = path
         self._files = files
         self.kept_logs = KeptLogs()
-        """The damaged logs that are kept here, as of the start or the last one that came."""
+        """The damaged logs that are kept here, as of the start or the last rename."""
 
     def finish_removals(self, names: set[str]) -> None:
-        """Remove the directories of deleted logs among these names, and count the damaged ones: at the start."""
+        """Remove the directories of deleted logs among these names, and count the damaged logs: at the start."""
         for name in sorted(names):
             if name.endswith(DELETE_SUFFIX):
                 self._files.remove_tree(join(self.path, name))

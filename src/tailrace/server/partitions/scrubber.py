@@ -74,7 +74,7 @@ class Scrubber:
         self._is_stopped = True
         self._begun_ms = 0
         self.measure = ScrubMeasure(0, 0, 0, 0)
-        """Its work so far, in numbers."""
+        """The work so far, in numbers."""
 
     def start(self) -> None:
         """Begin; the first pass is a minute from now, or one interval if that is shorter."""

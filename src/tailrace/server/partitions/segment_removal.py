@@ -2,7 +2,7 @@
 
 The files of a retired segment are renamed at once, and removed when file.delete.delay.ms is over, whatever the interval
 of retention is. While the disk is short of space they are removed at once, and an active segment whose records may all
-go is retired too: no record would begin the next one, for producers are refused then.
+go is retired too: no record would begin the next segment, for producers are refused then.
 """
 
 import logging

@@ -55,7 +55,7 @@ class Leaders(Protocol):
 
 
 class PartitionTable:
-    """All partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop.
+    """The partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop.
 
     A partition is dormant until a caller names it: its log is not open, and it costs a few hundred bytes.
     """
@@ -124,7 +124,7 @@ class PartitionTable:
         )
 
     def open(self) -> None:
-        """List the logs on the disk; `add` and `create` open them one by one, as metadata names them."""
+        """List the logs on the disk; `add` and `create` open them, as metadata names them."""
         self.directory.scan()
 
     @property
@@ -230,7 +230,7 @@ class PartitionTable:
             partition.log.flushes.note_made_durable()
 
     def is_made(self, topic: str, partition: int) -> bool:
-        """Whether the log of this partition is durable, or not a new one."""
+        """Whether the log of this partition is durable, or is not new."""
         return self._work.is_made(TopicPartition(topic, partition))
 
     def when_made(self, callback: Callable[[], None]) -> None:
@@ -240,7 +240,7 @@ class PartitionTable:
     def create(
         self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig
     ) -> Partition | None:
-        """Open the log of a partition, or begin one, and take the role that `state` gives this node.
+        """Open the log of a partition, or begin a log, and take the role that `state` gives this node.
 
         For a partition that the table has already, the same as `update`. None if the name of a deleted partition is not
         free yet: the partition is added when it is. Raises StorageError or CorruptRecords if the log cannot be opened;
@@ -272,7 +272,7 @@ class PartitionTable:
     def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
         """Take the role that a changed state gives this node, with the settings that belong to the state.
 
-        Both at once: a new `min.insync.replicas` with the old state, or the old one with the new state, could commit
+        Both at once: a new `min.insync.replicas` with the old state, or the old value with the new state, could commit
         records that neither pair permits.
         """
         dormant = self.dormant.find(*topic_partition)
@@ -342,11 +342,11 @@ class PartitionTable:
         self._removals.begin(topic_partition, topic_id=topic_id, delay_ms=delay_ms)
 
     def is_leaving(self, topic_partition: TopicPartition) -> bool:
-        """Whether the name of a deleted partition, or of one whose log is being renamed or cut, is not free yet."""
+        """Whether the name of the partition is not free yet: it is deleted, or its log is being renamed or cut."""
         return topic_partition in self._removals
 
     def _add_successor(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
-        """The name of a deleted partition is free for another one."""
+        """Add the partition for which the name of a deleted partition is free now."""
         try:
             self.add(topic_partition, state=state, config=config)
         except KafkaError as fault:  # the partition is offline, and the other successors must still be added

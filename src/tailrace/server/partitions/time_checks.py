@@ -3,7 +3,7 @@
 Logs of older releases, and batches of leaders that do not vouch, hold headers as producers wrote them (decision 0069).
 A log is looked through once after its opening, in steps between other work, when the first lookup by time or retention
 needs it. A lookup waits for that, MAX_WAIT_MS at most; then its answer is OFFSET_NOT_AVAILABLE (78), and the work goes
-on for the next one.
+on for the next lookup.
 """
 
 from collections.abc import Callable, Collection

@@ -4,8 +4,8 @@ A leader walks the records of a compressed batch (decision 0068), and a megabyte
 takes 0.1 s with zstd and 0.6 s with gzip, in which no other client is served, and as much again if the topic has
 another codec, or the offsets in the batch are not 0 to n - 1. The connection of such a batch takes no later request
 meanwhile, so that a producer's batches stay in order. All large batches of a node wait for each other: the memory is
-that of one of them. Connections take turns, and the batches of a client that has gone are dropped: their bytes are not
-counted any more when its connection is closed.
+that of a single batch. Connections take turns, and the batches of a client that has gone are dropped: their bytes are
+not counted any more when its connection is closed.
 """
 
 import logging
@@ -40,7 +40,7 @@ class LargeBatches:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: dict[ServerConnection, deque[_Unfolding | _Following]] = {}
-        """The batches of each connection; the one that is being unfolded is the first of the first."""
+        """The batches of each connection; the batch that is being unfolded is the first of the first connection."""
         self._has_turn: ServerConnection | None = None
         """The connection of a following batch while it has its turn."""
         self._steps: Generator[object, None, Unfolded] | None = None
@@ -53,7 +53,7 @@ class LargeBatches:
         """Call `on_turn` behind the batches of this connection that are here, or are put here by such a call; False,
         and no call, if there are none.
 
-        For a batch that has come behind a large one, and was not kept back by its connection: both were held.
+        For a batch that has come behind a large batch, and was not kept back by its connection: both were held.
         """
         if connection not in self._waiting:
             return False
@@ -105,7 +105,7 @@ class LargeBatches:
             self._has_turn = None
 
     def _outcome(self, batch: LargeBatch, connection: ServerConnection) -> Unfolded | KafkaError | None:
-        """The outcome of the batch after its next step; None if it has another one."""
+        """The outcome of the batch after its next step; None if it has another step."""
         if (gone := _gone(connection)) is not None:
             return gone
         try:

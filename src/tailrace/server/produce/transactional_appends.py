@@ -1,7 +1,7 @@
 """Batches of transactions that wait until the transaction coordinator has verified their partitions (KIP-890).
 
 A Produce request sends one request to the coordinator, for all partitions without an open transaction of its producer.
-Later batches for such a partition wait behind the earlier ones, so that batches are written in the order of arrival.
+Later batches for such a partition wait behind earlier batches, so that batches are written in the order of arrival.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ class TransactionVerifier(Protocol):
     def verify(self, request: VerificationRequest, on_done: OnVerified) -> None:
         """Send the request; `on_done` is called once, within a time limit, perhaps before this returns.
 
-        The codes are the coordinator's, one per partition, NONE for one that may be written to. If the coordinator
+        The codes are the coordinator's, a code per partition, NONE where it may be written to. If the coordinator
         cannot be reached: NETWORK_EXCEPTION (13), COORDINATOR_NOT_AVAILABLE (15) or another code, for every partition.
         """
         ...
