@@ -22,4 +22,4 @@ def next_epoch(epoch: int) -> int:
 
 def is_full(epoch: int) -> bool:
     """Whether a fetch of this epoch names all of its partitions; a fetch of another epoch names differences."""
-    return epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+    return epoch in FULL_EPOCHS

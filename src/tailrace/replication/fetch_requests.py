@@ -6,7 +6,7 @@ without sessions, or whose cache of sessions is full, gets full fetches, each of
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from tailrace.fetch_session.epochs import FINAL_EPOCH, NO_SESSION, is_full
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
@@ -44,39 +44,6 @@ class ReplicaFetchConfig:
     replica_socket_timeout_ms: int = 30_000
 
 
-class Fetches(Protocol):
-    """The requests of one follower to one leader, and their answers."""
-
-    def request(
-        self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, has_more: bool, broker_epoch: int
-    ) -> FetchRequest:
-        """The next request, which is under way alone; for the changes see `replica_fetcher.SendFetch`."""
-        ...
-
-    def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
-        """The answers in the response to the last request; None for an error, or without a response (None).
-
-        None too if the next request must not leave at once: the leader may refuse it again.
-        """
-        ...
-
-    def end_wait(self, *, broker_epoch: int) -> FetchRequest:
-        """A request for nothing, behind the request under way: a leader answers a waiting fetch of a follower when
-        another comes behind it on its connection.
-
-        It belongs to no session, and its answer says nothing. Kafka's leaders read it behind the fetch that waits.
-        """
-        ...
-
-    def close(self, *, broker_epoch: int) -> FetchRequest | None:
-        """A last request, so that the leader keeps nothing for this follower; None if it keeps nothing.
-
-        It may be sent behind the request under way. If that request is answered later, and `answers` has the response,
-        the leader may keep something again.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stated:
     """A partition's part of a fetch, as the session has it."""
@@ -90,7 +57,8 @@ class _Stated:
 
 
 class SessionFetches:
-    """Fetches of one session (KIP-227): the leader gets the differences, and sends the partitions that have news."""
+    """The requests of a follower to a leader, and their answers, in a session (KIP-227): the leader gets the
+    differences, and sends the partitions that have changed."""
 
     def __init__(
         self,
@@ -110,12 +78,18 @@ class SessionFetches:
     def request(
         self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, has_more: bool, broker_epoch: int
     ) -> FetchRequest:
+        """The next request, which is under way alone; for the changes see `replica_fetcher.SendFetch`."""
         stated = ((wanted.key, _stated(wanted)) for wanted in changed)
         session = self._session.request(stated, forgotten)
         max_wait_ms = 0 if session.is_slice or has_more else self._config.replica_fetch_wait_max_ms
         return self._request(session, broker_epoch, max_wait_ms=max_wait_ms)
 
     def end_wait(self, *, broker_epoch: int) -> FetchRequest:
+        """A request for nothing, behind the request under way: a leader answers a waiting fetch of a follower when
+        another comes behind it on its connection.
+
+        It belongs to no session, and its answer says nothing. Kafka's leaders read it behind the fetch that waits.
+        """
         nothing: SessionRequest[PartitionKey, _Stated] = SessionRequest(
             session_id=NO_SESSION, session_epoch=FINAL_EPOCH, partitions=(), forgotten=(), is_slice=False
         )
@@ -160,6 +134,10 @@ class SessionFetches:
         )
 
     def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
+        """The answers in the response to the last request; None for an error, or without a response (None).
+
+        None too if the next request must not leave at once: the leader may refuse it again.
+        """
         session = self._session
         if response is None:
             session.failed()
@@ -182,6 +160,11 @@ class SessionFetches:
         return None if was_full else ()
 
     def close(self, *, broker_epoch: int) -> FetchRequest | None:
+        """A last request, so that the leader keeps nothing for this follower; None if it keeps nothing.
+
+        It may be sent behind the request under way. If that request is answered later, and `answers` has the response,
+        the leader may keep something again.
+        """
         last = self._session.close()
         return None if last is None else self._request(last, broker_epoch, max_wait_ms=0)
 

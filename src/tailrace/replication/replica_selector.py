@@ -88,8 +88,8 @@ class LeaderSelector(ReplicaSelector):
 
 
 class RackAwareReplicaSelector(ReplicaSelector):
-    """A consumer reads from a replica in its own rack, if there is one: from the leader, or else from the follower that
-    is most caught up (the highest log end; then the shortest time since it had everything; then the highest id)."""
+    """A consumer reads from a replica in its own rack: from the leader if that is there, else from the follower that is
+    most caught up (the highest log end; then the shortest time since it had everything; then the highest id)."""
 
     def select(
         self, topic_partition: TopicPartition, client: ClientMetadata, partition: PartitionView, /

@@ -83,8 +83,8 @@ class PartitionReader:
     ) -> FetchOutcome:
         """Read within the budget, which is spent; an error is an answer too.
 
-        `view`: the key range of a view partition, if `wanted` is one. `is_last`: the answer is sent now, if need be
-        with OFFSET_NOT_AVAILABLE (78).
+        `view`: the key range, where `wanted` is a view partition. `is_last`: the answer is sent now, if need be with
+        OFFSET_NOT_AVAILABLE (78).
         """
         reader, isolation, offset, budget = self._reader, self._isolation, wanted.fetch_offset, self.budget
         is_replica = reader.is_replica

@@ -295,7 +295,7 @@ class SessionReading(Reading):
             partition, key_range = params.find_in_view(wanted.topic, wanted.partition, absence)
             kinds |= Change.SETTINGS
         wanted.found(partition, kinds, key_range)
-        if wanted.known_high_watermark != UNKNOWN:  # the reader has the full answer that began the session
+        if wanted.known_high_watermark != UNKNOWN:  # from the full answer that began the session
             params.reader.acknowledge([(partition, wanted.known_high_watermark)])
         return partition
 

@@ -7,7 +7,7 @@ from typing import Any
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Tick
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
-from tailrace.replication.fetch_requests import OLDEST_VERSION, Fetches, ReplicaFetchConfig
+from tailrace.replication.fetch_requests import OLDEST_VERSION, ReplicaFetchConfig, SessionFetches
 from tailrace.replication.fetcher_events import (
     Answered,
     AskLogStart,
@@ -43,7 +43,7 @@ class ReplicaFetcherHost:
         peer: Peer,
         clock: Clock,
         config: ReplicaFetchConfig,
-        fetches: Fetches,
+        fetches: SessionFetches,
         broker_epoch: Callable[[], int],
         throttle: ReplicationThrottle | None,
     ) -> None:
