@@ -16,8 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tailrace.aio import SharedConsumer
-from tailrace.client.consumer import AsyncConsumer
-from tailrace.client.group.range_progress import RangeBudget
+from tailrace.client.group.range_progress import RangeBudget, RangeProgress
 from tailrace.client.sharing.outcomes import Outcome, Retry, SharedRecord
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.partitions import TopicPartition
@@ -38,22 +37,19 @@ class Diary:
 
 def noting_commits(diary: Diary) -> AbstractContextManager[object]:
     """Inside, all consumers of this process write down the ranges that are acknowledged, and when they were sent."""
-    commit = AsyncConsumer.commit
+    commit = RangeProgress.commit
 
     async def noted(
-        consumer: AsyncConsumer,
-        offsets: Mapping[TopicPartition, Any] | None = None,
-        *,
-        ranges: Mapping[TopicPartition, Iterable[Rectangle]] | None = None,
+        progress: RangeProgress, ranges: Mapping[TopicPartition, Iterable[Rectangle]]
     ) -> dict[TopicPartition, RangeBudget]:
-        taken = None if ranges is None else {name: tuple(rectangles) for name, rectangles in ranges.items()}
+        taken = {name: tuple(rectangles) for name, rectangles in ranges.items()}
         sent_ns = time.monotonic_ns()
-        budgets = await commit(consumer, offsets, ranges=taken)
+        budgets = await commit(progress, taken)
         for name in budgets:
-            diary.write(commit=name, sent=sent_ns, rectangles=() if taken is None else taken[name])
+            diary.write(commit=name, sent=sent_ns, rectangles=taken[name])
         return budgets
 
-    return patch.object(AsyncConsumer, "commit", noted)
+    return patch.object(RangeProgress, "commit", noted)
 
 
 async def work(servers: str, group: str, topic: str, diary: Diary) -> None:
