@@ -57,6 +57,23 @@ def test_a_folder_has_26_modules_at_most() -> None:
     assert not full, f"give each subject of these a folder: {full}"
 
 
+def test_a_file_of_the_simulation_and_the_kit_has_450_lines_at_most() -> None:
+    modules = [module for folder in ("simulation", "testkit") for module in (ROOT / folder).rglob("*.py")]
+    lengths = {str(module.relative_to(ROOT)): len(module.read_text().splitlines()) for module in modules}
+    assert len(lengths) > 100
+    assert not {name: length for name, length in lengths.items() if length > 450}, "split by noun"
+
+
+def test_a_folder_of_the_simulation_and_its_tests_has_20_modules_at_most() -> None:
+    folders = defaultdict(list)
+    for module in (*(ROOT / "simulation").rglob("*.py"), *(ROOT / "tests" / "simulation").rglob("*.py")):
+        if module.name != "__init__.py":
+            folders[str(module.parent.relative_to(ROOT))].append(module.name)
+    assert len(folders) > 10
+    full = {folder: len(modules) for folder, modules in folders.items() if len(modules) > 20}
+    assert not full, f"give each subject of these a folder: {full}"
+
+
 PACKAGES = pytest.mark.parametrize(
     ("package", "least_imports"), [("tailrace", 1_000), ("simulation", 200), ("testkit", 20)]
 )

@@ -14,9 +14,10 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.storage import AppendBatch, Log
-from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.testing.disk import SimulatedDisk
 from testkit.compaction import compact
 from testkit.key_ends import end_by_index, end_by_walk, readable_hashes
+from testkit.power_cuts import PowerCuts, noted
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)
@@ -96,13 +97,13 @@ class KeyedStory:
         self.ask()
         self.close()
 
-    def verify(self, text: bytes) -> None:
+    def verify(self) -> None:
         """Start again, write what stands where lost batches stood, and compare all ends."""
         self.open()
         self.compare()
         self.epoch += 1
         self.log.epochs.assign(self.epoch, self.log.log_end_offset)
-        self.append(text)
+        self.append(b"hghghghg")
         self.compare()
         self.flush()
         self.compare()
@@ -119,29 +120,16 @@ class KeyedStory:
             assert end_by_index(log, wanted, end) == end_by_walk(log, found, wanted, end)
 
 
-def operations_of_the_story() -> range:
-    disk = SimulatedDisk.with_directory("/data", 0)
-    first = disk.operations + 1
-    KeyedStory(disk).tell()
-    assert [name for name in disk.list_dir(DIRECTORY) if name.endswith(".khx")], "else nothing is tried"
-    return range(first, disk.operations + 1)
+CUTS = PowerCuts(KeyedStory)
 
 
 @pytest.mark.parametrize("seed", range(examples(2)))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_the_ends_are_right_after_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
     believed = 0
-    for operation in operations_of_the_story():
-        disk = SimulatedDisk.with_directory("/data", 1000 * seed + operation)
-        disk.cut_power_at(operation, after=after)
-        story = KeyedStory(disk)
-        with pytest.raises(PowerCut):
-            story.tell()
-        disk.reboot()
+    for operation in CUTS.operations():
+        story, disk = CUTS.cut(operation, after=after, seed=1000 * seed + operation)
         believed += any(name.endswith(".khx") for name in disk.list_dir(DIRECTORY)) if disk.exists(DIRECTORY) else 0
-        try:
-            story.verify(b"hghghghg")
-        except Exception as fault:
-            fault.add_note(f"power cut at {disk.history[operation - 1]}, after={after}, seed={seed}")
-            raise
+        with noted(disk, operation, f"power cut, after={after}, seed={seed}"):
+            story.verify()
     assert believed > 10

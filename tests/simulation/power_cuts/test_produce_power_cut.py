@@ -6,21 +6,22 @@ disk, up to the cut; then a new node opens the files that the disk kept.
 """
 
 from collections import defaultdict
+from functools import partial
 
 import pytest
 
 from budgets import examples
-from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.periodic_work import PartitionPasses
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
 from testkit.faults import HastyDisk, Killed, kill_at
 from testkit.ports import ImmediateDisk
+from testkit.power_cuts import PowerCuts, noted
 
 DIRECTORY = "/data/logs"
 CONFIG = TopicConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)
@@ -145,6 +146,7 @@ class ProduceStory:
         self.turn(("orders", 0), ("orders", 1), ("invoices", 0))
 
     def verify(self) -> None:
+        self.clock = ManualClock()
         self.start()
         for key, sent in self.sent.items():
             found = self.node.values(key[0], partition=key[1])
@@ -153,70 +155,32 @@ class ProduceStory:
         self.stop()
 
 
-def new_files(seed: int) -> SimulatedDisk:
-    files = SimulatedDisk(seed)
-    files.make_dirs("/data")
-    files.sync_dir("/")
-    return files
-
-
-def operations_of_the_story(disk: type[ImmediateDisk] = ImmediateDisk) -> range:
-    files = new_files(0)
-    first = files.operations + 1
-    ProduceStory(files, disk=disk).tell()
-    assert files.operations > first + 20, "else hardly a cut is tried"
-    return range(first, files.operations + 1)
-
-
-def cut_and_verify(
-    operation: int, *, seed: int, after: bool = False, disk: type[ImmediateDisk] = ImmediateDisk
-) -> None:
-    files = new_files(seed)
-    files.cut_power_at(operation, after=after)
-    story = ProduceStory(files, disk=disk)
-    with pytest.raises(PowerCut):
-        story.tell()
-    files.reboot()
-    story.clock = ManualClock()
-    try:
-        story.verify()
-    except Exception as fault:
-        fault.add_note(f"power cut at {files.history[operation - 1]}, after={after}, seed={seed}")
-        raise
+CUTS = PowerCuts(ProduceStory)
 
 
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_records_acknowledged_with_acks_all_survive_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
-    for operation in operations_of_the_story():
-        cut_and_verify(operation, after=after, seed=1000 * seed + operation)
+    for operation in CUTS.operations():
+        CUTS.cut_and_verify(operation, after=after, seed=1000 * seed + operation)
 
 
 @pytest.mark.parametrize("seed", range(examples(1)))
 def test_records_acknowledged_with_acks_all_after_a_crash_of_the_process_survive_a_power_cut(seed: int) -> None:
     """The process that was killed may have made names which no sync has covered; the next one builds on them."""
-    for operation in operations_of_the_story():
-        files = new_files(1000 * seed + operation)
-        files.on_operation = kill_at(operation)
-        story = ProduceStory(files)
-        with pytest.raises(Killed):
-            story.tell()
-        files.on_operation = None
+    for operation in CUTS.operations():
+        story, files = CUTS.kill(operation, seed=1000 * seed + operation)
         story.go_on()
         files.power_cut()
         files.reboot()
-        story.clock = ManualClock()
-        try:
+        with noted(files, operation, f"killed, seed={seed}"):
             story.verify()
-        except Exception as fault:
-            fault.add_note(f"killed at {files.history[operation - 1]}, seed={seed}")
-            raise
 
 
 def test_a_mark_of_a_clean_stop_that_was_taken_away_never_comes_back() -> None:
     """Else the third start would trust what the second one had not flushed yet."""
     for seed in range(20):
-        files = new_files(seed)
+        files = SimulatedDisk.with_directory("/data", seed)
         first = LogDirectory(DIRECTORY, files=files, is_durable=True)
         first.scan()
         first.mark_clean({})
@@ -233,10 +197,7 @@ def test_a_mark_of_a_clean_stop_that_was_taken_away_never_comes_back() -> None:
 
 
 def test_an_answer_before_the_fsync_is_found_out() -> None:
-    losses = 0
-    for operation in operations_of_the_story(HastyDisk):
-        try:
-            cut_and_verify(operation, seed=operation, disk=HastyDisk)
-        except (AssertionError, CorruptRecords):
-            losses += 1
-    assert losses > 10, "a node that answers before the fsync must be seen to lose what it acknowledged"
+    hasty = PowerCuts(partial(ProduceStory, disk=HastyDisk))
+    assert len(list(hasty.losses())) > 10, (
+        "a node that answers before the fsync must be seen to lose what it acknowledged"
+    )

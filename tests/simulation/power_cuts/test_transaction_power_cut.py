@@ -11,12 +11,12 @@ import pytest
 
 from budgets import examples
 from tailrace.client.reading.fetching import visible_batches
-from tailrace.model.errors import KafkaError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.testing.clock import ManualClock
-from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of, records_of, verified_by
 from testkit.ports import ScriptedVerifier
+from testkit.power_cuts import PowerCuts
 
 DIRECTORY = "/data/logs"
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)
@@ -143,6 +143,7 @@ class TransactionStory:
             found += [record.value for stretch in stretches for record in records_of(stretch)]
 
     def verify(self) -> None:
+        self.clock = ManualClock()
         self.start()
         seen = self.committed_values()
         for transaction in self.transactions:
@@ -168,52 +169,20 @@ class TransactionStory:
                 self.send_marker(transaction)
 
 
-def new_files(seed: int, *, lying_sync: bool = False) -> SimulatedDisk:
-    files = SimulatedDisk(seed, lying_sync=lying_sync)
-    files.make_dirs("/data")
-    files.sync_dir("/")
-    return files
-
-
-def operations_of_the_story() -> int:
-    files = new_files(0)
-    story = TransactionStory(files)
-    first = files.operations
-    story.tell()
-    story.verify()
-    assert files.operations > first + 20, "else hardly a cut is tried"
-    return files.operations - first
-
-
-def cut_and_verify(files: SimulatedDisk, at: int, *, after: bool) -> None:
-    story = TransactionStory(files)
-    files.cut_power_at(files.operations + at, after=after)
-    try:
-        story.tell()
-    except PowerCut:
-        pass
-    else:
-        files.power_cut()
-    files.reboot()
-    story.clock = ManualClock()
-    story.verify()
+CUTS = PowerCuts(TransactionStory)
 
 
 def test_the_story_is_true_without_a_power_cut() -> None:
-    assert operations_of_the_story() > 60
+    story = TransactionStory(SimulatedDisk.with_directory("/data", 0))
+    story.tell()
+    story.verify()
 
 
 @pytest.mark.parametrize("seed", range(examples(2)))
 def test_it_is_true_wherever_the_power_goes(seed: int) -> None:
-    for at in range(1, operations_of_the_story() + 1):
-        cut_and_verify(new_files(seed * 1000 + at), at, after=seed % 2 == 1)
+    for operation in CUTS.operations(least=60):
+        CUTS.cut_and_verify(operation, after=seed % 2 == 1, seed=1000 * seed + operation)
 
 
 def test_a_disk_that_lies_is_found_out() -> None:
-    lost = 0
-    for at in range(1, operations_of_the_story() + 1):
-        try:
-            cut_and_verify(new_files(at, lying_sync=True), at, after=False)
-        except (AssertionError, KafkaError):
-            lost += 1
-    assert lost > 10
+    assert len(list(CUTS.losses(lying_sync=True))) > 10

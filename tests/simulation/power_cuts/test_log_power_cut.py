@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from budgets import examples
-from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
@@ -18,7 +17,7 @@ from tailrace.storage import AppendBatch, Duplicate, FlushTicket, Log, ReadLimit
 from tailrace.storage import checkpoints as files_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
-from testkit.faults import Killed, kill_at
+from testkit.power_cuts import PowerCuts, noted
 
 ROOT = "/data"
 PARTITION = TopicPartition("orders", 0)
@@ -232,43 +231,19 @@ class LogStory:
         assert again.read(ReadLimits(end_offset, 1000)).next_offset == end_offset + 2
 
 
-def operations_of_the_story() -> range:
-    disk = SimulatedDisk.with_directory(ROOT, 0)
-    first = disk.operations + 1
-    LogStory(disk).tell()
-    assert disk.operations > first + 20, "else hardly a cut is tried"
-    return range(first, disk.operations + 1)
-
-
-def cut_and_verify(operation: int, *, after: bool, seed: int, lying_sync: bool = False) -> Log | None:
-    disk = SimulatedDisk.with_directory(ROOT, seed, lying_sync=lying_sync)
-    disk.cut_power_at(operation, after=after)
-    story = LogStory(disk)
-    with pytest.raises(PowerCut):
-        story.tell()
-    disk.reboot()
-    try:
-        story.verify()
-    except Exception as fault:
-        fault.add_note(f"power cut at {disk.history[operation - 1]}, after={after}, seed={seed}")
-        raise
-    return story.log
+CUTS = PowerCuts(LogStory)
 
 
 @pytest.mark.parametrize("seed", range(examples(2)))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_everything_flushed_survives_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
-    for operation in operations_of_the_story():
-        cut_and_verify(operation, after=after, seed=1000 * seed + operation)
+    for operation in CUTS.operations():
+        CUTS.cut_and_verify(operation, after=after, seed=1000 * seed + operation)
 
 
 def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
-    for operation in operations_of_the_story():
-        disk = SimulatedDisk.with_directory(ROOT, operation)
-        disk.cut_power_at(operation)
-        story = LogStory(disk)
-        with pytest.raises(PowerCut):
-            story.tell()
+    for operation in CUTS.operations():
+        story, disk = CUTS.cut(operation, after=False, seed=operation)
         for again in range(4):
             disk.reboot()
             disk.cut_power_at(disk.operations + 1 + again)
@@ -281,13 +256,8 @@ def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
 
 
 def test_records_that_recovery_found_after_a_crash_of_the_process_survive_a_power_cut() -> None:
-    for operation in operations_of_the_story():
-        disk = SimulatedDisk.with_directory(ROOT, operation)
-        story = LogStory(disk)
-        disk.on_operation = kill_at(operation)
-        with pytest.raises(Killed):
-            story.tell()
-        disk.on_operation = None
+    for operation in CUTS.operations():
+        story, disk = CUTS.kill(operation, seed=operation)
         found = story.open().flushed_offset
         disk.power_cut()
         disk.reboot()
@@ -297,44 +267,23 @@ def test_records_that_recovery_found_after_a_crash_of_the_process_survive_a_powe
 
 def test_records_flushed_after_a_crash_of_the_process_survive_a_power_cut() -> None:
     """The process that was killed may have made names which no sync has covered; the next one builds on them."""
-    for operation in operations_of_the_story():
+    for operation in CUTS.operations():
         for seed in range(examples(2)):
-            disk = SimulatedDisk.with_directory(ROOT, 10 * operation + seed)
-            story = LogStory(disk)
-            disk.on_operation = kill_at(operation)
-            with pytest.raises(Killed):
-                story.tell()
-            disk.on_operation = None
+            story, disk = CUTS.kill(operation, seed=10 * operation + seed)
             story.go_on()
             disk.power_cut()
             disk.reboot()
-            try:
+            with noted(disk, operation, f"killed, seed={seed}"):
                 story.verify()
-            except Exception as fault:
-                fault.add_note(f"killed at {disk.history[operation - 1]}, seed {seed}")
-                raise
 
 
 def test_the_same_story_shows_loss_when_syncs_do_nothing() -> None:
-    losses = 0
-    operations = operations_of_the_story()
-    for operation in operations:
-        try:
-            cut_and_verify(operation, after=False, seed=operation, lying_sync=True)
-        except (AssertionError, KafkaError):
-            losses += 1
-    assert losses > len(operations) // 2
+    assert len(list(CUTS.losses(lying_sync=True))) > len(CUTS.operations()) // 2
 
 
 def test_the_same_story_shows_loss_when_a_flush_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlushTicket, "sync", lambda ticket: None)
-    losses = 0
-    for operation in operations_of_the_story():
-        try:
-            cut_and_verify(operation, after=False, seed=operation)
-        except (AssertionError, KafkaError):
-            losses += 1
-    assert losses > 20
+    assert len(list(CUTS.losses())) > 20
 
 
 def test_a_clean_stop_is_trusted_and_a_crash_is_not() -> None:

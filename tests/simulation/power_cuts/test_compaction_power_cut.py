@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 
 from budgets import examples
-from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header
@@ -21,6 +20,7 @@ from tailrace.storage import checkpoints as files_of
 from tailrace.storage.gaps import Gaps
 from tailrace.storage.segment_files.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from tailrace.testing.disk import PowerCut, SimulatedDisk
+from testkit.power_cuts import PowerCuts
 
 ROOT = "/data"
 PARTITION = TopicPartition("orders", 0)
@@ -33,6 +33,7 @@ CONFIG = TopicConfig(
     retention_ms=-1,
     file_delete_delay_ms=0,
 )
+
 NOW_MS = 1_700_000_000_000
 PRODUCERS = (7, 8)
 
@@ -233,52 +234,23 @@ class CompactionStory:
         return found
 
 
-def operations_of_the_story() -> range:
-    disk = SimulatedDisk.with_directory(ROOT, 0)
-    first = disk.operations + 1
-    CompactionStory(disk).tell()
-    assert disk.operations > first + 20, "else hardly a cut is tried"
-    return range(first, disk.operations + 1)
-
-
-def cut_and_verify(operation: int, *, after: bool, seed: int, lying_sync: bool = False) -> None:
-    disk = SimulatedDisk.with_directory(ROOT, seed, lying_sync=lying_sync)
-    disk.cut_power_at(operation, after=after)
-    story = CompactionStory(disk)
-    with pytest.raises(PowerCut):
-        story.tell()
-    disk.reboot()
-    try:
-        story.verify()
-    except Exception as fault:
-        fault.add_note(f"power cut at {disk.history[operation - 1]}, after={after}, seed={seed}")
-        raise
+CUTS = PowerCuts(CompactionStory)
 
 
 def shows_loss(*, lying_sync: bool = False, seeds: int = 1) -> bool:
-    for seed in range(seeds):
-        for operation in operations_of_the_story():
-            try:
-                cut_and_verify(operation, after=True, seed=1000 * seed + operation, lying_sync=lying_sync)
-            except (AssertionError, KafkaError):
-                return True
-    return False
+    return any(CUTS.losses(after=True, lying_sync=lying_sync, seeds=seeds))
 
 
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_nothing_that_was_flushed_and_not_replaced_is_lost_at_any_operation(after: bool, seed: int) -> None:
-    for operation in operations_of_the_story():
-        cut_and_verify(operation, after=after, seed=1000 * seed + operation)
+    for operation in CUTS.operations():
+        CUTS.cut_and_verify(operation, after=after, seed=1000 * seed + operation)
 
 
 def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
-    for operation in operations_of_the_story()[::2]:
-        disk = SimulatedDisk.with_directory(ROOT, operation)
-        disk.cut_power_at(operation)
-        story = CompactionStory(disk)
-        with pytest.raises(PowerCut):
-            story.tell()
+    for operation in CUTS.operations()[::2]:
+        story, disk = CUTS.cut(operation, after=False, seed=operation)
         for again in range(6):
             disk.reboot()
             disk.cut_power_at(disk.operations + 1 + again, after=again % 2 == 0)

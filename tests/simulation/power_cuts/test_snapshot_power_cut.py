@@ -5,13 +5,13 @@ every record that was committed and flushed, none twice and none that was cut of
 do nothing MUST lose something.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 import pytest
 
 from budgets import examples
-from tailrace.model.errors import KafkaError, StorageError
+from tailrace.model.errors import StorageError
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
@@ -22,6 +22,7 @@ from tailrace.raft.rpc import SnapshotId
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import PowerCut, SimulatedDisk
+from testkit.power_cuts import PowerCuts
 from testkit.quorum_logs import stored_batches
 
 PARTITION = TopicPartition(METADATA_TOPIC, 0)
@@ -172,7 +173,7 @@ class SnapshotStory:
         publication.carry_out()
         assert isinstance(log.finish_install(publication), SnapshotRejected)
 
-    def check(self) -> None:
+    def verify(self) -> None:
         """The files on the disk open, and hold the history up to some offset that is not below the durable one."""
         log = opened(self.disk)
         found = values(log)
@@ -199,61 +200,39 @@ class SnapshotStory:
         assert values(again) == [committed(offset) for offset in range(self.durable)]
 
 
-def operations() -> int:
-    story = SnapshotStory(SimulatedDisk.with_directory("/data"))
-    story.tell()
-    count = story.disk.operations
-    story.check()
-    return count
-
-
-OPERATIONS = operations()
-FIRST = SimulatedDisk.with_directory("/data").operations + 1
-
-
-def told_until(disk: SimulatedDisk, number: int, *, after: bool) -> SnapshotStory:
-    story = SnapshotStory(disk)
-    disk.cut_power_at(number, after=after)
-    with suppress(PowerCut):
-        story.tell()
-    if disk.has_power:
-        disk.power_cut()
-    disk.reboot()
-    return story
+CUTS = PowerCuts(SnapshotStory)
+OPERATIONS = CUTS.operations(least=150)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_power_cut_loses_what_is_committed_or_loads_half_a_snapshot(seed: int, after: bool) -> None:
-    assert OPERATIONS > 150
-    for number in range(FIRST, OPERATIONS + 1):
-        story = told_until(SimulatedDisk.with_directory("/data", seed * 10_000 + number), number, after=after)
-        story.check()
+    for number in OPERATIONS:
+        CUTS.cut_and_verify(number, after=after, seed=seed * 10_000 + number)
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_start_may_be_cut_short_itself(after: bool) -> None:
     seconds = 0
-    for number in range(FIRST, OPERATIONS + 1):
+    for number in OPERATIONS:
         for second in range(1, 40, 3):
-            story = told_until(SimulatedDisk.with_directory("/data", number), number, after=after)
-            disk = story.disk
+            story, disk = CUTS.cut(number, after=after, seed=number)
             disk.cut_power_at(disk.operations + second, after=after)
             try:
                 opened(disk)
             except PowerCut:
                 seconds += 1
                 disk.reboot()
-                story.check()
+                story.verify()
             else:
                 break
-    assert seconds > OPERATIONS
+    assert seconds > len(OPERATIONS)
 
 
 def test_an_operation_that_fails_loses_nothing_whenever_the_power_goes_after_it() -> None:
     """A node stops at a failed disk. Its files must be in order, also if the failed sync has dropped pages."""
     failed = 0
-    for number in range(FIRST, OPERATIONS + 1):
+    for number in OPERATIONS:
         disk = SimulatedDisk.with_directory("/data", number)
         story = SnapshotStory(disk)
         disk.fail_at(number)
@@ -265,17 +244,10 @@ def test_an_operation_that_fails_loses_nothing_whenever_the_power_goes_after_it(
             disk.power_cut()
             disk.reboot()
         disk.forget_faults()
-        story.check()
+        story.verify()
     assert failed > 150
 
 
 def test_a_disk_whose_syncs_do_nothing_loses_something() -> None:
     """Else the tests above prove nothing."""
-    losses = 0
-    for number in range(FIRST, OPERATIONS + 1, 3):
-        story = told_until(SimulatedDisk.with_directory("/data", number, lying_sync=True), number, after=True)
-        try:
-            story.check()
-        except (KafkaError, AssertionError):
-            losses += 1
-    assert losses > 20
+    assert len(list(islice(CUTS.losses(after=True, lying_sync=True), 60))) == 60
