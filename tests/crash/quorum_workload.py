@@ -54,7 +54,7 @@ def wait_for_progress(workers: Sequence[Worker], changes: int) -> None:
 
 def fail_over_times(changes: Sequence[Mapping[str, Any]], deaths_s: Sequence[float]) -> list[float]:
     """Per death, how long it was until a change was acknowledged that was asked for afterwards, in seconds."""
-    answers = sorted((one["asked_s"], one["answered_s"]) for one in changes if one["acknowledged"])
+    answers = sorted((change["asked_s"], change["answered_s"]) for change in changes if change["acknowledged"])
     times = []
     for death_s in deaths_s:
         later = [answered_s for asked_s, answered_s in answers if asked_s >= death_s]

@@ -51,7 +51,7 @@ class Scene:
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0})
         with suppress(confluent_kafka.KafkaException):
             partitions = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
-            leaders = [one.leader for one in partitions.values() if one.leader > 0]
+            leaders = [partition.leader for partition in partitions.values() if partition.leader > 0]
             if leaders:
                 return self.chance.choice(choose(self.chance.choice(leaders)))
         return self.any()

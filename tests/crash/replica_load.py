@@ -232,14 +232,16 @@ class RackReader:
 
     def _take_statistics(self, statistics: str) -> None:
         brokers = json.loads(statistics)["brokers"].values()
-        self._fetches = {str(one["nodeid"]): one["req"].get("Fetch", 0) for one in brokers if one["nodeid"] > 0}
+        self._fetches = {
+            str(broker["nodeid"]): broker["req"].get("Fetch", 0) for broker in brokers if broker["nodeid"] > 0
+        }
 
     def _assigned(self, _: object, partitions: list[confluent_kafka.TopicPartition]) -> None:
-        for one in partitions:
-            here = {"reader": self._name, "topic": one.topic, "partition": one.partition}
-            offset = None if self.is_member else one.offset
+        for place in partitions:
+            here = {"reader": self._name, "topic": place.topic, "partition": place.partition}
+            offset = None if self.is_member else place.offset
             self._program.note("assigned", offset=offset, at_s=time.monotonic(), **here)
-            self.ends.pop((str(one.topic), int(one.partition)), None)
+            self.ends.pop((str(place.topic), int(place.partition)), None)
 
     def turn(self) -> None:
         """Take some records; a member commits them."""
@@ -272,8 +274,8 @@ class RackReader:
         except confluent_kafka.KafkaException:
             results = None
         at_s = time.monotonic()
-        for number, one in enumerate(places):
-            here = {"reader": self._name, "topic": one.topic, "partition": one.partition, "offset": one.offset}
+        for number, place in enumerate(places):
+            here = {"reader": self._name, "topic": place.topic, "partition": place.partition, "offset": place.offset}
             if results is not None and results[number].error is None:
                 self._program.note("committed", asked_s=asked_s, at_s=at_s, **here)
             else:
@@ -288,7 +290,7 @@ class RackReader:
             committed = self.client.committed(wanted, timeout=10)
         except confluent_kafka.KafkaException:
             return False
-        return all(one.offset >= ends[one.topic, one.partition] for one in committed)
+        return all(position.offset >= ends[position.topic, position.partition] for position in committed)
 
     def close(self) -> None:
         self.client.close()
@@ -352,26 +354,26 @@ def reader(program: Program, rack: str, servers: str) -> None:
         OwnRackReader(program, f"own-{rack}", rack, servers),
     ]
     faults: list[BaseException] = []
-    threads = [threading.Thread(target=_read, args=(program, one, servers, faults)) for one in readers]
+    threads = [threading.Thread(target=_read, args=(program, consumer, servers, faults)) for consumer in readers]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads) and not faults:
-        program.done = min(one.done for one in readers)
+        program.done = min(consumer.done for consumer in readers)
         program.report()
         time.sleep(0.1)
     if faults:
         raise faults[0]
 
 
-def _read(program: Program, one: RackReader | OwnRackReader, servers: str, faults: list[BaseException]) -> None:
+def _read(program: Program, consumer: RackReader | OwnRackReader, servers: str, faults: list[BaseException]) -> None:
     try:
         while program.goes_on:
-            one.turn()
+            consumer.turn()
         ends = _ends(servers)
         deadline = time.monotonic() + DEADLINE_S
-        while not one.has_read_all(ends) and time.monotonic() < deadline:
-            one.turn()
-        one.close()
+        while not consumer.has_read_all(ends) and time.monotonic() < deadline:
+            consumer.turn()
+        consumer.close()
     except BaseException as fault:
         faults.append(fault)
         raise

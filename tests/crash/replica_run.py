@@ -136,7 +136,7 @@ class RackLoad:
         """Wait until every program has got on."""
         before = {worker.name: worker.done for worker in (*self.writers, *self.readers)}
         deadline = time.monotonic() + DEADLINE_S
-        while late := [one.name for one in (*self.writers, *self.readers) if one.done == before[one.name]]:
+        while late := [client.name for client in (*self.writers, *self.readers) if client.done == before[client.name]]:
             for worker in (*self.writers, *self.readers):
                 worker.check()
             assert time.monotonic() < deadline, f"no progress by {late}"
@@ -352,7 +352,7 @@ def _high_watermarks(cluster: Cluster) -> dict[Place, int]:
     with Admin(cluster.bootstrap_servers) as admin:
         there = {topic.name: len(topic.partitions) for topic in admin.list_topics()}
         places = {TopicPartition(*place): _LATEST for place in _PLACES if place[1] < there.get(place[0], 0)}
-        return {(place.topic, place.partition): one.offset for place, one in admin.list_offsets(places).items()}
+        return {(place.topic, place.partition): end.offset for place, end in admin.list_offsets(places).items()}
 
 
 def gather(cluster: Cluster, history: ReplicaHistory, high_watermarks: dict[Place, int]) -> Evidence:

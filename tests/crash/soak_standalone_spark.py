@@ -105,13 +105,15 @@ def test_the_doctor_finds_the_packed_environment_on_every_worker(
     assert ended.returncode == 0, ended.stderr[-4000:]
     driver, *executors = json.loads(ended.stdout)
     assert driver["PYTHON"].split()[0] == str(spark.home(archive) / PACKED_PYTHON)
-    assert sorted(one["RACK"] for one in executors) == list(RACKS[:2])
-    assert sum(one["TASKS"] for one in executors) == 16
-    for one in executors:
-        assert f"/work-{one['RACK']}/" in one["PYTHON"], "the packed Python, unpacked in the worker's directory"
-        found = (one["TAILRACE"], one["PYARROW"], one["KERNEL"], one["BROKERS"])
+    assert sorted(executor["RACK"] for executor in executors) == list(RACKS[:2])
+    assert sum(executor["TASKS"] for executor in executors) == 16
+    for executor in executors:
+        assert f"/work-{executor['RACK']}/" in executor["PYTHON"], (
+            "the packed Python, unpacked in the worker's directory"
+        )
+        found = (executor["TAILRACE"], executor["PYARROW"], executor["KERNEL"], executor["BROKERS"])
         assert found == (__version__, driver["PYARROW"], driver["KERNEL"], "3/3")
-        assert one["ADVICE"] == driver["ADVICE"]
+        assert executor["ADVICE"] == driver["ADVICE"]
 
     forgotten = spark.examine(archive, *asked)
     assert (forgotten.returncode, forgotten.stdout) == (1, "")
@@ -129,11 +131,11 @@ def test_the_doctor_lists_workers_whose_python_lacks_tailrace_and_pyarrow(
     assert ended.returncode == 1, ended.stderr[-4000:]
     driver, *executors = json.loads(ended.stdout)
     assert len(executors) == 2
-    for one in (driver, *executors):
-        assert one["PYTHON"].split()[0] == base
-        assert (one["TAILRACE"], one["PYARROW"]) == ("none", "none")
-        assert "its Python has no Tailrace" in one["ADVICE"]
-        assert "no pyarrow, and tasks will fail: pip install" in one["ADVICE"]
+    for process in (driver, *executors):
+        assert process["PYTHON"].split()[0] == base
+        assert (process["TAILRACE"], process["PYARROW"]) == ("none", "none")
+        assert "its Python has no Tailrace" in process["ADVICE"]
+        assert "no pyarrow, and tasks will fail: pip install" in process["ADVICE"]
 
 
 def test_the_doctor_ends_a_job_that_no_executor_takes(spark: StandaloneSpark, archive: Path) -> None:

@@ -31,7 +31,7 @@ def plain_environment() -> dict[str, str]:
     """The environment of this process, without its Python: `python3` is the machine's own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_SPARK)}
     here = str(Path(sys.executable).parent)
-    path = os.pathsep.join(one for one in kept["PATH"].split(os.pathsep) if one != here)
+    path = os.pathsep.join(entry for entry in kept["PATH"].split(os.pathsep) if entry != here)
     return {**kept, "PATH": path, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 

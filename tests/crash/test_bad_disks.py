@@ -108,8 +108,10 @@ def _not_whole(server: str, topic: str) -> str:
         partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions
     except confluent_kafka.KafkaException as fault:
         return str(fault)
-    in_sync = {number: sorted(one.isrs) for number, one in partitions.items()}
-    return "" if in_sync and all(one == [1, 2, 3] for one in in_sync.values()) else str(in_sync or "unknown topic")
+    in_sync = {number: sorted(partition.isrs) for number, partition in partitions.items()}
+    return (
+        "" if in_sync and all(members == [1, 2, 3] for members in in_sync.values()) else str(in_sync or "unknown topic")
+    )
 
 
 def resumed_after(times: Sequence[Sequence[float]], began: float) -> float:
@@ -120,7 +122,7 @@ def resumed_after(times: Sequence[Sequence[float]], began: float) -> float:
 def check(cluster: Cluster, history: Path, begins: list[tuple[str, int, float]]) -> None:
     acked = acknowledged(history)
     found = read_all(cluster.bootstrap_servers)
-    lost = [one for one in acked if not is_there(found[one[1]], *one[2:])]
+    lost = [record for record in acked if not is_there(found[record[1]], *record[2:])]
     assert not lost, f"{len(lost)} of {len(acked)} are lost or changed: {lost[:5]}"
     times = [sorted(at for at, partition, *_ in acked if partition == number) for number in range(PARTITIONS)]
     for fault, node, began in begins:

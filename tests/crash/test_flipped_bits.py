@@ -91,7 +91,8 @@ def whole(admin: AdminClient) -> bool:
     """Whether every replica of every partition is in sync."""
     partitions = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
     return len(partitions) == PARTITIONS and all(
-        one.leader > 0 and len(one.replicas) == 3 and set(one.isrs) == set(one.replicas) for one in partitions.values()
+        partition.leader > 0 and len(partition.replicas) == 3 and set(partition.isrs) == set(partition.replicas)
+        for partition in partitions.values()
     )
 
 
@@ -148,7 +149,9 @@ def down(cluster: Cluster, node: int, moment: str) -> Iterator[None]:
 def state_of(cluster: Cluster, admin: AdminClient) -> str:
     """For a failure's message: the in-sync replicas, and the nodes' log lines about them."""
     partitions = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
-    states = [f"{one.id}: leader {one.leader}, in sync {one.isrs}" for one in partitions.values()]
+    states = [
+        f"{partition.id}: leader {partition.leader}, in sync {partition.isrs}" for partition in partitions.values()
+    ]
     for node in cluster.node_ids:
         lines = [line for line in cluster.log_text(node).splitlines() if TOPIC in line or "Traceback" in line]
         states += [f"node {node}: {line}" for line in lines[-12:]]

@@ -62,7 +62,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 def test_no_promise_is_broken_to_any_reader(outcome: Outcome) -> None:
     began_s = time.monotonic()
     reasons = Counter(
-        (one.client, explanation(one, outcome.report.windows, EXCUSES)) for one in outcome.report.errors if one.is_fatal
+        (error.client, explanation(error, outcome.report.windows, EXCUSES))
+        for error in outcome.report.errors
+        if error.is_fatal
     )
     lines = [
         *figures(outcome.report, outcome.evidence),

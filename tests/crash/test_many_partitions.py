@@ -47,7 +47,7 @@ def seconds_until_none(admin: Admin, lacks: Callable[[PartitionInfo], bool], wha
     began = time.monotonic()
     while True:
         try:
-            missing = sum(lacks(one) for topic in admin.describe_topics() for one in topic.partitions)
+            missing = sum(lacks(partition) for topic in admin.describe_topics() for partition in topic.partitions)
         except KafkaError:
             missing = -1  # the node that was asked is gone, or has only just come back
         seconds = time.monotonic() - began
@@ -59,12 +59,12 @@ def seconds_until_none(admin: Admin, lacks: Callable[[PartitionInfo], bool], wha
 
 def wait_until_in_sync(admin: Admin) -> float:
     """Wait until every replica of every partition is in sync; returns the seconds."""
-    return seconds_until_none(admin, lambda one: len(one.in_sync_replicas) < 3, "a replica in sync")
+    return seconds_until_none(admin, lambda partition: len(partition.in_sync_replicas) < 3, "a replica in sync")
 
 
 def wait_until_led_by_others(admin: Admin, gone: BrokerId) -> float:
     """Wait until no partition is led by this broker, and each has a leader; returns the seconds."""
-    return seconds_until_none(admin, lambda one: one.leader in (gone, -1), "a leader that is alive")
+    return seconds_until_none(admin, lambda partition: partition.leader in (gone, -1), "a leader that is alive")
 
 
 def fenced(cluster: Cluster) -> list[tuple[int, str]]:

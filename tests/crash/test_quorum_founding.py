@@ -92,10 +92,10 @@ def test_a_voter_that_comes_back_with_an_empty_directory_is_named_and_does_not_v
         shutil.rmtree(cluster.data_dir(2))
         cluster.start(2)
         assert "event=voter-lost-its-directory node=2" in cluster.log_text(2)
-        until(lambda: [one.replica_id for one in described(cluster, 2).observers] == [2])
+        until(lambda: [observer.replica_id for observer in described(cluster, 2).observers] == [2])
         description = described(cluster, 2)
         assert directory_ids(description) == before
-        assert all(bytes(one.directory_id) != before[2] for one in description.observers)
+        assert all(bytes(observer.directory_id) != before[2] for observer in description.observers)
         metas = [cluster.data_dir(node) / "meta.properties" for node in cluster.node_ids]
         assert len({text_after(meta, "cluster.id") for meta in metas}) == 1
         # It has all of the metadata again, and yet it is no part of a majority.
@@ -131,7 +131,7 @@ def test_controllers_alone_and_brokers_alone_make_a_cluster(tmp_path: Path) -> N
     with Cluster(brokers=2, controllers=3, directory=tmp_path) as cluster:
         description = described(cluster)
         assert [voter.replica_id for voter in description.voters] == [3, 4, 5]
-        until(lambda: {one.replica_id for one in described(cluster).observers} == {1, 2})
+        until(lambda: {observer.replica_id for observer in described(cluster).observers} == {1, 2})
         make_topic(cluster.bootstrap_servers, NewTopic(name="orders", partitions=2, replication_factor=2))
         for node in cluster.broker_ids:
             until(lambda node=node: serving_brokers(cluster, node) == [1, 2])  # type: ignore[misc]

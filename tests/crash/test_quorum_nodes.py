@@ -77,7 +77,7 @@ def test_after_kill_9_of_all_at_once_everything_is_back_by_itself(tmp_path: Path
                 assert {f"before-{number}" for number in range(10)} <= topics_of(cluster, node)
         with Admin(cluster.bootstrap_servers) as admin:
             for number in range(10):
-                configs = {one.name: one.value for one in admin.describe_configs(TOPIC, f"before-{number}")}
+                configs = {config.name: config.value for config in admin.describe_configs(TOPIC, f"before-{number}")}
                 assert configs[RETENTION] == str(number + 1)
         assert quorum_of(cluster.bootstrap_servers).leader_epoch > epoch
         fill(cluster, 3, "after", 2)
@@ -97,7 +97,10 @@ def test_a_leader_that_stood_still_finds_that_it_leads_no_more(tmp_path: Path) -
 
         def agreed() -> bool:
             """Any leader will do."""
-            told = {(one.leader_id, one.leader_epoch) for one in map(quorum_of, map(cluster.address, cluster.node_ids))}
+            told = {
+                (quorum.leader_id, quorum.leader_epoch)
+                for quorum in map(quorum_of, map(cluster.address, cluster.node_ids))
+            }
             return len(told) == 1 and told.pop()[1] > epoch
 
         wait_until(agreed, "all name the same leader, of a later epoch")

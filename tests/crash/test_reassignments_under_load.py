@@ -23,9 +23,9 @@ PLACES = [TopicPartition(topic, number) for topic in TOPICS for number in range(
 def epochs(admin: Admin) -> dict[TopicPartition, tuple[int | None, int]]:
     """The leader of each partition, and its epoch."""
     return {
-        TopicPartition(topic.name, one.partition): (one.leader, one.leader_epoch)
+        TopicPartition(topic.name, partition.partition): (partition.leader, partition.leader_epoch)
         for topic in admin.describe_topics(TOPICS)
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 

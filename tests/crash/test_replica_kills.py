@@ -107,7 +107,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(tmp_path: Path) ->
                 time.sleep(chance.uniform(0.5, 3))
         acked = acknowledged(history)
         found = read_all(cluster.bootstrap_servers)
-    lost = [one for one in acked if not is_there(found[one[1]], *one[2:])]
+    lost = [record for record in acked if not is_there(found[record[1]], *record[2:])]
     assert not lost, f"{len(lost)} of {len(acked)} are lost or changed: {lost[:5]}"
     for number, values in found.items():
         sequence = [int(values[offset]) for offset in sorted(values)]

@@ -24,7 +24,7 @@ def all_are_in_sync(servers: str) -> bool:
             topics = admin.describe_topics(TOPICS)
     except KafkaError:
         return False  # the node that was asked has only just come back
-    return all(len(one.in_sync_replicas) == 3 for topic in topics for one in topic.partitions)
+    return all(len(partition.in_sync_replicas) == 3 for topic in topics for partition in topic.partitions)
 
 
 @pytest.mark.crash

@@ -179,7 +179,7 @@ def _evidence(
         for line in path.read_bytes().splitlines():
             entry = json.loads(line)
             if "commit" in entry:
-                rectangles = [Rectangle(*one) for one in entry["rectangles"]]
+                rectangles = [Rectangle(*fields) for fields in entry["rectangles"]]
                 name = TopicPartition(*entry["commit"])
                 acknowledged.append(Acknowledgement(entry["at"], entry["sent"], name, rectangles))
             elif "done" in entry:
@@ -205,7 +205,7 @@ def test_progress_by_key_survives_kills_of_brokers_and_workers(
     seed = int(os.environ.get("SEED", random.randrange(2**32)))
     evidence, counts = run(tmp_path, random.Random(seed))
     faults = broken_promises(evidence)
-    places = {(one.partition, one.offset) for one in evidence.deliveries}
+    places = {(delivery.partition, delivery.offset) for delivery in evidence.deliveries}
     figures = (
         f"{dict(counts)}, {sum(map(len, evidence.produced.values()))} records acknowledged, "
         f"{len(evidence.deliveries)} deliveries of {len(places)} records, {len(evidence.acknowledged)} commits of "
@@ -222,27 +222,37 @@ def test_progress_by_key_survives_kills_of_brokers_and_workers(
 
 def plant(evidence: SharingEvidence) -> dict[str, SharingEvidence]:
     """The evidence with one anomaly of each kind."""
-    deliveries = sorted(evidence.deliveries, key=lambda one: one.at_ns)
-    first = next(one for one in deliveries if one.offset in evidence.produced[one.partition])
-    late = first._replace(at_ns=max(one.at_ns for one in evidence.acknowledged) + 1)
-    before = next(one for one in deliveries if one.key is not None)
+    deliveries = sorted(evidence.deliveries, key=lambda delivery: delivery.at_ns)
+    first = next(delivery for delivery in deliveries if delivery.offset in evidence.produced[delivery.partition])
+    late = first._replace(at_ns=max(acknowledged.at_ns for acknowledged in evidence.acknowledged) + 1)
+    before = next(delivery for delivery in deliveries if delivery.key is not None)
     after = next(
-        one
-        for one in deliveries
-        if (one.partition, one.key) == (before.partition, before.key) and one.offset > before.offset
+        delivery
+        for delivery in deliveries
+        if (delivery.partition, delivery.key) == (before.partition, before.key) and delivery.offset > before.offset
     )
     moved = {before.offset, after.offset}
-    swapped = [one for one in deliveries if one.partition != before.partition or one.offset not in moved]
+    swapped = [
+        delivery for delivery in deliveries if delivery.partition != before.partition or delivery.offset not in moved
+    ]
     swapped += [before._replace(at_ns=after.at_ns), after._replace(at_ns=before.at_ns)]
     place = next(iter(evidence.ends))
-    others = [one for one in evidence.completions if (one.partition, one.offset) != (first.partition, first.offset)]
-    end_ns = max(one.at_ns for one in evidence.acknowledged)
+    others = [
+        completion
+        for completion in evidence.completions
+        if (completion.partition, completion.offset) != (first.partition, first.offset)
+    ]
+    end_ns = max(acknowledged.at_ns for acknowledged in evidence.acknowledged)
     return {
         EARLY: replace(evidence, completions=[*others, Completion(end_ns, first.partition, first.offset)]),
         AGAIN: replace(evidence, deliveries=[*deliveries, late]),
         SKIPPED: replace(
             evidence,
-            deliveries=[one for one in deliveries if (one.partition, one.offset) != (first.partition, first.offset)],
+            deliveries=[
+                delivery
+                for delivery in deliveries
+                if (delivery.partition, delivery.offset) != (first.partition, first.offset)
+            ],
         ),
         DISORDER: replace(evidence, deliveries=swapped),
         LAG: replace(evidence, stable_offsets={**evidence.stable_offsets, place: evidence.ends[place] - 1}),

@@ -75,8 +75,8 @@ def read_ours(servers: str) -> dict[int, dict[int, bytes]]:
     found: dict[int, dict[int, bytes]] = {number: {} for number in range(PARTITIONS)}
     with Admin(servers) as admin:
         ends = {
-            one.partition: offset.offset
-            for one, offset in admin.list_offsets(dict.fromkeys(partitions, LATEST)).items()
+            partition.partition: offset.offset
+            for partition, offset in admin.list_offsets(dict.fromkeys(partitions, LATEST)).items()
         }
     deadline = time.monotonic() + DEADLINE_S
     with Consumer(servers, auto_offset_reset="earliest") as consumer:

@@ -34,11 +34,11 @@ Done = set[tuple[int, int]]
 """Offsets and cells."""
 
 
-def cells_of(one: Rectangle) -> Done:
+def cells_of(rectangle: Rectangle) -> Done:
     return {
         (offset, cell)
-        for offset in range(one.first_offset, one.last_offset + 1)
-        for cell in range(one.first_hash // CELL, one.last_hash // CELL + 1)
+        for offset in range(rectangle.first_offset, rectangle.last_offset + 1)
+        for cell in range(rectangle.first_hash // CELL, rectangle.last_hash // CELL + 1)
     }
 
 
@@ -97,8 +97,8 @@ def test_any_order_repetition_and_division_gives_the_state_of_the_cells(
 def test_many_at_once_give_the_same_as_one_by_one(stable: int, before: list[Rectangle], more: list[Rectangle]) -> None:
     progress = CommittedProgress(stable).with_committed(before)
     expected = progress
-    for one in more:
-        expected = expected.with_committed([one])
+    for rectangle in more:
+        expected = expected.with_committed([rectangle])
     assert progress.with_committed(more) == expected
 
 
@@ -140,7 +140,8 @@ def test_a_cut_leaves_what_is_below(commits: list[Rectangle], end: int) -> None:
 @given(st.lists(rectangles(), max_size=12), st.integers(0, 2**60))
 def test_stored_ranges_come_back_and_no_others_are_read(commits: list[Rectangle], stable: int) -> None:
     moved = [
-        one._replace(first_offset=one.first_offset + stable, last_offset=one.last_offset + stable) for one in commits
+        rectangle._replace(first_offset=rectangle.first_offset + stable, last_offset=rectangle.last_offset + stable)
+        for rectangle in commits
     ]
     state = CommittedProgress(stable).with_committed(moved)
     stored = encode_ranges(state)

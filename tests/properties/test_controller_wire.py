@@ -124,21 +124,21 @@ proposals = st.builds(
     AlterPartition,
     broker_id=broker_ids,
     broker_epoch=epochs,
-    changes=st.lists(changes, max_size=5, unique_by=lambda one: (one.topic_id, one.partition)).map(tuple),
+    changes=st.lists(changes, max_size=5, unique_by=lambda change: (change.topic_id, change.partition)).map(tuple),
 )
 
 
 def by_topic(command: AlterPartition) -> list[InSyncChange]:
     """In the order of the wire, which has each topic once."""
-    topics = list(dict.fromkeys(one.topic_id for one in command.changes))
-    return sorted(command.changes, key=lambda one: topics.index(one.topic_id))
+    topics = list(dict.fromkeys(change.topic_id for change in command.changes))
+    return sorted(command.changes, key=lambda change: topics.index(change.topic_id))
 
 
 @quick
 @given(proposals)
 def test_proposals_of_in_sync_replicas(command: AlterPartition) -> None:
     request = over_the_wire(replicas_wire.alter_partition_request(command), 3)
-    assert request.wants_end_offset is not any(one.leaving for one in command.changes)
+    assert request.wants_end_offset is not any(change.leaving for change in command.changes)
     read = replicas_wire.alter_partition_command(request, 3)
     assert (read.broker_id, read.broker_epoch) == (command.broker_id, command.broker_epoch)
     assert list(read.changes) == by_topic(command)
@@ -148,9 +148,9 @@ def test_proposals_of_in_sync_replicas(command: AlterPartition) -> None:
 @given(proposals)
 def test_an_older_version_has_the_replicas_without_their_epochs(command: AlterPartition) -> None:
     read = replicas_wire.alter_partition_command(over_the_wire(replicas_wire.alter_partition_request(command), 2), 2)
-    told = [[replica.broker_id for replica in one.in_sync_replicas] for one in read.changes]
-    assert told == [[replica.broker_id for replica in one.in_sync_replicas] for one in by_topic(command)]
-    assert all(replica.broker_epoch == -1 for one in read.changes for replica in one.in_sync_replicas)
+    told = [[replica.broker_id for replica in change.in_sync_replicas] for change in read.changes]
+    assert told == [[replica.broker_id for replica in change.in_sync_replicas] for change in by_topic(command)]
+    assert all(replica.broker_epoch == -1 for change in read.changes for replica in change.in_sync_replicas)
 
 
 def state_of(change: InSyncChange) -> PartitionState:
@@ -174,18 +174,20 @@ def test_outcomes_come_back_in_the_order_of_the_proposals(
         return KafkaError(ErrorCode.INELIGIBLE_REPLICA) if place in refused else state_of(change)
 
     outcomes = tuple(
-        InSyncOutcome(topic_id=one.topic_id, partition=one.partition, result=result(place, one))
-        for place, one in enumerate(command.changes)
+        InSyncOutcome(topic_id=change.topic_id, partition=change.partition, result=result(place, change))
+        for place, change in enumerate(command.changes)
     )
     response = over_the_wire(replicas_wire.altered_response(PartitionsAltered(outcomes=outcomes), end_offset), 3)
     assert response.metadata_end_offset == end_offset
-    names = {one.topic_id: one.topic_id.decode() for one in command.changes}
+    names = {change.topic_id: change.topic_id.decode() for change in command.changes}
     image = EMPTY_IMAGE.__class__(
         topics={
             name: TopicImage(
                 name=name,
                 topic_id=topic_id,
-                partitions={one.partition: state_of(one) for one in command.changes if one.topic_id == topic_id},
+                partitions={
+                    change.partition: state_of(change) for change in command.changes if change.topic_id == topic_id
+                },
             )
             for topic_id, name in names.items()
         },
@@ -238,15 +240,15 @@ def test_a_partition_that_the_answer_leaves_out_or_that_is_gone_has_an_error() -
 )
 def test_topics_to_create(topics: tuple[TopicSpec, ...]) -> None:
     request = over_the_wire(create_topics_request(create_topics(*topics)), CREATE_TOPICS_VERSION)
-    assert [(one.name, one.num_partitions, one.replication_factor) for one in request.topics] == [
-        (one.name, one.num_partitions, one.replication_factor) for one in topics
+    assert [(topic.name, topic.num_partitions, topic.replication_factor) for topic in request.topics] == [
+        (topic.name, topic.num_partitions, topic.replication_factor) for topic in topics
     ]
-    assert [tuple((config.name, config.value) for config in one.configs) for one in request.topics] == [
-        one.configs for one in topics
+    assert [tuple((config.name, config.value) for config in topic.configs) for topic in request.topics] == [
+        topic.configs for topic in topics
     ]
-    assert [tuple((each.partition_index, each.broker_ids) for each in one.assignments) for one in request.topics] == [
-        tuple((each.partition, each.broker_ids) for each in one.assignments) for one in topics
-    ]
+    assert [
+        tuple((each.partition_index, each.broker_ids) for each in topic.assignments) for topic in request.topics
+    ] == [tuple((each.partition, each.broker_ids) for each in topic.assignments) for topic in topics]
 
 
 def test_the_results_of_created_topics() -> None:

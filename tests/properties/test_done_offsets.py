@@ -57,7 +57,7 @@ class GroupUnderTest:
         self.running: list[LaneWork] = []
         self.handled: dict[object, int] = {}
         """By key, the last offset that was done since the start."""
-        self.again = {one.offset for one in self.records if not self.is_covered(one)}
+        self.again = {record.offset for record in self.records if not self.is_covered(record)}
         self.partition.open(self.committed if self.knows_ranges else None)
 
     def is_covered(self, record: ConsumerRecord) -> bool:
@@ -111,7 +111,7 @@ class GroupUnderTest:
         assert commit is not None
         assert len(commit.rectangles) <= 2 * commit.holes + 2
         assert commit.holes <= self.most_holes
-        assert all(one.offset in self.finished for one in self.records if one.offset < commit.stable_offset)
+        assert all(earlier.offset in self.finished for earlier in self.records if earlier.offset < commit.stable_offset)
         united = CommittedProgress(0).with_committed(commit.rectangles)
         for record in self.records:
             if united.is_committed(record.offset, hash_of(record.key, record.offset)):

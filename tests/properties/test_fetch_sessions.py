@@ -297,14 +297,14 @@ class FetchSessionMachine(RuleBasedStateMachine):
 
     def _check_order(self) -> None:
         for session in self.node.broker.fetch_sessions.cache.sessions():
-            by_rank = sorted(session, key=lambda one: one.rank)
-            assert [_key(one) for one in by_rank] == list(self.model.wanted)
+            by_rank = sorted(session, key=lambda partition: partition.rank)
+            assert [_key(partition) for partition in by_rank] == list(self.model.wanted)
 
 
-def _key(one: SessionPartition) -> Key:
-    topic = one.topic
+def _key(partition: SessionPartition) -> Key:
+    topic = partition.topic
     name = topic if isinstance(topic, str) else topic.rstrip(b"\0").decode()
-    return name, one.partition
+    return name, partition.partition
 
 
 def _wanted(number: int, offset: int) -> FetchPartition:

@@ -116,7 +116,9 @@ class SessionLeader:
     def take(self, request: FetchRequest) -> None:
         """Take a request that has arrived: it changes the session, or is refused."""
         topics = [(TopicId(bytes(topic.topic_id)), topic.partitions) for topic in request.topics]
-        named = {PartitionKey(topic_id, one.partition): one for topic_id, given in topics for one in given}
+        named = {
+            PartitionKey(topic_id, partition.partition): partition for topic_id, given in topics for partition in given
+        }
         if request.session_epoch == 0:
             self.session_id, self.epoch, self.held, self.sent = self.session_id + 1, 1, named, {}
             self.is_served = True
@@ -162,8 +164,13 @@ def _stated(wanted: Wanted) -> tuple[int, int, int, int]:
     return wanted.leader_epoch, position.end_offset, position.last_epoch, position.log_start_offset
 
 
-def _held(one: FetchPartition) -> tuple[int, int, int, int]:
-    return one.current_leader_epoch, one.fetch_offset, one.last_fetched_epoch, one.log_start_offset
+def _held(partition: FetchPartition) -> tuple[int, int, int, int]:
+    return (
+        partition.current_leader_epoch,
+        partition.fetch_offset,
+        partition.last_fetched_epoch,
+        partition.log_start_offset,
+    )
 
 
 class Pair:
@@ -213,9 +220,9 @@ class Pair:
         if not fetch.has_more:
             assert list(self.standing.values()) == self.scan.wanted
         assert len(fetch.changed) + len(fetch.forgotten) <= self.max_changes
-        assert len({one.key for one in fetch.changed}) == len(fetch.changed)
+        assert len({partition.key for partition in fetch.changed}) == len(fetch.changed)
         assert len(set(fetch.forgotten)) == len(fetch.forgotten)
-        self.scan.standing |= {one.key for one in fetch.changed}
+        self.scan.standing |= {partition.key for partition in fetch.changed}
         self.scan.asked = set(self.scan.standing)
         assert self.under_way is None
         self.under_way = self.fetches.request(fetch.changed, fetch.forgotten, has_more=fetch.has_more, broker_epoch=0)
@@ -227,8 +234,8 @@ class Pair:
         leader.take(request)
         is_slice = request.max_wait_ms == 0
         if leader.is_served and not is_slice:
-            assert {key: _held(one) for key, one in leader.held.items()} == {
-                key: _stated(one) for key, one in self.wanted_then.items()
+            assert {key: _held(partition) for key, partition in leader.held.items()} == {
+                key: _stated(partition) for key, partition in self.wanted_then.items()
             }
             for key, number in leader.sent.items():
                 assert self.stored_then.get(key) == number, "the leader counts as sent what was not stored"
@@ -248,7 +255,7 @@ class Pair:
             outcomes = {}
         counted = self.fetches.answers(self.leader.response(outcomes, is_full=request.session_epoch == 0))
         assert counted is not None
-        assert {one.key for one in counted} >= outcomes.keys()
+        assert {partition.key for partition in counted} >= outcomes.keys()
         for key, outcome in outcomes.items():
             if outcome == REFUSED and key in asked:
                 scan.pause(key)

@@ -306,8 +306,8 @@ def assert_same_fields(left: Any, right: Any, version: int) -> None:
             continue
         ours, theirs = getattr(left, name), getattr(right, name)
         if field.is_struct_array() and theirs is not None:
-            for one, other in zip(ours, theirs, strict=True):
-                assert_same_fields(one, other, version)
+            for our_value, other in zip(ours, theirs, strict=True):
+                assert_same_fields(our_value, other, version)
         elif field.is_struct() and theirs is not None:
             assert_same_fields(ours, theirs, version)
         else:

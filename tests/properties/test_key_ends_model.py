@@ -32,7 +32,7 @@ DIRECTORY = "/data/orders-0"
 KEYS = (b"a", b"b", b"c", b"", b"d" * 40, b"k17", b"k18", None)
 BY_KEY = [KeyRange(hash_of(key, 0), hash_of(key, 0)) for key in KEYS if key is not None]
 RANGES = [
-    *(of_slots(slot_of(one.first), slot_of(one.first)) for one in BY_KEY),
+    *(of_slots(slot_of(group.first), slot_of(group.first)) for group in BY_KEY),
     *BY_KEY,
     of_slots(0, 127),
     of_slots(128, 255),

@@ -99,19 +99,19 @@ def records_of(part: bytes) -> list[tuple[bool, Record]]:
     for position, header in iter_batches(part):
         check_crc(part, position, header)
         assert header.records_count, "no batch of zero records"
-        found += [(header.is_control, one) for one in read_records(part[position : position + header.size_bytes])]
+        found += [(header.is_control, record) for record in read_records(part[position : position + header.size_bytes])]
     return found
 
 
 @given(st.lists(batches(), max_size=4), READERS)
 def test_each_reader_gets_its_records_once_and_as_they_were(chunk: list[Batch], readers: list[list[KeyRange]]) -> None:
     split = compiled.split_by_key(chunk, readers)
-    everything = [one for stored, _ in chunk for one in records_of(stored)]
+    everything = [record for stored, _ in chunk for record in records_of(stored)]
     for wanted, part in zip(readers, split.parts, strict=True):
         expected = [
-            (is_control, one)
-            for is_control, one in everything
-            if is_control or contains(wanted, hash_of(one.key, one.offset))
+            (is_control, record)
+            for is_control, record in everything
+            if is_control or contains(wanted, hash_of(record.key, record.offset))
         ]
         assert records_of(bytes(part)) == expected
     last: dict[int, int] = {}
@@ -122,7 +122,7 @@ def test_each_reader_gets_its_records_once_and_as_they_were(chunk: list[Batch], 
             assert slots == set(range(256))
             last = dict.fromkeys(slots, header.last_offset)
         else:
-            hashes = [(slot_of(hash_of(one.key, one.offset)), one.offset) for _, one in records_of(stored)]
+            hashes = [(slot_of(hash_of(record.key, record.offset)), record.offset) for _, record in records_of(stored)]
             assert slots == {slot for slot, _ in hashes}
             last |= dict(hashes)
     assert split.last_offsets == [last.get(slot, -1) for slot in range(256)]

@@ -102,4 +102,6 @@ def test_each_reader_gets_its_records_once(
         assert reads.splits.kept_bytes <= split_bytes
     for number, ranges in enumerate(RANGES):
         assert places[number] == partition.end
-        assert got[number] == [one for one in partition.records if contains(ranges, hash_of(one.key, one.offset))]
+        assert got[number] == [
+            record for record in partition.records if contains(ranges, hash_of(record.key, record.offset))
+        ]

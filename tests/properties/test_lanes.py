@@ -85,11 +85,11 @@ class LanesUnderTest:
         for work in self.lanes.take(self.now_ms):
             lane = self.lane_of(work.name, work.record)
             assert self.queues[lane][0] == work.record, "the first record of the lane"
-            assert lane not in {self.lane_of(one.name, one.record) for one in self.running}, "one at a time"
+            assert lane not in {self.lane_of(task.name, task.record) for task in self.running}, "one at a time"
             assert self.held_until.pop(lane, 0) <= self.now_ms
             assert work.name not in self.leaving
             self.running.append(work)
-        running = {self.lane_of(one.name, one.record) for one in self.running}
+        running = {self.lane_of(task.name, task.record) for task in self.running}
         free = [
             lane
             for lane, queue in self.queues.items()

@@ -283,8 +283,8 @@ def test_deltas_lead_from_each_image_to_the_next(wanted: list[ControllerCommand]
         for portion in portions:
             assert len(portion.changed_partitions) <= size
             keep_up(kept, portion)
-        assert sum((one.changed_brokers for one in portions), ()) == delta.changed_brokers
-        assert sum((one.changed_configs for one in portions), ()) == delta.changed_configs
+        assert sum((part.changed_brokers for part in portions), ()) == delta.changed_brokers
+        assert sum((part.changed_configs for part in portions), ()) == delta.changed_configs
         assert kept == {
             (topic.name, number): state for topic in image.topics.values() for number, state in topic.partitions.items()
         }

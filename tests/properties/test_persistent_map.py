@@ -59,7 +59,7 @@ def test_a_change_of_a_large_map_copies_a_small_part_of_it() -> None:
     assert (version[5], next_version[5], large[5]) == (1, 1, 0)
     assert 6 in version
     assert 6 not in next_version
-    shared = [one.draft_parts()[0] for one in (version, next_version)]  # type: ignore[attr-defined]
+    shared = [instance.draft_parts()[0] for instance in (version, next_version)]  # type: ignore[attr-defined]
     assert shared[0] is shared[1] is large
 
 

@@ -61,14 +61,14 @@ class QuorumLogAgainstMemory(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
-        end = data.draw(st.sampled_from([one for one in self.ends if one >= self.committed]))
+        end = data.draw(st.sampled_from([boundary for boundary in self.ends if boundary >= self.committed]))
         self.log.truncate(end)
         self.model.truncate(end)
-        self.ends = [one for one in self.ends if one <= end]
+        self.ends = [boundary for boundary in self.ends if boundary <= end]
 
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        self.committed = data.draw(st.sampled_from([one for one in self.ends if one >= self.committed]))
+        self.committed = data.draw(st.sampled_from([end for end in self.ends if end >= self.committed]))
         self.log.commit(self.committed)
 
     @precondition(lambda self: self.possible())
@@ -82,8 +82,8 @@ class QuorumLogAgainstMemory(RuleBasedStateMachine):
         self.snapshots.add(snapshot_id)
 
     def possible(self) -> list[int]:
-        taken = {one.end_offset for one in self.snapshots}
-        return [one for one in self.ends if self.model.start < one <= self.committed and one not in taken]
+        taken = {snapshot.end_offset for snapshot in self.snapshots}
+        return [end for end in self.ends if self.model.start < end <= self.committed and end not in taken]
 
     @precondition(lambda self: self.snapshots)
     @rule(data=st.data())
@@ -91,10 +91,10 @@ class QuorumLogAgainstMemory(RuleBasedStateMachine):
         start = max(data.draw(st.sampled_from(sorted(self.snapshots))).end_offset, self.model.start)
         self.log.raise_log_start(start)
         self.model.raise_start(start)
-        gone = {one for one in self.snapshots if one.end_offset < start}
+        gone = {snapshot for snapshot in self.snapshots if snapshot.end_offset < start}
         self.log.delete_snapshots(sorted(gone))
         self.snapshots -= gone
-        self.ends = [one for one in self.ends if one >= start]
+        self.ends = [end for end in self.ends if end >= start]
         self.log.retire_segments(NOW_MS)
 
     @rule(gap=st.integers(1, 50), rise=st.integers(0, 2))
@@ -134,7 +134,7 @@ class QuorumLogAgainstMemory(RuleBasedStateMachine):
     def the_machine_sees_the_same(self) -> None:
         log, model = self.log, self.model
         assert (log.log_start_offset, log.end_offset, log.last_epoch) == (model.start, model.end, model.last_epoch)
-        assert [one.id for one in log.snapshots] == sorted(self.snapshots)
+        assert [snapshot.id for snapshot in log.snapshots] == sorted(self.snapshots)
         for epoch in range(-1, self.epoch + 3):
             assert log.end_offset_for_epoch(epoch) == model.end_for_epoch(epoch), epoch
 
@@ -145,7 +145,7 @@ class QuorumLogAgainstMemory(RuleBasedStateMachine):
             for content in self.log.read(offset, max_bytes=300):
                 for position, header in iter_batches(content):
                     found += [
-                        Entry(header.partition_leader_epoch, one.value) for one in read_records(content, position)
+                        Entry(header.partition_leader_epoch, record.value) for record in read_records(content, position)
                     ]
                     offset = header.end_offset
         assert found == self.model.entries

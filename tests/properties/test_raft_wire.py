@@ -74,7 +74,7 @@ REQUESTS = {
         max_bytes=int32,
     ),
 }
-errors = st.sampled_from([one for one in ErrorCode if one is not ErrorCode.INCONSISTENT_CLUSTER_ID])
+errors = st.sampled_from([error for error in ErrorCode if error is not ErrorCode.INCONSISTENT_CLUSTER_ID])
 known = {"error": errors, "leader_id": st.integers(-1, 2**31 - 1), "leader_epoch": st.integers(-1, NEWEST_EPOCH)}
 RESPONSES = {
     rpc.VoteReply: st.builds(rpc.VoteReply, vote_granted=st.booleans(), **known),
@@ -246,9 +246,11 @@ def test_partitions_without_snapshots_are_answered_each_beside_the_one_that_has_
     )
     assert isinstance(answer, quorum.FetchSnapshotResponse)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    codes = [(topic.name, one.index, one.error_code) for topic in answer.topics for one in topic.partitions]
+    codes = [
+        (topic.name, answered.index, answered.error_code) for topic in answer.topics for answered in topic.partitions
+    ]
     assert codes == [("orders", 0, unknown), ("__cluster_metadata", 0, 0), ("__cluster_metadata", 1, unknown)]
-    assert all(one.unaligned_records is not None for topic in answer.topics for one in topic.partitions)
+    assert all(answered.unaligned_records is not None for topic in answer.topics for answered in topic.partitions)
 
 
 def test_a_fetch_of_other_snapshots_only_is_about_unknown_partitions() -> None:

@@ -59,8 +59,8 @@ class LedPartition:
 
     def compare(self, now_ms: int) -> None:
         ends = [
-            one.safe_end_offset(self.end, log_end_offset=self.end, now_ms=now_ms, lag_ms=LAG_MS)
-            for one in (self.full, self.session)
+            leadership.safe_end_offset(self.end, log_end_offset=self.end, now_ms=now_ms, lag_ms=LAG_MS)
+            for leadership in (self.full, self.session)
         ]
         full, session = self.full.replicas[FOLLOWER], self.session.replicas[FOLLOWER]
         for name in ("end_offset", "caught_up_ms", "fetched_ms", "may_join", "broker_epoch"):
@@ -87,17 +87,17 @@ class RestingBench:
         if not self.visits.holds_for(broker_epoch=self.broker_epoch, may_join=self.is_alive):
             self.begin_visits()
         for number in self.entries:
-            one = self.led[number]
-            fetch = FollowerFetch(one.held, 0, self.broker_epoch, self.is_alive)
-            one.full.take_fetch(FOLLOWER, fetch, one.horizon(self.now_ms))
+            partition = self.led[number]
+            fetch = FollowerFetch(partition.held, 0, self.broker_epoch, self.is_alive)
+            partition.full.take_fetch(FOLLOWER, fetch, partition.horizon(self.now_ms))
             if number in self.dirty:
-                one.session.take_fetch(FOLLOWER, fetch, one.horizon(self.now_ms))
+                partition.session.take_fetch(FOLLOWER, fetch, partition.horizon(self.now_ms))
         self.visits.fetched(self.now_ms)
         for number in self.dirty.copy():
-            one = self.led[number]
-            if one.session.replicas[FOLLOWER].rest(self.visits, leader_end_offset=one.end):
+            partition = self.led[number]
+            if partition.session.replicas[FOLLOWER].rest(self.visits, leader_end_offset=partition.end):
                 self.dirty.remove(number)
-            one.held = min(one.held + records, one.end)
+            partition.held = min(partition.held + records, partition.end)
 
     def begin_visits(self) -> None:
         self.visits = SessionVisits(broker_epoch=self.broker_epoch, may_join=self.is_alive)
@@ -119,24 +119,26 @@ class RestingBench:
                 self.change(name, number)
 
     def change(self, name: str, number: int) -> None:
-        one = self.led[number]
+        partition = self.led[number]
         match name:
             case "append":
-                one.end += 1
+                partition.end += 1
             case "look":
-                proposals = [each.propose(one.horizon(self.now_ms)) for each in (one.full, one.session)]
+                proposals = [
+                    each.propose(partition.horizon(self.now_ms)) for each in (partition.full, partition.session)
+                ]
                 assert proposals[0] == proposals[1]
             case "exclude":
-                for each in (one.full, one.session):
+                for each in (partition.full, partition.session):
                     each.exclude([FOLLOWER])
             case "state":
-                known = one.full.state
+                known = partition.full.state
                 changed = state(known.partition_epoch + 1, is_in_sync=FOLLOWER not in known.in_sync_replicas)
-                for each in (one.full, one.session):
+                for each in (partition.full, partition.session):
                     each.take_state(changed)
             case "leave":
                 self.entries.discard(number)
-                one.session.replicas[FOLLOWER].end_rest(self.visits)
+                partition.session.replicas[FOLLOWER].end_rest(self.visits)
             case "enter":
                 self.entries.add(number)
         if name != "look":  # no news
@@ -151,5 +153,5 @@ def test_a_resting_follower_is_seen_as_one_that_names_all_its_partitions(
     bench = RestingBench(is_in_sync=is_in_sync)
     for name, subject in steps:
         bench.act(name, subject)
-        for one in bench.led:
-            one.compare(bench.now_ms)
+        for partition in bench.led:
+            partition.compare(bench.now_ms)

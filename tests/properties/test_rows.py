@@ -81,7 +81,9 @@ def test_empty_partitions_stay_rows(version: int, change: dict[str, Any]) -> Non
     data = encode_bytes(response(partitions), version)
     read = decode(FetchResponse, version, data)
     assert isinstance(read.responses[0].partitions, Rows)
-    expected = partitions if version >= 5 else tuple(replace(one, log_start_offset=-1) for one in partitions)
+    expected = (
+        partitions if version >= 5 else tuple(replace(partition, log_start_offset=-1) for partition in partitions)
+    )
     assert read.responses[0].partitions == expected
     assert encode_bytes(read, version) == data
 

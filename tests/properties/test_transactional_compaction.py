@@ -170,7 +170,10 @@ class TransactionalCompaction(RuleBasedStateMachine):
             if not result.size_bytes:
                 break
             aborted = self.log.aborted_transactions(offset, result.next_offset)
-            listed = [AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted]
+            listed = [
+                AbortedTransaction(producer_id=transaction.producer_id, first_offset=transaction.first_offset)
+                for transaction in aborted
+            ]
             stretches, offset, *_ = visible_batches(b"".join(result.records), offset, listed)
             for stretch in stretches:
                 position = 0

@@ -220,7 +220,9 @@ class Transactions(RuleBasedStateMachine):
 
     @invariant()
     def offsets_are_those_of_committed_transactions(self) -> None:
-        if self.clients and not any(one is not None and one.offset is not None for one in self.open.values()):
+        if self.clients and not any(
+            transaction is not None and transaction.offset is not None for transaction in self.open.values()
+        ):
             found = self.node.stable_offset("g", "orders")
             assert found == self.offset or found in self.offsets_unknown
 

@@ -77,13 +77,13 @@ def test_each_reader_gets_its_records_once_and_ends_at_the_end(
 ) -> None:
     log = WrittenLog({"key.range.fetch.max.scan.bytes": "1024", "max.bytes.key.range.hashing": hashing}, chunk_bytes)
     readers = [kind(log.node, VIEW, number) for number in range(SHARES)]
-    for act, one, other in acts:
+    for act, first, other in acts:
         if act == "write":
-            log.write(one, other)
+            log.write(first, other)
         elif act == "mark":
-            log.mark(one, other)
+            log.mark(first, other)
         elif act == "read":
-            readers[one].fetch(max_bytes=other)
+            readers[first].fetch(max_bytes=other)
         else:
             log.forget()
     for number, reader in enumerate(readers):

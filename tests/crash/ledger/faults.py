@@ -49,11 +49,11 @@ class LedgerScene:
         """Inside, a fault is injected: into this client, or into nodes, which all clients meet."""
         began_ns = time.monotonic_ns()
         met = self.clients if client is None else (client,)
-        for one in met:
-            one.note_fault()
+        for worker in met:
+            worker.note_fault()
         yield
-        for one in met:
-            one.note_fault()
+        for worker in met:
+            worker.note_fault()
         self.windows.append(FaultWindow(kind, began_ns, time.monotonic_ns(), None if client is None else client.name))
 
 

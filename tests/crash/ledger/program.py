@@ -30,7 +30,7 @@ class Lines:
         self.write({"op": op, "at": time.monotonic_ns(), **facts})
 
     def write(self, *facts: Any) -> None:
-        os.write(self._descriptor, "".join(json.dumps(one) + "\n" for one in facts).encode())
+        os.write(self._descriptor, "".join(json.dumps(fact) + "\n" for fact in facts).encode())
 
 
 class LedgerWorker:
@@ -128,8 +128,8 @@ def read(plan: ProgramPlan, client: LedgerClient, lines: Lines) -> None:
     left = set(plan.places)
     while left:
         received = reader.poll(_WAIT_S)
-        lines.write(*([*one.place, one.offset, one.value.decode()] for one in received))
-        left -= {one.place for one in received if one.value == END.encode()}
+        lines.write(*([*record.place, record.offset, record.value.decode()] for record in received))
+        left -= {record.place for record in received if record.value == END.encode()}
     reader.close()
 
 

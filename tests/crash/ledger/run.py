@@ -146,8 +146,10 @@ class LedgerRun:
         wanted = {worker.name: worker.committed + more for worker in self._workers}
         deadline = time.monotonic() + DEADLINE_S
         while late := [worker for worker in self._workers if worker.committed < wanted[worker.name]]:
-            printed = "\n".join(f"{one.name}, life {len(one.lives)}: {one.lives[-1].printed()}" for one in late)
-            assert time.monotonic() < deadline, f"no commits any more by {[one.name for one in late]}\n{printed}"
+            printed = "\n".join(
+                f"{worker.name}, life {len(worker.lives)}: {worker.lives[-1].printed()}" for worker in late
+            )
+            assert time.monotonic() < deadline, f"no commits any more by {[worker.name for worker in late]}\n{printed}"
             time.sleep(0.05)
 
     def inject(self, chance: random.Random, least_faults: int) -> None:
@@ -231,7 +233,7 @@ class LedgerRun:
             TopicPartition(topic, number): _LATEST for topic, count in PARTITIONS.items() for number in range(count)
         }
         with Admin(self.cluster.bootstrap_servers) as admin:
-            ends = {Place(*place): one.offset for place, one in admin.list_offsets(places).items()}
+            ends = {Place(*place): end.offset for place, end in admin.list_offsets(places).items()}
         self.cluster.stop()
         self.report.divergences = differences(self.cluster, ends)
         self.report.epochs = epochs_of(self.cluster, ends)
@@ -246,7 +248,7 @@ class LedgerRun:
                     reader.take(line)
                 if (end := worker.ends.get(life.plan.life)) is not None:
                     reader.end(*end)
-                attempts.update({one.name: one for one in reader.attempts()})
+                attempts.update({attempt.name: attempt for attempt in reader.attempts()})
                 errors += reader.errors
         return attempts, errors
 

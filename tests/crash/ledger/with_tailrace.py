@@ -42,7 +42,7 @@ class TailraceReader:
 def _ends(servers: str, places: list[TopicPartition]) -> dict[TopicPartition, int]:
     with _errors(), Admin(servers) as admin:
         found = admin.list_offsets(dict.fromkeys(places, _LATEST), isolation_level=_READ_COMMITTED) if places else {}
-    return {place: one.offset for place, one in found.items()}
+    return {place: offset.offset for place, offset in found.items()}
 
 
 class TailraceClient:

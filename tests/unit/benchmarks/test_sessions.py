@@ -64,9 +64,9 @@ def fetcher(answers: Sequence[bytes] = (), version: int = IDS_VERSION) -> tuple[
 
 @pytest.mark.parametrize("version", [NAMES_VERSION, IDS_VERSION])
 def test_a_full_frame_names_partitions_by_topic_with_their_offsets_and_no_session(version: int) -> None:
-    one, _ = fetcher(version=version)
-    one.offsets[1] = 7
-    request = read(one.full_frame((0, 1, 2)), version)
+    reader, _ = fetcher(version=version)
+    reader.offsets[1] = 7
+    request = read(reader.full_frame((0, 1, 2)), version)
     assert (request.session_id, request.session_epoch) == (0, -1)
     found = [
         (topic.topic or topic.topic_id[:1], [p.fetch_offset for p in topic.partitions]) for topic in request.topics
@@ -76,29 +76,29 @@ def test_a_full_frame_names_partitions_by_topic_with_their_offsets_and_no_sessio
 
 @pytest.mark.parametrize("version", [NAMES_VERSION, IDS_VERSION])
 def test_fetches_of_a_session_count_its_epoch_and_name_only_changes(version: int) -> None:
-    one, wire = fetcher([answer(4711)] * 4, version)
-    one.open()
-    one.incremental()
-    one.incremental([2])
-    one.close_session()
+    reader, wire = fetcher([answer(4711)] * 4, version)
+    reader.open()
+    reader.incremental()
+    reader.incremental([2])
+    reader.close_session()
     requests = [read(frame, version) for frame in wire.sent]
     assert [(each.session_id, each.session_epoch) for each in requests] == [(0, 0), (4711, 1), (4711, 2), (4711, -1)]
     assert [sum(len(topic.partitions) for topic in each.topics) for each in requests] == [3, 0, 1, 0]
 
 
 def test_the_epoch_after_the_largest_is_1() -> None:
-    one, wire = fetcher([answer(1)] * 3)
-    one.open()
-    one._epoch = MAX_EPOCH
-    one.incremental()
-    one.incremental()
+    reader, wire = fetcher([answer(1)] * 3)
+    reader.open()
+    reader._epoch = MAX_EPOCH
+    reader.incremental()
+    reader.incremental()
     assert [read(frame, IDS_VERSION).session_epoch for frame in wire.sent] == [0, MAX_EPOCH, 1]
 
 
 def test_bytes_are_those_of_whole_frames() -> None:
-    one, wire = fetcher([answer(1)] * 2)
-    one.open()
-    exchange = one.incremental([1])
+    reader, wire = fetcher([answer(1)] * 2)
+    reader.open()
+    exchange = reader.incremental([1])
     assert (exchange.request_bytes, exchange.answer_bytes) == (len(wire.sent[1]), len(answer(1)) + 4)
 
 
@@ -106,10 +106,10 @@ def test_bytes_are_those_of_whole_frames() -> None:
     ("found", "why"), [(answer(0, 70), "error 70"), (answer(0), "no session"), (answer(5), "session 5")]
 )
 def test_an_answer_of_no_or_another_session_is_refused(found: bytes, why: str) -> None:
-    one, _ = fetcher([answer(4711), found])
-    one.open()
+    reader, _ = fetcher([answer(4711), found])
+    reader.open()
     with pytest.raises(RefusedFetch, match=why):
-        one.incremental()
+        reader.incremental()
 
 
 def test_an_append_has_the_batch_for_each_partition() -> None:
@@ -140,22 +140,22 @@ def test_a_node_keeps_a_session_of_slices_and_answers_with_changes_alone(
         admin.create_topics(dict.fromkeys(topics, 5))
     with Wire(tailrace_cluster.bootstrap_servers) as wire:
         places = places_of(wire, topics)
-        one = Fetcher(wire, places, version=version, clock=lambda: 0.0)
-        one.take(one.full_frame(range(10)))
-        assert one.answered_partitions() == 10
-        one.open()
-        one.incremental()
-        idle = one.incremental()
-        assert one.answered_partitions() == 0
+        reader = Fetcher(wire, places, version=version, clock=lambda: 0.0)
+        reader.take(reader.full_frame(range(10)))
+        assert reader.answered_partitions() == 10
+        reader.open()
+        reader.incremental()
+        idle = reader.incremental()
+        assert reader.answered_partitions() == 0
         assert max(idle.request_bytes, idle.answer_bytes) < 60
         wire.socket.sendall(appending_frame([places[2], places[7]], batch(1, 10)))
         wire.receive()
         found = 0
         while found < 2:  # acks=1 does not wait until they can be read
-            one.incremental()
-            found = one.answered_partitions()
+            reader.incremental()
+            found = reader.answered_partitions()
         assert found == 2
-        one.offsets[2] = one.offsets[7] = 1
-        one.incremental([2, 7])
-        assert one.answered_partitions() == 0
-        one.close_session()
+        reader.offsets[2] = reader.offsets[7] = 1
+        reader.incremental([2, 7])
+        assert reader.answered_partitions() == 0
+        reader.close_session()

@@ -23,9 +23,9 @@ def test_a_batch_has_the_records_that_were_asked_for() -> None:
 def test_a_flood_counts_every_answer_and_every_request_has_been_appended(tailrace_cluster: Cluster) -> None:
     topic = created(tailrace_cluster, 2)
     frames = [produce_frame(topic, partition, batch(1, 100)) for partition in range(2)]
-    with Wire(tailrace_cluster.bootstrap_servers) as one, Wire(tailrace_cluster.bootstrap_servers) as other:
-        answers = flood([one, other], frames, in_flight=4, seconds=0.05)
-        offsets = end_offsets(one, topic, 2)
+    with Wire(tailrace_cluster.bootstrap_servers) as first, Wire(tailrace_cluster.bootstrap_servers) as other:
+        answers = flood([first, other], frames, in_flight=4, seconds=0.05)
+        offsets = end_offsets(first, topic, 2)
     assert sum(offsets) == answers
     assert min(offsets) >= 1 + 4, "each connection has sent its first request and then four at once"
 

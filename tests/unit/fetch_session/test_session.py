@@ -49,12 +49,12 @@ def answer(high_watermark: int, log_start_offset: int, *, error_code: int = 0, r
 
 
 def clean_all(session: FetchSession) -> None:
-    for one in session.due_in_order():
-        session.mark_clean(one)
+    for entry in session.due_in_order():
+        session.mark_clean(entry)
 
 
 def due(session: FetchSession) -> list[int]:
-    return [one.partition for one in session.due_in_order()]
+    return [entry.partition for entry in session.due_in_order()]
 
 
 def only(session: FetchSession, number: int, name: str = "t") -> SessionPartition:
@@ -101,9 +101,9 @@ def test_forgotten_partitions_are_gone_and_unknown_ones_do_no_harm() -> None:
     session = new_session()
     session.name([topic(0, 1)])
     gone = session.forget([ForgottenTopic(topic="t", partitions=(1, 1, 9)), ForgottenTopic(topic="u", partitions=(0,))])
-    assert [one.partition for one in gone] == [1]
+    assert [entry.partition for entry in gone] == [1]
     assert due(session) == [0]
-    assert [(one.topic, one.partition) for one in session] == [("t", 0)]
+    assert [(entry.topic, entry.partition) for entry in session] == [("t", 0)]
     assert session.partition_count == 1
     assert session.find("t", 1) is None
     assert session.find("u", 0) is None
@@ -112,7 +112,7 @@ def test_forgotten_partitions_are_gone_and_unknown_ones_do_no_harm() -> None:
 def test_a_session_with_topic_ids_knows_topics_by_these() -> None:
     session = new_session(uses_topic_ids=True)
     session.name([topic(0)])
-    assert [(one.topic, one.partition) for one in session] == [(ID, 0)]
+    assert [(entry.topic, entry.partition) for entry in session] == [(ID, 0)]
     session.forget([ForgottenTopic(topic_id=ID, partitions=(0,))])
     assert session.partition_count == 0
 
@@ -161,7 +161,7 @@ def test_an_answer_may_be_committed_in_parts() -> None:
     session.answered([only(session, 0)], [answer(1, 0, records=b"r")])
     session.answered([only(session, 1)], [answer(1, 0, records=b"r")])
     assert due(session) == [2, 0, 1]
-    assert [one.partition for one in session.begin()] == [0, 1]
+    assert [entry.partition for entry in session.begin()] == [0, 1]
 
 
 def test_the_epoch_rises_with_each_fetch_and_wraps_to_1() -> None:
@@ -178,7 +178,7 @@ def test_an_answer_is_acknowledged_by_the_next_fetch_once() -> None:
     session = new_session()
     session.name([topic(0, 1)])
     session.answered([only(session, 1)], [answer(1, 0)])
-    assert [one.partition for one in session.begin()] == [1]
+    assert [entry.partition for entry in session.begin()] == [1]
     assert list(session.begin()) == []
 
 
@@ -196,28 +196,28 @@ def test_a_request_under_other_conditions_makes_every_partition_due() -> None:
 
 def test_news_are_another_high_watermark_or_log_start_than_the_last_answer_had() -> None:
     session = new_session()
-    (one,) = session.name([topic(0)])
+    (entry,) = session.name([topic(0)])
     data = answer(5, 2)
-    assert one.has_changed(data)
-    session.answered([one], [data], rotates=False)
-    assert not one.has_changed(data)
-    assert one.has_changed(answer(6, 2))
-    assert one.has_changed(answer(5, 3))
-    session.answered([one], [answer(5, 2, error_code=6)])
-    assert (one.known_high_watermark, one.known_log_start_offset) == (UNKNOWN, UNKNOWN)
-    assert one.has_changed(data)  # after an error everything is said again
-    session.answered([one], [data])
-    session.answered([one], [replace(data, diverging_epoch=DivergingEpoch(epoch=1, end_offset=4))])
-    assert (one.known_high_watermark, one.known_log_start_offset) == (UNKNOWN, UNKNOWN)
+    assert entry.has_changed(data)
+    session.answered([entry], [data], rotates=False)
+    assert not entry.has_changed(data)
+    assert entry.has_changed(answer(6, 2))
+    assert entry.has_changed(answer(5, 3))
+    session.answered([entry], [answer(5, 2, error_code=6)])
+    assert (entry.known_high_watermark, entry.known_log_start_offset) == (UNKNOWN, UNKNOWN)
+    assert entry.has_changed(data)  # after an error everything is said again
+    session.answered([entry], [data])
+    session.answered([entry], [replace(data, diverging_epoch=DivergingEpoch(epoch=1, end_offset=4))])
+    assert (entry.known_high_watermark, entry.known_log_start_offset) == (UNKNOWN, UNKNOWN)
 
 
 def test_a_partition_keeps_no_unknown_fields_of_the_request() -> None:
     session = new_session()
     wanted = FetchPartition(partition=0, fetch_offset=3, partition_max_bytes=100)
-    (one,) = session.name([FetchTopic(topic="t", partitions=(replace(wanted, unknown_tags=((9, b"x" * 60_000),)),))])
+    (entry,) = session.name([FetchTopic(topic="t", partitions=(replace(wanted, unknown_tags=((9, b"x" * 60_000),)),))])
     stated = attrgetter(*STATED_FIELDS)
-    assert stated(one) == stated(wanted)
-    assert not hasattr(one, "unknown_tags")
+    assert stated(entry) == stated(wanted)
+    assert not hasattr(entry, "unknown_tags")
 
 
 class Listener:
@@ -266,21 +266,21 @@ class Subject:
 
 def test_a_partition_watches_the_subject_that_is_found_until_it_is_lost() -> None:
     session, subject = new_session(), Subject()
-    (one,) = session.name([topic(0)])
-    session.is_known_to_miss(one)
-    one.found(subject, 6)
-    assert (one.subject, subject.watchers, session.missing) == (subject, {one: 6}, {})
-    one.lose()
-    one.lose()
-    assert (one.subject, subject.watchers) == (None, {})
+    (entry,) = session.name([topic(0)])
+    session.is_known_to_miss(entry)
+    entry.found(subject, 6)
+    assert (entry.subject, subject.watchers, session.missing) == (subject, {entry: 6}, {})
+    entry.lose()
+    entry.lose()
+    assert (entry.subject, subject.watchers) == (None, {})
 
 
 def test_a_partition_of_a_closed_session_watches_nothing() -> None:
     session, subject = new_session(), Subject()
-    (one,) = session.name([topic(0)])
+    (entry,) = session.name([topic(0)])
     session.close()
-    one.found(subject, 6)
-    assert (one.subject, subject.watchers) == (None, {})
+    entry.found(subject, 6)
+    assert (entry.subject, subject.watchers) == (None, {})
 
 
 def test_an_answer_of_high_watermarks_alone_leaves_once_in_a_pause() -> None:

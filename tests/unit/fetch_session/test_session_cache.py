@@ -48,8 +48,8 @@ class Bench:
             wanted = [
                 FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1) for n in range(partitions + missing)
             ]
-            for one in session.name([FetchTopic(topic="t", partitions=tuple(wanted))])[partitions:]:
-                session.is_known_to_miss(one)
+            for entry in session.name([FetchTopic(topic="t", partitions=tuple(wanted))])[partitions:]:
+                session.is_known_to_miss(entry)
             assert self.cache.resized(session)
         return session
 

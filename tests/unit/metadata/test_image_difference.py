@@ -53,7 +53,7 @@ def test_it_is_what_the_records_report() -> None:
 def test_a_topic_that_was_made_again_is_another_one() -> None:
     after, _ = apply_all(BEFORE, [RemoveTopicRecord(topic_id=A), *topic("a", C)])
     found = difference(BEFORE, after)
-    assert [one.topic_id for one in found.deleted_topics] == [A]
-    assert [one.topic_id for one in found.created_topics] == [C]
+    assert [entry.topic_id for entry in found.deleted_topics] == [A]
+    assert [entry.topic_id for entry in found.created_topics] == [C]
     assert found.changed_partitions == ()
     assert found.changed_configs == (ConfigResource(ResourceType.TOPIC, "a"),)

@@ -292,6 +292,6 @@ def test_names_that_kafka_let_collide_come_and_go_one_by_one() -> None:
     """Kafka checks the topics of one request against those that exist, not against each other."""
     both = image_of(*topic("a_b", ORDERS, (1,)), *topic("a.b", RETURNS, (1,)))
     assert both.confusable_names == {"a_b": ("a.b", "a_b")}
-    one = apply(both, RemoveTopicRecord(topic_id=ORDERS))
-    assert one.confusable_names == {"a_b": ("a.b",)}
-    assert apply(one, RemoveTopicRecord(topic_id=RETURNS)).confusable_names == {}
+    without_orders = apply(both, RemoveTopicRecord(topic_id=ORDERS))
+    assert without_orders.confusable_names == {"a_b": ("a.b",)}
+    assert apply(without_orders, RemoveTopicRecord(topic_id=RETURNS)).confusable_names == {}

@@ -85,8 +85,8 @@ def test_any_change_in_any_version_and_the_same_change_of_another_partition(
 ) -> None:
     reader = RecordReader()
     for record, version, number, topic_id in found:
-        for one in (record, replace_record(record, partition_id=number, topic_id=topic_id)):
-            value = encode_record_in(one, version)
+        for stored in (record, replace_record(record, partition_id=number, topic_id=topic_id)):
+            value = encode_record_in(stored, version)
             assert as_record(reader.read(value)) == decode_record(value)
 
 

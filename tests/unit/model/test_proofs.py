@@ -38,6 +38,6 @@ def test_each_bit_of_an_id_is_a_mark_or_of_the_hash() -> None:
 def test_ids_of_kafka_and_of_earlier_releases_need_no_secret() -> None:
     """Kafka's are random UUIDs, ours were random bytes; neither may be shut out by an update of the leader."""
     found = [secrets.token_bytes(16) for _ in range(10_000)]
-    found += [UUID(bytes=one, version=4).bytes for one in found]
+    found += [UUID(bytes=raw, version=4).bytes for raw in found]
     assert not any(map(needs_secret, [*found, bytes(16), b"", b"i" * 16, id_of_secret(SECRET)[:15]]))
     assert may_speak_for(found[0], NO_SECRET)

@@ -74,7 +74,7 @@ def test_ids_are_folded_and_taken_back() -> None:
 def test_the_family_of_an_id_has_the_ids_of_its_views_and_of_theirs() -> None:
     family = set(family_of(TOPIC))
     assert family >= {TOPIC} | {folded_id(TOPIC, shares) for shares in SHARES}
-    assert all(set(family_of(one)) == family for one in family)
+    assert all(set(family_of(name)) == family for name in family)
 
 
 @pytest.mark.parametrize("shares", SHARES)

@@ -21,7 +21,7 @@ OTHER_CLUSTER, MOVED, WRONG_VOTER = (
 
 
 def voters(*addresses: Address) -> VoterSet:
-    endpoints = tuple(VoterListener("CONTROLLER", one.host, one.port) for one in addresses)
+    endpoints = tuple(VoterListener("CONTROLLER", address.host, address.port) for address in addresses)
     return VoterSet.of([Voter(ReplicaKey(2, b"directory of two"), endpoints)])
 
 

@@ -154,7 +154,7 @@ def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait()
         return None
 
     async def story(bench: PeersBench) -> None:
-        await bench.listen({api_of(type(one)): ScriptedHandler(handle) for one in (markers, verification)})
+        await bench.listen({api_of(type(request)): ScriptedHandler(handle) for request in (markers, verification)})
         ending = asyncio.ensure_future(bench.ask(markers))
         await asyncio.wait_for(has_markers.wait(), 20)
         assert await bench.ask(verification, oldest_version=4, timeout_ms=10_000) is not None

@@ -89,7 +89,7 @@ def test_clients_get_the_loopback_address_that_a_node_listens_on(tmp_path: Path)
         (host, port) = ready_address(node)[0].split(":")
         assert host == "127.0.0.2"
         with Admin(f"{host}:{port}") as admin:
-            assert [(one.host, one.port) for one in admin.list_brokers()] == [(host, int(port))]
+            assert [(broker.host, broker.port) for broker in admin.list_brokers()] == [(host, int(port))]
             admin.create_topics({"reached": 1})
 
 

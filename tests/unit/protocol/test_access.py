@@ -122,8 +122,8 @@ def test_an_offset_fetch_describes_the_groups_of_its_version() -> None:
 @pytest.mark.parametrize(("key_type", "resource"), [(0, group), (1, transactional_id)])
 def test_finding_a_coordinator_needs_a_description_of_its_key(key_type: int, resource: object) -> None:
     assert callable(resource)
-    one = FindCoordinatorRequest(key="k", key_type=key_type)
-    assert needed(one) == {(Operation.DESCRIBE, resource("k"))}
+    request = FindCoordinatorRequest(key="k", key_type=key_type)
+    assert needed(request) == {(Operation.DESCRIBE, resource("k"))}
     several = FindCoordinatorRequest(key_type=key_type, coordinator_keys=("k", "l"))
     assert needed(several) == {(Operation.DESCRIBE, resource("k")), (Operation.DESCRIBE, resource("l"))}
 

@@ -97,40 +97,40 @@ def compare_fields(
     schema: Schema, definitions: list[Definition], served: Versions, there: Versions, shared: Mapping[str, Any]
 ) -> None:
     """`there` are the versions in which the struct itself can occur."""
-    definitions = [one for one in definitions if within(Versions.parse(one["versions"]), served)]
+    definitions = [definition for definition in definitions if within(Versions.parse(definition["versions"]), served)]
     fields = [field for field in schema.fields if field.tag is None or field.tag < FIRST_TAG_OF_OURS]
-    assert [field.name for field in fields] == [snake_case(one["name"]) for one in definitions]
-    for field, one in zip(fields, definitions, strict=True):
+    assert [field.name for field in fields] == [snake_case(definition["name"]) for definition in definitions]
+    for field, definition in zip(fields, definitions, strict=True):
         where = f"{schema.name}.{field.name}"
-        versions = Versions.parse(one["versions"])
+        versions = Versions.parse(definition["versions"])
         common = [version for version in within(versions, served) if there.has(version)]
         assert [version for version in within(field.versions, served) if there.has(version)] == common, where
-        nullable = Versions.parse(one.get("nullableVersions", "none"))
+        nullable = Versions.parse(definition.get("nullableVersions", "none"))
         for version in common:
             assert field.nullable.has(version) == nullable.has(version), f"{where} v{version}"
-        assert field.tag == one.get("tag"), where
-        compare_type(field, one, served, shared)
+        assert field.tag == definition.get("tag"), where
+        compare_type(field, definition, served, shared)
         if field.default is not REQUIRED and not isinstance(field.type, (Array, Nested)):
-            assert field.default == kafka_default(one), where
-        assert field.default is not REQUIRED or one.get("default") is None, where
+            assert field.default == kafka_default(definition), where
+        assert field.default is not REQUIRED or definition.get("default") is None, where
 
 
-def compare_type(field: Field, one: Definition, served: Versions, shared: Mapping[str, Any]) -> None:
-    name, kind = one["type"], field.type
+def compare_type(field: Field, definition: Definition, served: Versions, shared: Mapping[str, Any]) -> None:
+    name, kind = definition["type"], field.type
     if name.startswith("[]"):
         assert isinstance(kind, Array)
         name, kind = name[2:], kind.element
     if isinstance(kind, Nested):
-        compare_fields(kind.schema, one.get("fields") or shared[name], served, field.versions, shared)
+        compare_fields(kind.schema, definition.get("fields") or shared[name], served, field.versions, shared)
     else:
         assert kind == WIRE_TYPES[name], field.name
 
 
-def kafka_default(one: Definition) -> object:
-    stated = one.get("default")
-    if stated == "null" or one["type"] == "records":
+def kafka_default(definition: Definition) -> object:
+    stated = definition.get("default")
+    if stated == "null" or definition["type"] == "records":
         return None
-    match one["type"]:
+    match definition["type"]:
         case "string":
             return stated or ""
         case "bytes":

@@ -180,7 +180,10 @@ def test_a_forwarded_request_is_a_question_or_a_change_and_controllers_serve_it(
 
 
 def test_requests_that_can_wait_or_must_not_wait_have_connections_of_their_own() -> None:
-    by_connection = {one: names_of(partial(lambda one, api: api.connection is one, one)) for one in PeerConnection}
+    by_connection = {
+        connection: names_of(partial(lambda connection, api: api.connection is connection, connection))
+        for connection in PeerConnection
+    }
     del by_connection[PeerConnection.REQUESTS]
     assert by_connection == {
         PeerConnection.FETCH: {"Fetch"},

@@ -186,7 +186,7 @@ class TestPreVotes:
         bench.advance(60_000)
         assert bench.node.epoch == 5
         assert bench.sent(Vote)
-        assert all(one.request.pre_vote for one in bench.sent(Vote))  # type: ignore[union-attr]
+        assert all(message.request.pre_vote for message in bench.sent(Vote))  # type: ignore[union-attr]
 
     def test_when_they_are_lost_it_goes_back_to_the_leader(self) -> None:
         bench = RaftBench(state=QuorumState(5, 2), log=[5])
@@ -259,10 +259,10 @@ class TestStanding:
         for sent in bench.sent(Vote):
             bench.answer(sent, VoteReply(leader_epoch=0, vote_granted=True))
         assert bench.role == "Candidate"
-        assert all(one.request.pre_vote for one in bench.sent(Vote))  # type: ignore[union-attr]
+        assert all(message.request.pre_vote for message in bench.sent(Vote))  # type: ignore[union-attr]
         bench.flush()
         assert bench.disk.quorum_state == QuorumState(1, -1, key_of(1))
-        assert [one.destination for one in bench.sent(Vote)[2:]] == [2, 3]
+        assert [message.destination for message in bench.sent(Vote)[2:]] == [2, 3]
 
     def test_a_late_pre_vote_is_no_vote(self) -> None:
         bench = RaftBench(voters=voter_set(1, 2, 3, 4, 5))
@@ -403,7 +403,7 @@ class TestRestarts:
         bench.start()
         bench.step(Tick())
         assert bench.role == "Resigned"
-        assert [one.destination for one in bench.sent(EndEpoch)] == [2, 3]
+        assert [message.destination for message in bench.sent(EndEpoch)] == [2, 3]
         bench.advance(1000)
         assert (bench.node.epoch, bench.node.leader_id) == (2, -1)
 

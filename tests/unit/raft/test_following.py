@@ -22,8 +22,10 @@ def follower(*, log: tuple[int, ...] = (), **more: Any) -> RaftBench:
 
 def fetches(bench: RaftBench) -> list[tuple[int, int]]:
     """(offset, epoch) of every Fetch that was sent."""
-    requests = [one.request for one in bench.sent(FetchRecords)]
-    return [(one.fetch_offset, one.last_fetched_epoch) for one in requests if isinstance(one, FetchRecords)]
+    requests = [message.request for message in bench.sent(FetchRecords)]
+    return [
+        (request.fetch_offset, request.last_fetched_epoch) for request in requests if isinstance(request, FetchRecords)
+    ]
 
 
 class TestFetching:
@@ -119,7 +121,7 @@ class TestLosingTheLeader:
         bench = follower(key=key_of(9))
         bench.advance(1000)
         assert bench.role == "Unattached"
-        assert {one.destination for one in bench.sent(FetchRecords)} == {1, 2}
+        assert {message.destination for message in bench.sent(FetchRecords)} == {1, 2}
 
     def test_an_observer_that_has_given_a_leader_up_believes_only_that_leader_that_it_leads(self) -> None:
         """Else two that follow a leader which is gone would tell each other for ever that it is still there."""

@@ -57,12 +57,12 @@ class TestTheFirstRecords:
         bench.advance(1000)
         bench.forget()
         bench.elect()
-        assert [type(one) for one in bench.all(do.AppendAsLeader)[0].control] == [do.LeaderChange]
+        assert [type(record) for record in bench.all(do.AppendAsLeader)[0].control] == [do.LeaderChange]
 
     def test_of_a_static_quorum_only_the_leader_is_stated(self) -> None:
         """Voters without directories are in the configuration, not in the log (kraft.version 0)."""
         bench = leader(voters=VoterSet.of(Voter(ReplicaKey(node_id)) for node_id in (1, 2, 3)))
-        assert [type(one) for one in bench.all(do.AppendAsLeader)[0].control] == [do.LeaderChange]
+        assert [type(record) for record in bench.all(do.AppendAsLeader)[0].control] == [do.LeaderChange]
         bench.fetch(2, START + 1, 2)
         assert bench.node.high_watermark == START + 1
 
@@ -253,7 +253,7 @@ class TestAnsweringFetches:
         bench.receive(BeginEpoch(cluster_id=CLUSTER, leader_id=3, leader_epoch=9, voter=key_of(1)))
         bench.flush()
         assert error_of(bench.answer_to(token)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert [one.read for one in bench.all(do.SendResponse) if one.token == token] == [None]
+        assert [response.read for response in bench.all(do.SendResponse) if response.token == token] == [None]
 
 
 class TestStayingInOffice:
@@ -265,7 +265,7 @@ class TestStayingInOffice:
         assert bench.role == "Leader"
         bench.advance(1)
         assert bench.role == "Resigned"
-        assert [one.destination for one in bench.sent(EndEpoch)] == [2, 3]
+        assert [message.destination for message in bench.sent(EndEpoch)] == [2, 3]
 
     def test_observers_keep_no_leader_in_office(self) -> None:
         bench = leader()
@@ -312,7 +312,7 @@ class TestStayingInOffice:
 class TestAnnouncing:
     def test_all_voters_are_notified_at_once(self) -> None:
         bench = leader()
-        assert [one.destination for one in bench.sent(BeginEpoch)] == [2, 3]
+        assert [message.destination for message in bench.sent(BeginEpoch)] == [2, 3]
         assert bench.sent(BeginEpoch)[0].request == BeginEpoch(
             cluster_id=CLUSTER, leader_id=1, leader_epoch=2, voter=key_of(2)
         )
@@ -327,7 +327,7 @@ class TestAnnouncing:
         bench.fetch(2, FIRST, 2)
         assert bench.sent(BeginEpoch) == []
         bench.advance(110)
-        assert [one.destination for one in bench.sent(BeginEpoch)] == [3]
+        assert [message.destination for message in bench.sent(BeginEpoch)] == [3]
 
     def test_one_that_cannot_be_reached_is_tried_again(self) -> None:
         bench = leader()
@@ -374,9 +374,9 @@ class TestDescribing:
         answer = bench.answer_to("ask")
         assert isinstance(answer, DescribeQuorumReply)
         assert (answer.leader_id, answer.leader_epoch, answer.high_watermark) == (1, 2, FIRST)
-        assert [(one.key.id, one.log_end_offset) for one in answer.voters] == [(1, FIRST), (2, FIRST), (3, -1)]
-        assert [(one.key.id, one.log_end_offset) for one in answer.observers] == [(9, START)]
-        assert [one.last_caught_up_ms for one in answer.voters] == [bench.now_ms, bench.now_ms, -1]
+        assert [(voter.key.id, voter.log_end_offset) for voter in answer.voters] == [(1, FIRST), (2, FIRST), (3, -1)]
+        assert [(observer.key.id, observer.log_end_offset) for observer in answer.observers] == [(9, START)]
+        assert [voter.last_caught_up_ms for voter in answer.voters] == [bench.now_ms, bench.now_ms, -1]
 
     def test_observers_that_have_gone_are_forgotten_without_a_snapshot_too(self) -> None:
         bench = leader(config=RaftConfig(live_replica_ms=5000))

@@ -45,7 +45,11 @@ def test_a_position_is_valid_only_for_a_prefix_and_a_divergence_never_cuts_share
     log = memory_log(leaders, start, ends)
     offset, epoch = len(readers), readers[-1] if readers else 0
     shared = next(
-        (index for index, (one, other) in enumerate(zip(leaders, readers, strict=False)) if one != other),
+        (
+            index
+            for index, (leader_epoch, other) in enumerate(zip(leaders, readers, strict=False))
+            if leader_epoch != other
+        ),
         min(len(leaders), len(readers)),
     )
     match validate_position(log, offset, epoch):
@@ -53,7 +57,7 @@ def test_a_position_is_valid_only_for_a_prefix_and_a_divergence_never_cuts_share
             assert shared == offset
         case Diverging(end):
             assert shared < offset
-            own = LogImage(0, 0, [Entry(one, "") for one in readers]).end_for_epoch(end.epoch)
+            own = LogImage(0, 0, [Entry(reader_epoch, "") for reader_epoch in readers]).end_for_epoch(end.epoch)
             assert shared <= (0 if own is None else min(own.offset, end.offset)) < offset
         case NeedsSnapshot(snapshot_id):
             assert snapshot_id == SnapshotId(ends[-1], leaders[ends[-1] - 1])

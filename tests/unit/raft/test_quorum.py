@@ -96,5 +96,5 @@ class TestProgress:
         table.of(key_of(9)).contacted(0)
         table.of(key_of(8)).contacted(500)
         table.drop_silent([key_of(2)], now_ms=1000, after_ms=1000)
-        assert [one.key.id for one in table] == [2, 8]
-        assert [one.key.id for one in table.live(1000, 600)] == [8]
+        assert [entry.key.id for entry in table] == [2, 8]
+        assert [entry.key.id for entry in table.live(1000, 600)] == [8]

@@ -139,7 +139,7 @@ class TestRemoving:
         assert bench.last(do.VoterChangeDone).error is ErrorCode.NONE
         assert bench.role == "Resigned"
         bench.advance(1)
-        assert [one.destination for one in bench.sent(EndEpoch)] == [2, 3]
+        assert [message.destination for message in bench.sent(EndEpoch)] == [2, 3]
         bench.advance(60_000)
         assert bench.role == "Unattached"
 

@@ -16,7 +16,10 @@ def wanted(topic_id: TopicId, partition: int, offset: int = 0, *, high_watermark
 
 def named(request: FetchRequest) -> list[tuple[TopicId, list[tuple[int, int]]]]:
     return [
-        (TopicId(bytes(topic.topic_id)), [(one.partition, one.fetch_offset) for one in topic.partitions])
+        (
+            TopicId(bytes(topic.topic_id)),
+            [(partition.partition, partition.fetch_offset) for partition in topic.partitions],
+        )
         for topic in request.topics
     ]
 
@@ -41,7 +44,9 @@ def response(
         throttle_time_ms=throttled_ms,
         error_code=error,
         session_id=session_id,
-        responses=tuple(FetchableTopicResponse(topic_id=one, partitions=given) for one, given in topics.items()),
+        responses=tuple(
+            FetchableTopicResponse(topic_id=fetched_id, partitions=given) for fetched_id, given in topics.items()
+        ),
     )
 
 
@@ -106,8 +111,13 @@ def test_a_large_session_is_opened_by_requests_that_do_not_wait() -> None:
     for _ in range(3):
         requests.append(bench.request())
         assert bench.fetches.answers(response()) == ()
-    assert [[number for _, given in named(one) for number, _ in given] for one in requests] == [[0, 1], [2, 3], [4], []]
-    assert [one.max_wait_ms for one in requests] == [0, 0, 500, 500]
+    assert [[number for _, given in named(request) for number, _ in given] for request in requests] == [
+        [0, 1],
+        [2, 3],
+        [4],
+        [],
+    ]
+    assert [request.max_wait_ms for request in requests] == [0, 0, 500, 500]
 
 
 def test_a_request_that_others_go_on_does_not_wait() -> None:

@@ -53,9 +53,9 @@ class ReplicaFetcherBench:
         for fetch in self.fetches:
             for key in fetch.forgotten:
                 del self.wanted[key]
-            for one in fetch.changed:
-                self.wanted.pop(one.key, None)
-                self.wanted[one.key] = one.position.end_offset
+            for change in fetch.changed:
+                self.wanted.pop(change.key, None)
+                self.wanted[change.key] = change.position.end_offset
         return self.effects
 
     def follow(self, key: PartitionKey, *, epoch: int = 3, position: Position = START) -> list[Effect]:
@@ -83,7 +83,7 @@ class ReplicaFetcherBench:
     def changes(self) -> tuple[list[PartitionKey], list[PartitionKey]]:
         """The partitions that the fetch of the last step adds or changes, and those that it forgets."""
         (fetch,) = self.fetches
-        return [one.key for one in fetch.changed], list(fetch.forgotten)
+        return [change.key for change in fetch.changed], list(fetch.forgotten)
 
     def later(self, milliseconds: int) -> list[Effect]:
         self.now_ms += milliseconds

@@ -22,50 +22,50 @@ def test_no_bytes_are_no_rate() -> None:
 
 
 def test_the_first_second_counts_as_a_whole_one() -> None:
-    one = quota()
-    one.record(1000, 5_000)
-    assert [one.rate(at) for at in (5_000, 5_999, 6_000, 7_000)] == [1000.0, 1000.0, 1000.0, 500.0]
+    replica_quota = quota()
+    replica_quota.record(1000, 5_000)
+    assert [replica_quota.rate(at) for at in (5_000, 5_999, 6_000, 7_000)] == [1000.0, 1000.0, 1000.0, 500.0]
 
 
 def test_a_rate_at_the_limit_is_within_it() -> None:
-    one = quota()
-    one.record(1000, 0)
-    assert one.exceeded_until_ms(0) is None
-    one.record(1, 10)
-    assert one.exceeded_until_ms(10) == 1001
+    replica_quota = quota()
+    replica_quota.record(1000, 0)
+    assert replica_quota.exceeded_until_ms(0) is None
+    replica_quota.record(1, 10)
+    assert replica_quota.exceeded_until_ms(10) == 1001
 
 
 def test_the_rate_falls_until_the_limit_and_at_the_named_time_it_is_within() -> None:
-    one = quota()
-    one.record(5500, 0)
-    assert one.exceeded_until_ms(0) == 5500
-    assert one.exceeded_until_ms(5499) == 5500
-    assert one.exceeded_until_ms(5500) is None
+    replica_quota = quota()
+    replica_quota.record(5500, 0)
+    assert replica_quota.exceeded_until_ms(0) == 5500
+    assert replica_quota.exceeded_until_ms(5499) == 5500
+    assert replica_quota.exceeded_until_ms(5500) is None
 
 
 def test_samples_leave_the_window_of_eleven_seconds_one_by_one() -> None:
-    one = quota()
-    one.record(10_000_000, 0)
-    one.record(5_500, 1_000)
-    assert one.exceeded_until_ms(2_000) == 11_000
-    assert one.rate(10_999) > 900_000
-    assert one.rate(11_000) == 550.0
+    replica_quota = quota()
+    replica_quota.record(10_000_000, 0)
+    replica_quota.record(5_500, 1_000)
+    assert replica_quota.exceeded_until_ms(2_000) == 11_000
+    assert replica_quota.rate(10_999) > 900_000
+    assert replica_quota.rate(11_000) == 550.0
 
 
 @pytest.mark.parametrize(("at_ms", "samples"), [(999, 1), (1_000, 2)])
 def test_a_sample_has_one_second(at_ms: int, samples: int) -> None:
     """The second record leaves with the sample of the first, or a second after it."""
-    one = quota()
-    one.record(1, 0)
-    one.record(1, at_ms)
-    assert one.rate(11_000) == (0.0 if samples == 1 else 0.1)
+    replica_quota = quota()
+    replica_quota.record(1, 0)
+    replica_quota.record(1, at_ms)
+    assert replica_quota.rate(11_000) == (0.0 if samples == 1 else 0.1)
 
 
 def test_a_limit_of_nothing_lets_a_fetch_through_when_the_window_is_empty() -> None:
-    one = quota(0)
-    one.record(1, 500)
-    assert one.exceeded_until_ms(600) == 11_500
-    assert one.exceeded_until_ms(11_500) is None
+    replica_quota = quota(0)
+    replica_quota.record(1, 500)
+    assert replica_quota.exceeded_until_ms(600) == 11_500
+    assert replica_quota.exceeded_until_ms(11_500) is None
 
 
 @given(
@@ -76,26 +76,26 @@ def test_a_limit_of_nothing_lets_a_fetch_through_when_the_window_is_empty() -> N
 def test_the_rate_is_exceeded_until_the_named_time_and_not_a_moment_less(
     records: list[tuple[int, int]], limit: int, later_ms: int
 ) -> None:
-    one, now_ms = quota(limit), 0
+    replica_quota, now_ms = quota(limit), 0
     for pause_ms, size in records:
         now_ms += pause_ms
-        one.record(size, now_ms)
+        replica_quota.record(size, now_ms)
     now_ms += later_ms
-    until_ms = one.exceeded_until_ms(now_ms)
-    assert (until_ms is None) == (one.rate(now_ms) <= limit)
+    until_ms = replica_quota.exceeded_until_ms(now_ms)
+    assert (until_ms is None) == (replica_quota.rate(now_ms) <= limit)
     if until_ms is not None:
         assert until_ms > now_ms
-        assert one.rate(until_ms - 1) > limit or until_ms - 1 == now_ms
+        assert replica_quota.rate(until_ms - 1) > limit or until_ms - 1 == now_ms
 
 
 @given(st.lists(st.integers(1, 200_000), min_size=1, max_size=200), st.integers(1_000, 1_000_000))
 def test_a_sender_that_asks_before_each_answer_keeps_the_rate(sizes: list[int], limit: int) -> None:
     """Over the whole transfer: the limit, plus one answer that may be sent when the rate is just within it."""
-    one, now_ms, sent = quota(limit), 0, 0
+    replica_quota, now_ms, sent = quota(limit), 0, 0
     for size in sizes:
-        while (until_ms := one.exceeded_until_ms(now_ms)) is not None:
+        while (until_ms := replica_quota.exceeded_until_ms(now_ms)) is not None:
             now_ms = until_ms
-        one.record(size, now_ms)
+        replica_quota.record(size, now_ms)
         sent += size
         now_ms += 1
     assert sent <= limit * (now_ms / 1000 + 1) + 12 * max(sizes)

@@ -678,9 +678,9 @@ def test_no_flipped_bit_outside_the_checksum_is_ever_served(is_hinted: bool, max
             log = open_log(disk)
             written = []
             for number in range(8):
-                one = stored_batch(log.log_end_offset, 1 + number % 3, leader_epoch=number // 4)
-                log.append([one])
-                written.append(bytes(one.buffer))
+                stored = stored_batch(log.log_end_offset, 1 + number % 3, leader_epoch=number // 4)
+                log.append([stored])
+                written.append(bytes(stored.buffer))
             log.close()
             log = open_log(disk, clean=True)
             if is_hinted:

@@ -248,9 +248,9 @@ SMALL = st.tuples(st.integers(0, 6), st.integers(0, 6)).map(sorted)
 def test_ranges_are_refused_if_two_overlap(ranges: list[Rectangle]) -> None:
     cells = [
         (offset, key_hash)
-        for one in ranges
-        for offset in range(one.first_offset, one.last_offset + 1)
-        for key_hash in range(one.first_hash, one.last_hash + 1)
+        for rectangle in ranges
+        for offset in range(rectangle.first_offset, rectangle.last_offset + 1)
+        for key_hash in range(rectangle.first_hash, rectangle.last_hash + 1)
     ]
     if len(set(cells)) == len(cells):
         check_ranges(ranges)

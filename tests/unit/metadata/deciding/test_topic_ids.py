@@ -18,7 +18,7 @@ def ids_of(first_id: int, topics: int) -> list[TopicId]:
     commands: list[ControllerCommand] = [
         RegisterBroker(broker_id=BrokerId(1), incarnation_id=bytes(16), endpoints=()),
         UnfenceBroker(broker_id=BrokerId(1), broker_epoch=0),
-        *(create_topics(*(TopicSpec(name=f"{turn}-{one}") for one in range(topics // 2))) for turn in range(2)),
+        *(create_topics(*(TopicSpec(name=f"{turn}-{number}") for number in range(topics // 2))) for turn in range(2)),
     ]
     for command in commands:
         decision = machine.decide(command, 0, next_offset=offset)

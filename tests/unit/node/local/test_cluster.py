@@ -81,7 +81,9 @@ def test_ports_follow_the_first_one(tmp_path: Path) -> None:
     first = first_of_free_ports(6)
     nodes = opened(tmp_path, wished(listen=ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=first)))
     assert [node.address for node in nodes] == [f"127.0.0.1:{first + number}" for number in range(3)]
-    ports_of_controllers = [one.port for node in nodes for one in NodeConfig(node.settings).controller_listeners]
+    ports_of_controllers = [
+        listener.port for node in nodes for listener in NodeConfig(node.settings).controller_listeners
+    ]
     assert ports_of_controllers == [first + number for number in (3, 4, 5)]
 
 
@@ -147,9 +149,9 @@ def test_a_cluster_that_was_moved_is_the_same_cluster(tmp_path: Path) -> None:
     (tmp_path / "old").rename(moved)
     nodes = opened(moved, wished())
     assert [node.data_directory for node in nodes] == [moved / "node-1" / "data", moved / "node-2" / "data"]
-    for one, other in zip(nodes, before, strict=True):
-        assert {**one.settings, "log.dirs": ""} == {**other.settings, "log.dirs": ""}
-        assert loaded(one).data_directory == one.data_directory
+    for node, other in zip(nodes, before, strict=True):
+        assert {**node.settings, "log.dirs": ""} == {**other.settings, "log.dirs": ""}
+        assert loaded(node).data_directory == node.data_directory
 
 
 def test_a_cluster_is_the_same_under_every_name_of_its_directory(tmp_path: Path) -> None:

@@ -58,9 +58,11 @@ def spelled_by_readers(source: str) -> Iterator[tuple[str, str]]:
             with_default = positional[len(positional) - len(node.args.defaults) :]
             pairs = [*zip(with_default, node.args.defaults, strict=True)]
             pairs += [
-                (one, value) for one, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if value
+                (argument, value)
+                for argument, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+                if value
             ]
-            yield from ((node.name, one.arg) for one, value in pairs if is_spelled(value))
+            yield from ((node.name, argument.arg) for argument, value in pairs if is_spelled(value))
 
 
 def test_no_default_of_the_table_stands_at_a_reader_too() -> None:
@@ -112,7 +114,7 @@ WITHOUT_SETTING = {"settings_of", "cleaner", "scrubber"}
 )
 def test_every_field_of_a_reader_is_filled_with_its_setting(reader: type[Any]) -> None:
     names = {attribute_name(name): name for name in BROKER_SETTINGS}
-    filled = [one.name for one in fields(reader) if one.name not in WITHOUT_SETTING]
+    filled = [field.name for field in fields(reader) if field.name not in WITHOUT_SETTING]
     assert filled
     assert NodeConfig({}).fill(reader) == reader()
     for field_name in filled:
@@ -124,10 +126,10 @@ def test_every_field_of_a_reader_is_filled_with_its_setting(reader: type[Any]) -
 
 def _other_value(name: str) -> str:
     """A legal value that is not the default."""
-    one = BROKER_SETTINGS[name]
-    if one.one_of is not None:
-        return next(word for word in one.one_of if word != one.default)
-    if isinstance(one.default, bool):
-        return str(not one.default).lower()
-    assert isinstance(one.default, int | float)
-    return str(one.default - 1 if one.default > 1 else one.default + 1)
+    described = BROKER_SETTINGS[name]
+    if described.one_of is not None:
+        return next(word for word in described.one_of if word != described.default)
+    if isinstance(described.default, bool):
+        return str(not described.default).lower()
+    assert isinstance(described.default, int | float)
+    return str(described.default - 1 if described.default > 1 else described.default + 1)

@@ -26,8 +26,8 @@ def test_founders_are_found_by_id_and_a_controllers_listener_is_not_for_clients(
     config = NodeConfig(COMBINED)
     assert config.quorum.founders == {1: Address("127.0.0.1", 9093), 2: Address("::1", 9094)}
     assert (config.quorum.is_founder, config.quorum.knows_others) == (True, True)
-    assert [one.name for one in config.client_listeners] == ["PLAINTEXT"]
-    assert [one.name for one in config.controller_listeners] == ["CONTROLLER"]
+    assert [listener.name for listener in config.client_listeners] == ["PLAINTEXT"]
+    assert [listener.name for listener in config.controller_listeners] == ["CONTROLLER"]
     assert config.inter_broker_listener == "PLAINTEXT"
 
 

@@ -171,13 +171,13 @@ def test_sequence_numbers_wrap_from_the_largest_to_zero() -> None:
 
 
 def test_batches_are_walked_up_to_an_incomplete_tail() -> None:
-    one = build_batch(RECORDS)
+    first = build_batch(RECORDS)
     two = build_batch(RECORDS, base_offset=3)
-    whole = bytes(one + two)
+    whole = bytes(first + two)
     for size in range(len(whole) + 1):
         found = [(position, header.base_offset) for position, header in iter_batches(whole[:size])]
-        assert found == [(0, 0), (len(one), 3)][: (size >= len(one)) + (size >= len(whole))]
-    assert [position for position, _ in iter_batches(whole, len(one))] == [len(one)]
+        assert found == [(0, 0), (len(first), 3)][: (size >= len(first)) + (size >= len(whole))]
+    assert [position for position, _ in iter_batches(whole, len(first))] == [len(first)]
 
 
 @pytest.mark.parametrize(

@@ -223,19 +223,22 @@ def test_data_may_unfold_to_128_mib_at_any_ratio(codec: Codec) -> None:
 
 def _framed_bombs(megabytes: int) -> dict[str, tuple[Codec, bytes]]:
     """So many MiB of zeros, in each form that unfolds in a way of its own."""
-    one = bytes(1 << 20)
-    raw = bytes(cramjam.snappy.compress_raw(one))
+    megabyte = bytes(1 << 20)
+    raw = bytes(cramjam.snappy.compress_raw(megabyte))
     return {
-        "gzip members": (Codec.GZIP, gzip.compress(one) * megabytes),
-        "xerial blocks": (Codec.SNAPPY, _xerial(one, len(one)) + (struct.pack(">i", len(raw)) + raw) * (megabytes - 1)),
-        "xerial streams": (Codec.SNAPPY, _xerial(one, len(one)) * megabytes),
-        "raw snappy": (Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(one * megabytes))),
-        "lz4 frames": (Codec.LZ4, lz4.frame.compress(one) * megabytes),
-        "lz4 without size": (Codec.LZ4, lz4.frame.compress(one * megabytes, store_size=False, block_linked=True)),
-        "zstd frames": (Codec.ZSTD, zstandard.compress(one) * megabytes),
-        "zstd streams": (Codec.ZSTD, zstd_stream(one) * megabytes),
-        "zstd without size": (Codec.ZSTD, zstd_stream(one * megabytes)),
-        "zstd with a large window": (Codec.ZSTD, zstd_stream(one * megabytes, window_log=27)),
+        "gzip members": (Codec.GZIP, gzip.compress(megabyte) * megabytes),
+        "xerial blocks": (
+            Codec.SNAPPY,
+            _xerial(megabyte, len(megabyte)) + (struct.pack(">i", len(raw)) + raw) * (megabytes - 1),
+        ),
+        "xerial streams": (Codec.SNAPPY, _xerial(megabyte, len(megabyte)) * megabytes),
+        "raw snappy": (Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(megabyte * megabytes))),
+        "lz4 frames": (Codec.LZ4, lz4.frame.compress(megabyte) * megabytes),
+        "lz4 without size": (Codec.LZ4, lz4.frame.compress(megabyte * megabytes, store_size=False, block_linked=True)),
+        "zstd frames": (Codec.ZSTD, zstandard.compress(megabyte) * megabytes),
+        "zstd streams": (Codec.ZSTD, zstd_stream(megabyte) * megabytes),
+        "zstd without size": (Codec.ZSTD, zstd_stream(megabyte * megabytes)),
+        "zstd with a large window": (Codec.ZSTD, zstd_stream(megabyte * megabytes, window_log=27)),
     }
 
 

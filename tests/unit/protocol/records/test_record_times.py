@@ -27,10 +27,12 @@ def test_times_are_those_that_a_reader_of_records_sees(kind: str, codec: Codec) 
     for from_offset in range(38, 49):
         seen = [record for record in read_records(batch) if record.offset >= from_offset]
         times = record_times(batch, read_header(batch), from_offset=from_offset)
-        assert list(zip(times.offsets, times.timestamps, strict=True)) == [(one.offset, one.timestamp) for one in seen]
-        assert times.largest == max((one.timestamp for one in seen), default=-1)
+        assert list(zip(times.offsets, times.timestamps, strict=True)) == [
+            (record.offset, record.timestamp) for record in seen
+        ]
+        assert times.largest == max((record.timestamp for record in seen), default=-1)
         for timestamp in range(10):
-            found = next(((one.timestamp, one.offset) for one in seen if one.timestamp >= timestamp), None)
+            found = next(((record.timestamp, record.offset) for record in seen if record.timestamp >= timestamp), None)
             assert times.first_at_least(timestamp) == found
 
 

@@ -79,8 +79,8 @@ def test_many_frames_that_state_large_windows_take_little_memory() -> None:
 
 def test_zstd_frames_are_found_with_what_they_may_unfold_to() -> None:
     sized = zstandard.compress(PLAIN)
-    (one, two) = split_frames(memoryview(sized + zstd_stream(bytes(300_000))))
-    assert (one.start, one.end, one.content_size, one.max_size) == (0, len(sized), len(PLAIN), len(PLAIN))
+    (first, two) = split_frames(memoryview(sized + zstd_stream(bytes(300_000))))
+    assert (first.start, first.end, first.content_size, first.max_size) == (0, len(sized), len(PLAIN), len(PLAIN))
     assert (two.start, two.content_size) == (len(sized), None)
     assert 300_000 <= two.max_size <= 3 * (128 << 10)
 

@@ -83,7 +83,9 @@ def test_the_settings_of_this_broker_are_shown_and_few_can_be_changed(node: Admi
     defaults_of_topics = {name for names in BROKER_NAMES.values() for name in names[:1]}
     throttles = {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
     without_effect = {setting.name for setting in WITHOUT_EFFECT if setting.dynamic}
-    assert {one.name for one in result.configs if not one.read_only} == defaults_of_topics | throttles | without_effect
+    assert {
+        config.name for config in result.configs if not config.read_only
+    } == defaults_of_topics | throttles | without_effect
     partitions = entry(result, "num.partitions")
     assert (partitions.value, partitions.config_source) == ("3", 4)
     assert entry(result, "fetch.max.bytes").config_source == 5
@@ -190,7 +192,7 @@ def test_a_groups_settings_are_the_brokers_until_they_are_set() -> None:
     assert (answer.error_code, answer.error_message) == (0, None)
     session = entry(describe(node, "readers", kind=GROUP, synonyms=True), "consumer.session.timeout.ms")
     assert (session.value, session.config_source, session.read_only) == ("50000", 8, False)
-    assert [(one.value, one.source) for one in session.synonyms] == [("50000", 8), ("20000", 5)]
+    assert [(synonym.value, synonym.source) for synonym in session.synonyms] == [("50000", 8), ("20000", 5)]
     assert entry(describe(node, "writers", kind=GROUP), "consumer.session.timeout.ms").value == "20000"
     alter(node, GROUP, "readers", ("consumer.session.timeout.ms", 1, None))
     assert entry(describe(node, "readers", kind=GROUP), "consumer.session.timeout.ms").value == "20000"
@@ -206,7 +208,7 @@ def test_client_metrics_are_subscribed_to_and_forgotten(node: AdminPath) -> None
     answer = alter(node, CLIENT_METRICS, "slow", *changes)
     assert (answer.error_code, answer.error_message) == (0, None)
     found = describe(node, "slow", kind=CLIENT_METRICS)
-    assert [(one.name, one.value, one.config_source) for one in found.configs] == [
+    assert [(config.name, config.value, config.config_source) for config in found.configs] == [
         ("interval.ms", "1000", 7),
         ("match", "client_id=.*,client_source_port=90[0-9]+", 7),
         ("metrics", "org.apache.kafka.producer.", 7),

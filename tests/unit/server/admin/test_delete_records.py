@@ -59,7 +59,7 @@ def test_the_name_of_a_client_does_not_make_the_line_long(node: AdminPath, caplo
     partitions = (DeleteRecordsPartition(partition_index=0, offset=3),)
     request = DeleteRecordsRequest(topics=(DeleteRecordsTopic(name="orders", partitions=partitions),), timeout_ms=1_000)
     node.send(request, 2, client_id="\0" * 32_000)
-    (line,) = (text for one in caplog.records if "event=records-deleted" in (text := one.getMessage()))
+    (line,) = (text for record in caplog.records if "event=records-deleted" in (text := record.getMessage()))
     assert " by='127.0.0.1 " in line
     assert len(line) < 500
 
@@ -159,12 +159,12 @@ def test_requests_of_one_turn_share_one_write(node: AdminPath) -> None:
     assert isinstance(disk, SimulatedDisk)
     before = disk.operations
     delete(node, "orders", 1)
-    one = disk.operations - before
+    cost = disk.operations - before
     before = disk.operations
     exchanges = [ask(node, "orders", (0, offset), same_turn=True) for offset in (2, 3, 4)]
     node.end_turn()
     assert [results(exchange)[0].low_watermark for exchange in exchanges] == [2, 3, 4]
-    assert disk.operations - before == one
+    assert disk.operations - before == cost
 
 
 def test_the_log_names_the_client_that_had_records_deleted(node: AdminPath, caplog: pytest.LogCaptureFixture) -> None:

@@ -111,9 +111,9 @@ def test_records_of_a_view_are_not_deleted(node: ViewNode) -> None:
 
 
 def test_the_settings_of_a_view_cannot_be_changed(node: ViewNode) -> None:
-    one = IncrementallyAlterableConfig(name="retention.ms", config_operation=0, value="1")
+    change = IncrementallyAlterableConfig(name="retention.ms", config_operation=0, value="1")
     incremental = IncrementalAlterConfigsRequest(
-        resources=(IncrementalAlterConfigsResource(resource_type=2, resource_name=VIEW, configs=(one,)),),
+        resources=(IncrementalAlterConfigsResource(resource_type=2, resource_name=VIEW, configs=(change,)),),
         validate_only=False,
     )
     all_of_them = AlterConfigsRequest(
@@ -142,15 +142,17 @@ def test_a_view_has_the_settings_of_its_topic_which_are_read_only(node: ViewNode
     )
     own, of_view, missing = node.send(request, 4).response.results
     assert (of_view.error_code, of_view.resource_name) == (0, VIEW)
-    assert [(one.name, one.value) for one in of_view.configs] == [(one.name, one.value) for one in own.configs]
-    assert {one.name: one.value for one in of_view.configs}["retention.ms"] == "777"
-    assert all(one.read_only for one in of_view.configs)
+    assert [(config.name, config.value) for config in of_view.configs] == [
+        (config.name, config.value) for config in own.configs
+    ]
+    assert {config.name: config.value for config in of_view.configs}["retention.ms"] == "777"
+    assert all(config.read_only for config in of_view.configs)
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_no_list_of_resources_has_views(node: ViewNode) -> None:
     response = node.send(ListConfigResourcesRequest(resource_types=(2,)), 1).response
-    assert [one.resource_name for one in response.config_resources] == ["orders"]
+    assert [resource.resource_name for resource in response.config_resources] == ["orders"]
 
 
 def test_no_leader_is_elected_for_a_view(node: ViewNode) -> None:

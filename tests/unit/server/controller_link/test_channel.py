@@ -151,7 +151,7 @@ def test_brokers_and_controllers_are_registered_and_heard(nodes: ChannelBench) -
 
 def test_a_leader_proposes_replicas_and_has_the_state_when_the_answer_comes(nodes: ChannelBench) -> None:
     topics = (nodes.made(f"orders-{number}") for number in range(20))
-    name, topic_id, state = next(one for one in topics if nodes.cluster.nodes[one[2].leader] is not nodes.leader)
+    name, topic_id, state = next(entry for entry in topics if nodes.cluster.nodes[entry[2].leader] is not nodes.leader)
     nodes.node = nodes.cluster.nodes[state.leader]
 
     def propose(*in_sync: int, epoch: int) -> PartitionState | KafkaError:
@@ -160,7 +160,7 @@ def test_a_leader_proposes_replicas_and_has_the_state_when_the_answer_comes(node
             partition=0,
             leader_epoch=0,
             partition_epoch=epoch,
-            in_sync_replicas=tuple(InSyncReplica(broker_id=BrokerId(one)) for one in in_sync),
+            in_sync_replicas=tuple(InSyncReplica(broker_id=BrokerId(broker_id)) for broker_id in in_sync),
         )
         command = AlterPartition(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch, changes=(change,))
         answer = nodes.answer(command)
@@ -178,7 +178,7 @@ def test_a_leader_proposes_replicas_and_has_the_state_when_the_answer_comes(node
 
 def test_a_change_of_replicas_does_not_wait_for_the_directories_of_the_controller(nodes: ChannelBench) -> None:
     topics = (nodes.made(f"orders-{number}") for number in range(20))
-    _, topic_id, state = next(one for one in topics if nodes.cluster.nodes[one[2].leader] is not nodes.leader)
+    _, topic_id, state = next(entry for entry in topics if nodes.cluster.nodes[entry[2].leader] is not nodes.leader)
     nodes.leader.controller.answer_when(lambda _: None)
     nodes.node = nodes.cluster.nodes[state.leader]
     change = InSyncChange(

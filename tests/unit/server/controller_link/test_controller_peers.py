@@ -317,9 +317,9 @@ def test_a_replica_is_where_its_broker_says(controller: ControllerPeersBench) ->
         directories=(AssignedDirectory(id=DIRECTORY, topics=(topic(unknown), topic(controller.topic_id))),),
     )
     answer = controller.ask(request, 0)
-    codes = [one.partitions[0].error_code for one in answer.directories[0].topics]
+    codes = [topic.partitions[0].error_code for topic in answer.directories[0].topics]
     assert codes == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NONE]
-    assert [one.topic_id for one in answer.directories[0].topics] == [unknown, controller.topic_id]
+    assert [topic.topic_id for topic in answer.directories[0].topics] == [unknown, controller.topic_id]
     assert controller.state.directories == (DIRECTORY,)
     assert controller.ask(replace(request, broker_epoch=0), 0).error_code == ErrorCode.STALE_BROKER_EPOCH
 

@@ -248,13 +248,13 @@ def test_a_broker_is_asked_for_its_own_settings_and_the_rest_is_passed_on(nodes:
         (4, "", "no.such.setting", "4000"),
     )
     answer = nodes.answer(receiver, request, 1)
-    assert [one.resource_name for one in answer.responses] == [another, "orders", own, ""]
-    assert [one.error_code for one in answer.responses] == [
+    assert [result.resource_name for result in answer.responses] == [another, "orders", own, ""]
+    assert [result.error_code for result in answer.responses] == [
         ErrorCode.INVALID_REQUEST,
         0,
         *[ErrorCode.INVALID_REQUEST] * 2,
     ]
-    assert ["ask broker" in (one.error_message or "") for one in answer.responses] == [True, False, False, False]
+    assert ["ask broker" in (result.error_message or "") for result in answer.responses] == [True, False, False, False]
     configs = nodes.leader.controller.image.configs
     assert {name: dict(values) for (_, name), values in configs.items()} == {"orders": {"retention.ms": "2000"}}
 
@@ -263,7 +263,7 @@ def test_a_request_for_another_brokers_settings_alone_is_not_forwarded(nodes: Fo
     answers: list[Any] = []
     request = alter((4, str(nodes.leader.key.id), "log.retention.ms", "1000"))
     nodes.other.ask(request, 1, answers.append)
-    assert [one.error_code for one in answers[0].responses] == [ErrorCode.INVALID_REQUEST]
+    assert [result.error_code for result in answers[0].responses] == [ErrorCode.INVALID_REQUEST]
 
 
 def test_an_envelope_and_what_every_broker_can_answer_are_not_passed_on() -> None:

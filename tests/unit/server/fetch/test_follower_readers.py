@@ -120,7 +120,7 @@ def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(
     bench.produce(b"a")
     bench.disk.run()
     answers = [bench.fetch(offset, **options).fetched for offset in (0, 1)]
-    assert [(one.error_code, one.records) for one in answers] == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")] * 2
+    assert [(data.error_code, data.records) for data in answers] == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")] * 2
     assert (bench.partition.high_watermark, bench.controller.commands) == (0, [])
     bench.fetch(1)
     assert bench.partition.high_watermark == 1, "as the replica itself does it"

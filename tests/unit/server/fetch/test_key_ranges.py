@@ -117,9 +117,9 @@ def only(exchange: Exchange) -> PartitionData:
 def records(data: PartitionData) -> list[Record]:
     view = bytes(data.records or b"")
     return [
-        one
+        record
         for position, header in iter_batches(view)
-        for one in read_records(view[position : position + header.size_bytes])
+        for record in read_records(view[position : position + header.size_bytes])
     ]
 
 
@@ -133,7 +133,7 @@ def test_a_fetch_gets_the_records_of_its_ranges(node: DataPath, is_for_all: bool
     write(node, *KEYS)
     for ranges in (LOW, HIGH):
         data = only(send(node, 0, ranges, is_for_all=is_for_all))
-        assert [one.key for one in records(data)] == expected(ranges, KEYS)
+        assert [record.key for record in records(data)] == expected(ranges, KEYS)
         assert (data.applied_key_ranges, data.scanned_to, data.high_watermark) == (ranges, len(KEYS), len(KEYS))
 
 
@@ -141,7 +141,7 @@ def test_an_ordinary_fetch_says_nothing_of_ranges(node: DataPath) -> None:
     write(node, *KEYS)
     data = only(send(node, 0, ()))
     assert (data.applied_key_ranges, data.scanned_to) == ((), -1)
-    assert [one.key for one in records(data)] == KEYS
+    assert [record.key for record in records(data)] == KEYS
 
 
 def test_small_answers_lead_through_the_log(node: DataPath) -> None:
@@ -151,7 +151,7 @@ def test_small_answers_lead_through_the_log(node: DataPath) -> None:
     offset = 0
     while offset < len(KEYS):
         data = only(send(node, offset, HIGH, max_bytes=1))
-        found += [one.key for one in records(data) if one.offset >= offset]
+        found += [record.key for record in records(data) if record.offset >= offset]
         assert data.scanned_to > offset
         offset = data.scanned_to
     assert found == expected(HIGH, KEYS)
@@ -164,7 +164,7 @@ def test_a_fetch_waits_for_records_of_its_ranges_alone(node: DataPath) -> None:
     write(node, low, low)
     assert not waiting.is_answered
     write(node, high)
-    assert [one.offset for one in records(only(waiting))] == [2]
+    assert [record.offset for record in records(only(waiting))] == [2]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def assert_ignored(node: DataPath) -> None:
     """All records come, and no echo: the reader filters them itself."""
     write(node, *KEYS)
     data = only(send(node, 0, HIGH))
-    assert [one.key for one in records(data)] == KEYS
+    assert [record.key for record in records(data)] == KEYS
     assert (data.applied_key_ranges, data.scanned_to) == ((), -1)
 
 
@@ -237,13 +237,13 @@ def test_a_batch_that_lies_about_its_records_comes_as_it_is_stored(node: DataPat
         node.produce("orders", records=lying(KEYS))
     write(node, *KEYS)
     before = only(send(node, 0, HIGH))
-    assert [one.key for one in records(before)] == expected(HIGH, KEYS)
+    assert [record.key for record in records(before)] == expected(HIGH, KEYS)
     assert (before.applied_key_ranges, before.scanned_to) == (HIGH, len(KEYS))
     it = only(send(node, len(KEYS), HIGH))
     assert (it.applied_key_ranges, it.scanned_to) == ((), -1)
     assert bytes(it.records or b"")[HEADER_SIZE : len(lying(KEYS))] == lying(KEYS)[HEADER_SIZE:]
     behind = only(send(node, 2 * len(KEYS), HIGH))
-    assert [one.key for one in records(behind)] == expected(HIGH, KEYS)
+    assert [record.key for record in records(behind)] == expected(HIGH, KEYS)
 
 
 def test_a_batch_that_would_take_too_long_comes_as_it_is_stored(
@@ -254,7 +254,7 @@ def test_a_batch_that_would_take_too_long_comes_as_it_is_stored(
     write(node, *KEYS)
     assert only(send(node, 0, HIGH)).scanned_to == 1
     data = only(send(node, 1, HIGH))
-    assert [one.key for one in records(data)] == KEYS
+    assert [record.key for record in records(data)] == KEYS
     assert (data.applied_key_ranges, data.scanned_to) == ((), -1)
 
 
@@ -291,7 +291,7 @@ def test_a_follower_serves_ranges(node: DataPath) -> None:
     partition = node.create(leader=2, leader_epoch=1, in_sync=(1, 2), replicas=(1, 2))
     partition.following.take_leader_offsets(high_watermark=len(KEYS), log_start_offset=0)
     data = only(send(node, 0, HIGH))
-    assert [one.key for one in records(data)] == expected(HIGH, KEYS)
+    assert [record.key for record in records(data)] == expected(HIGH, KEYS)
     assert (data.applied_key_ranges, data.scanned_to) == (HIGH, len(KEYS))
 
 
@@ -306,11 +306,11 @@ def test_a_session_keeps_the_ranges(node: DataPath) -> None:
     session = opened.session_id
     write(node, *KEYS)
     data = only(send(node, 0, HIGH, session=(session, 1), names=False))
-    assert [one.key for one in records(data)] == expected(HIGH, KEYS)
+    assert [record.key for record in records(data)] == expected(HIGH, KEYS)
     behind = send(node, data.scanned_to, HIGH, session=(session, 2)).response
     assert behind.responses == ()
     again = only(send(node, 0, LOW, session=(session, 3)))  # a changed range is a changed partition
-    assert [one.key for one in records(again)] == expected(LOW, KEYS)
+    assert [record.key for record in records(again)] == expected(LOW, KEYS)
 
 
 def test_a_session_with_too_many_ranges_ends(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,9 +339,11 @@ def test_a_reader_of_committed_records_gets_markers_and_learns_of_aborted_ones(
         node.end_transaction("orders", producer_id=producer, is_commit=commits)
     data = only(send(node, 0, ranges, isolation=READ_COMMITTED))
     assert data.scanned_to == data.last_stable_offset == 2 * len(KEYS) + 2
-    assert [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()] == [(8, len(KEYS) + 1)]
+    assert [(transaction.producer_id, transaction.first_offset) for transaction in data.aborted_transactions or ()] == [
+        (8, len(KEYS) + 1)
+    ]
     seen = visible_batches(data.records or b"", 0, data.aborted_transactions or ())
-    keys = [one.key for buffer in seen.stretches for one in records(replace(data, records=buffer))]
+    keys = [record.key for buffer in seen.stretches for record in records(replace(data, records=buffer))]
     assert keys == expected(ranges, KEYS)
 
 
@@ -362,7 +364,7 @@ def test_a_reader_of_other_keys_passes_over_batches_that_were_split_before(monke
 
     monkeypatch.setattr(Log, "read", noted)
     data = only(send(node, 0, LOW))
-    assert [one.key for one in records(data)] == expected(LOW, KEYS)
+    assert [record.key for record in records(data)] == expected(LOW, KEYS)
     assert data.scanned_to == 4 * len(high) + len(KEYS)
     assert read == [4 * len(high)]
     assert [name for name in node.files.list_dir(log.directory) if name.endswith(".khx")]

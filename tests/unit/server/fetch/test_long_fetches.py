@@ -248,7 +248,7 @@ def test_rows_and_sequences_come_in_portions() -> None:
     for structs in (wanted, decoded):
         taken: list[Sequence[FetchPartition]] = list(portions(structs, 40))
         assert [len(portion) for portion in taken] == [40, 40, 20]
-        assert [one.partition for portion in taken for one in portion] == list(range(100))
+        assert [partition.partition for portion in taken for partition in portion] == list(range(100))
 
 
 @pytest.mark.parametrize("has_session", [True, False])

@@ -38,7 +38,7 @@ class ScriptedSelector(ReplicaSelector):
 
 
 def broker_of(number: int) -> Any:
-    return lambda view: next(one for one in view.replicas if one.endpoint.id == number)
+    return lambda view: next(replica for replica in view.replicas if replica.endpoint.id == number)
 
 
 def choices_of(bench: LeadingBroker) -> tuple[int, int]:
@@ -57,9 +57,9 @@ def test_the_selector_gets_the_texts_views() -> None:
     ((topic_partition, client, view),) = selector.calls
     assert topic_partition == ("orders", 0)
     assert client == ("b", "test", "127.0.0.1", "User:ANONYMOUS", "PLAINTEXT")
-    one, two, three = sorted(view.replicas, key=lambda each: each.endpoint.id)
-    assert one is view.leader
-    assert one == ((1, "127.0.0.1", 9001, "a"), 3, 0)
+    first, two, three = sorted(view.replicas, key=lambda each: each.endpoint.id)
+    assert first is view.leader
+    assert first == ((1, "127.0.0.1", 9001, "a"), 3, 0)
     assert two == ((2, "127.0.0.1", 9002, "b"), 2, 250)
     assert three == ((3, "127.0.0.1", 9003, "c"), 2, 250)
 
@@ -134,7 +134,7 @@ def test_a_consumer_reads_from_the_leader_whatever_the_selector_does(
             assert (answer.error_code, answer.preferred_read_replica) == (0, -1)
             assert answer.records
     assert choices_of(bench) == (0, 100)
-    lines = [one.getMessage() for one in caplog.records if "replica-selector-failed" in one.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "replica-selector-failed" in record.getMessage()]
     assert len(lines) == 10, "a line for each would fill the disk"
     assert all("\n" not in line and len(line) < 500 for line in lines)
 

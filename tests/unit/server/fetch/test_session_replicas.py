@@ -400,7 +400,7 @@ def test_an_offset_above_both_ends_is_an_error_in_time_though_each_fetch_is_answ
         assert waiting.is_answered is (number == 4)
         bench.clock.advance(200)
         bench.node.produce("orders", b"news", partition=1, acks=1)
-        found.append({one.partition_index: one.error_code for one in answers(waiting.response)})
+        found.append({partition.partition_index: partition.error_code for partition in answers(waiting.response)})
         reader.epoch += 1
     # The first answer has the high watermark of the new partition too; the wait begins then.
     assert found == [{1: 0, 0: 0}, {1: 0}, {1: 0}, {1: 0}, {0: ErrorCode.OFFSET_OUT_OF_RANGE}]
@@ -421,9 +421,9 @@ def test_a_request_behind_a_followers_fetch_ends_its_wait() -> None:
 
 def test_a_request_ends_no_wait_of_another_follower() -> None:
     broker = LeadingBroker()
-    one, other = SessionFollower(broker, 2), SessionFollower(broker, 3)
-    one.open()
+    first, other = SessionFollower(broker, 2), SessionFollower(broker, 3)
+    first.open()
     other.open()
-    waiting = one.send(max_wait_ms=500)
+    waiting = first.send(max_wait_ms=500)
     other.end_wait()
     assert not waiting.is_answered

@@ -354,7 +354,7 @@ def test_a_partition_that_is_named_twice_counts_once(node: DataPath) -> None:
         FetchPartition(partition=n, fetch_offset=o, partition_max_bytes=1 << 20) for n, o in ((1, 0), (2, 0), (1, 1))
     ]
     node.produce("orders", b"a", partition=1)
-    for partitions in ((tuple(wanted),), tuple((one,) for one in wanted)):
+    for partitions in ((tuple(wanted),), tuple((entry,) for entry in wanted)):
         topics = tuple(FetchTopic(topic="orders", partitions=named) for named in partitions)
         request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_epoch=0, topics=topics)
         found = answers(node.send(request, 12).response)
@@ -472,7 +472,7 @@ def test_a_topic_name_that_no_topic_can_have_gets_no_session_and_ends_one(node: 
     reader.topic = long.topic
     response = reader.send({0: 0}).response
     assert (response.error_code, response.session_id) == (0, 0)
-    assert [one.error_code for one in answers(response)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [data.error_code for data in answers(response)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert len(node.broker.fetch_sessions.cache) == 0
 
 

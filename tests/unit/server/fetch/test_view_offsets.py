@@ -37,17 +37,17 @@ def node() -> ViewNode:
 def test_the_end_is_behind_the_last_record_of_the_view(node: ViewNode, version: int) -> None:
     node.write(*KEYS)
     ends = node.ends(VIEW, 0, 1, 2, 3, version=version)
-    assert [one.error_code for one in ends] == [0] * 4
-    assert [one.offset for one in ends] == [offsets_of(KEYS, number, 4)[-1] + 1 for number in range(4)]
-    assert [one.timestamp for one in ends] == [-1] * 4
+    assert [end.error_code for end in ends] == [0] * 4
+    assert [end.offset for end in ends] == [offsets_of(KEYS, number, 4)[-1] + 1 for number in range(4)]
+    assert [end.timestamp for end in ends] == [-1] * 4
 
 
 def test_the_end_is_the_log_start_without_records(node: ViewNode) -> None:
-    assert [one.offset for one in node.ends(VIEW, 0, 1)] == [0, 0]
+    assert [end.offset for end in node.ends(VIEW, 0, 1)] == [0, 0]
     node.write(*[key_in(1)] * 9)
-    assert [one.offset for one in node.ends(VIEW, 0, 1)] == [0, 9]
+    assert [end.offset for end in node.ends(VIEW, 0, 1)] == [0, 9]
     node.table.get("orders", 0).delete_records(4)
-    assert [one.offset for one in node.ends(VIEW, 0, 1)] == [4, 9]
+    assert [end.offset for end in node.ends(VIEW, 0, 1)] == [4, 9]
 
 
 def test_all_else_is_the_answer_of_the_partition(node: ViewNode) -> None:
@@ -68,9 +68,9 @@ def test_no_record_is_found_by_time_at_or_above_the_end_of_a_view(node: ViewNode
     node.write(key_in(2), *[key_in(1)] * 9)
     for timestamp, offset in ((1_000, 0), (1_001, 1), (1_009, 9), (MAX_TIMESTAMP, 9)):
         ends = node.ends(VIEW, 0, 1, 2, timestamp=timestamp, isolation=isolation)
-        assert [one.error_code for one in ends] == [0] * 3
-        assert [one.offset for one in ends] == [-1, offset, offset if offset < 1 else -1]
-        assert [one.timestamp for one in ends if one.offset < 0] == [-1] * (1 if offset < 1 else 2)
+        assert [end.error_code for end in ends] == [0] * 3
+        assert [end.offset for end in ends] == [-1, offset, offset if offset < 1 else -1]
+        assert [end.timestamp for end in ends if end.offset < 0] == [-1] * (1 if offset < 1 else 2)
 
 
 def test_a_view_whose_end_is_not_known_finds_no_record_by_time_yet(

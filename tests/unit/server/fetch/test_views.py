@@ -414,7 +414,7 @@ def test_a_session_reads_a_view(node: ViewNode, version: int) -> None:
             for number, data in data_of.items():
                 assert (data.applied_key_ranges, data.scanned_to) == ((), -1)
                 for header, records in batches_of(data):
-                    found[number] += [one.offset for one in records if one.offset >= positions[number]]
+                    found[number] += [record.offset for record in records if record.offset >= positions[number]]
                     moved[number] = positions[number] = header.end_offset
             if not moved:
                 break
@@ -434,7 +434,7 @@ def test_a_waiting_session_wakes_for_records_of_its_partitions_alone(node: ViewN
     assert not waiting.is_answered
     node.write(key_in(1), key_in(0))
     (data,) = answers(waiting.response).values()
-    assert [one.offset for _, records in batches_of(data) for one in records] == [3]
+    assert [record.offset for _, records in batches_of(data) for record in records] == [3]
 
 
 def test_a_waiting_session_learns_at_last_that_an_end_is_not_known(
@@ -452,7 +452,7 @@ def test_a_waiting_session_learns_at_last_that_an_end_is_not_known(
     assert answers(waiting.response)[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
     monkeypatch.undo()
     (data,) = session.next().values()
-    assert [one.offset for _, records in batches_of(data) for one in records] == offsets_of(KEYS, 0, 4)
+    assert [record.offset for _, records in batches_of(data) for record in records] == offsets_of(KEYS, 0, 4)
 
 
 def test_an_offset_above_the_high_watermark_is_not_available_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -729,14 +729,16 @@ def test_a_reader_of_committed_records_gets_markers_and_learns_of_aborted_ones(n
     transact(node, 9, KEYS, commits=True)
     data = node.fetch_views(VIEW, {number: 0}, isolation=READ_COMMITTED).fetched
     assert data.high_watermark == data.last_stable_offset == 3 * len(KEYS) + 3
-    assert [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()] == [(8, len(KEYS) + 1)]
+    assert [(transaction.producer_id, transaction.first_offset) for transaction in data.aborted_transactions or ()] == [
+        (8, len(KEYS) + 1)
+    ]
     assert [header.base_offset for header, _ in batches_of(data) if header.is_control] == [60, 121, 182]
     seen = visible_batches(data.records or b"", 0, data.aborted_transactions or ())
     offsets = [
-        one.offset
+        record.offset
         for buffer in seen.stretches
         for _, records in batches_of(replace(data, records=buffer))
-        for one in records
+        for record in records
     ]
     assert offsets == offsets_of(KEYS, number, 4) + offsets_of(KEYS, number, 4, first=122)
 

@@ -280,10 +280,10 @@ class TestOffsets:
                 OffsetFetchRequestGroup(group_id="", topics=None),
             )
         )
-        one, other, everything, refused = node.send(request, version).response.groups
-        assert one.topics[0].partitions[0].committed_offset == 7
+        named, other, everything, refused = node.send(request, version).response.groups
+        assert named.topics[0].partitions[0].committed_offset == 7
         assert other.topics[0].partitions[0].committed_offset == -1
-        assert everything.topics == one.topics
+        assert everything.topics == named.topics
         assert refused.error_code == E.INVALID_GROUP_ID
 
     def test_a_fetch_by_an_unknown_topic_id_is_refused(self, node: GroupPath) -> None:

@@ -221,7 +221,9 @@ def test_a_damaged_log_goes_offline_so_that_another_replica_has_the_coordinator(
     node = _node(files)
     node.commit("g", "orders", 7)
     (partition,) = [
-        one for one in node.table if one.topic_partition.topic == GROUP_OFFSETS_TOPIC and one.log.size_bytes
+        candidate
+        for candidate in node.table
+        if candidate.topic_partition.topic == GROUP_OFFSETS_TOPIC and candidate.log.size_bytes
     ]
     assert not partition.log.flushes.has_work
     path = f"/data/{partition.topic_partition}/00000000000000000000.log"

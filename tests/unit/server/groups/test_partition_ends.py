@@ -52,7 +52,11 @@ class Coordinator:
         return [
             (
                 node,
-                {one.partition_index: one.current_leader_epoch for topic in request.topics for one in topic.partitions},
+                {
+                    partition.partition_index: partition.current_leader_epoch
+                    for topic in request.topics
+                    for partition in topic.partitions
+                },
             )
             for node, request, _ in self.peer.waiting
         ]
@@ -169,7 +173,9 @@ def test_a_topic_made_anew_has_no_end_of_the_one_before() -> None:
     broker.confirm({A: 10})
     broker.answer((0, 50))
     before = broker.image.topics["orders"]
-    states = {number: replace(one, topic_id=TopicId(bytes(16))) for number, one in before.partitions.items()}
+    states = {
+        number: replace(partition, topic_id=TopicId(bytes(16))) for number, partition in before.partitions.items()
+    }
     broker.image = replace(broker.image, topics={"orders": replace(before, partitions=states)})
     broker.confirm({A: 10})
     assert broker.asked() == [(2, {0: 5})]

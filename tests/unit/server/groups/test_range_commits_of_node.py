@@ -180,7 +180,7 @@ class TestRangesAreCommitted:
             )
             exchanges.append(node.send(request, 9, same_turn=True))
         node.end_turn()
-        assert {one.response.topics[0].partitions[0].error_code for one in exchanges} == {E.NONE}
+        assert {exchange.response.topics[0].partitions[0].error_code for exchange in exchanges} == {E.NONE}
         assert stand(node)[1] == tuple(low(4 * number, 4 * number + 1) for number in range(20))
 
     def test_for_good(self) -> None:
@@ -197,8 +197,8 @@ class TestRangesAreCommitted:
 
     def test_beside_plain_commits_of_other_partitions(self, node: TransactionPath) -> None:
         answers = commit_all(node, partition_of(low(0, 1)), partition_of(offset=0, partition=1))
-        assert [one.error_code for one in answers] == [E.NONE, E.NONE]
-        assert [one.range_budget for one in answers] == [WireRangeBudget(used=1, limit=4096), NO_RANGE_BUDGET]
+        assert [answer.error_code for answer in answers] == [E.NONE, E.NONE]
+        assert [answer.range_budget for answer in answers] == [WireRangeBudget(used=1, limit=4096), NO_RANGE_BUDGET]
         assert progress(node, partition=1).committed_ranges == ()
 
 
@@ -332,7 +332,7 @@ class TestRefusals:
         commit(node, low(0, 9))
         before = stand(node)
         answers = commit_all(node, partition_of(*ranges), partition_of(offset=0, partition=1))
-        assert [one.error_code for one in answers] == [E.INVALID_REQUEST, E.NONE]
+        assert [answer.error_code for answer in answers] == [E.INVALID_REQUEST, E.NONE]
         assert stand(node) == before
 
     def test_a_partition_named_twice_with_ranges_is_refused_both_times(self, node: TransactionPath) -> None:
@@ -341,7 +341,7 @@ class TestRefusals:
             (partition_of(offset=3), partition_of(low(2, 3))),
             (partition_of(low(2, 3)), partition_of(offset=3)),
         ):
-            assert [one.error_code for one in commit_all(node, *pair)] == [E.INVALID_REQUEST] * 2
+            assert [answer.error_code for answer in commit_all(node, *pair)] == [E.INVALID_REQUEST] * 2
         assert node.committed("g", "orders") == -1
 
     def test_unknown_topics_and_partitions_have_their_codes(self, node: TransactionPath) -> None:
@@ -394,7 +394,7 @@ class TestRefusals:
         some = OffsetFetchRequestGroup(group_id="g", topics=(asked,), include_ranges=True)
         all_of_them = OffsetFetchRequestGroup(group_id="g", topics=None, include_ranges=True)
         answer = node.send(OffsetFetchRequest(groups=(some, all_of_them)), 8).response
-        codes = [one.topics[0].partitions[0].error_code for one in answer.groups]
+        codes = [group.topics[0].partitions[0].error_code for group in answer.groups]
         assert codes == [E.NONE, E.INVALID_REQUEST]
 
 

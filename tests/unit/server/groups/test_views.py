@@ -86,7 +86,7 @@ def test_offsets_are_committed_and_fetched_by_id(node: GroupPath) -> None:
     wanted = OffsetFetchRequestTopics(topic_id=view_id(node), partition_indexes=(7, 6))
     request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=(wanted,)),))
     (found,) = node.send(request, 10).response.groups[0].topics
-    assert [(one.error_code, one.committed_offset) for one in found.partitions] == [(0, 70), (0, -1)]
+    assert [(partition.error_code, partition.committed_offset) for partition in found.partitions] == [(0, 70), (0, -1)]
 
 
 @pytest.mark.parametrize("partition", [-1, 8, 2**31 - 1])
@@ -103,7 +103,9 @@ def all_offsets(node: GroupPath) -> dict[tuple[str, int], int]:
     request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=None),))
     (group,) = node.send(request, 8).response.groups
     return {
-        (topic.name, one.partition_index): one.committed_offset for topic in group.topics for one in topic.partitions
+        (topic.name, partition.partition_index): partition.committed_offset
+        for topic in group.topics
+        for partition in topic.partitions
     }
 
 
@@ -118,7 +120,10 @@ def test_offsets_in_a_view_are_deleted(node: GroupPath) -> None:
     wanted = tuple(OffsetDeleteRequestPartition(partition_index=number) for number in (5, 8))
     request = OffsetDeleteRequest(group_id="g", topics=(OffsetDeleteRequestTopic(name=VIEW, partitions=wanted),))
     response = node.send(request, 0).response
-    assert [one.error_code for one in response.topics[0].partitions] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [partition.error_code for partition in response.topics[0].partitions] == [
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
     assert all_offsets(node) == {}
 
 
@@ -172,13 +177,13 @@ def share_orders(node: GroupPath, value: str) -> None:
 
 
 def commit_in_transaction(node: GroupPath, topic: str, partition: int) -> list[int]:
-    one = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=9, committed_metadata="")
+    commit = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=9, committed_metadata="")
     request = TxnOffsetCommitRequest(
         transactional_id="t",
         group_id="g",
         producer_id=5,
         producer_epoch=0,
-        topics=(TxnOffsetCommitRequestTopic(name=topic, partitions=(one,)),),
+        topics=(TxnOffsetCommitRequestTopic(name=topic, partitions=(commit,)),),
     )
     response = node.send(request, 3).response
     return [each.error_code for topic in response.topics for each in topic.partitions]

@@ -193,7 +193,9 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_an_error_and_begin
     assert directory.has_vanished(PARTITION), "records that this broker has acknowledged may be lost"
     open_log(directory, FIRST_ID)
     assert files.size_of("/logs/orders-0/00000000000000000000.log") == 0
-    (error,) = [one for one in caplog.records if one.name.startswith("tailrace") and one.levelname == "ERROR"]
+    (error,) = [
+        record for record in caplog.records if record.name.startswith("tailrace") and record.levelname == "ERROR"
+    ]
     assert "event=partition-vanished partition=orders-0 flushed_up_to=7" in error.getMessage()
 
 

@@ -157,8 +157,8 @@ def test_each_change_of_a_broker_is_one_line(
     now: BrokerImage | None,
     line: str | None,
 ) -> None:
-    def with_it(one: BrokerImage | None) -> ClusterImage:
-        return image({}, *(() if one is None else (one,)))
+    def with_it(other_broker: BrokerImage | None) -> ClusterImage:
+        return image({}, *(() if other_broker is None else (other_broker,)))
 
     tell(log, with_it(was), with_it(now))
     assert [each.startswith(line or "?") for each in lines(caplog)] == ([] if line is None else [True])

@@ -381,5 +381,5 @@ def test_a_voter_is_removed_and_the_quorum_describes_itself(cluster: QuorumClust
     described: list[DescribeQuorumReply] = []
     leader.host.describe(described.append)
     go_on(cluster, 10)
-    assert gone not in [one.key for one in described[0].voters]
-    assert gone in [one.key for one in described[0].observers]
+    assert gone not in [voter.key for voter in described[0].voters]
+    assert gone in [observer.key for observer in described[0].observers]

@@ -37,7 +37,7 @@ class FlushesBench:
         self.flushes = QuorumFlushes(
             cast("Any", self.log),
             carry_out=self.disk.carry_out,
-            has_failed=lambda: any(isinstance(one, KafkaError) for one in self.outcomes),
+            has_failed=lambda: any(isinstance(outcome, KafkaError) for outcome in self.outcomes),
             on_flushed=self.outcomes.append,
             on_failed=self.outcomes.append,
         )

@@ -99,7 +99,7 @@ def replayed(log: QuorumLog, end_offset: int) -> list[str]:
 
 
 def view(log: QuorumLog) -> tuple[int, int, int, list[SnapshotId]]:
-    return log.log_start_offset, log.end_offset, log.last_epoch, [one.id for one in log.snapshots]
+    return log.log_start_offset, log.end_offset, log.last_epoch, [kept.id for kept in log.snapshots]
 
 
 def batch(base_offset: int, *values: str, epoch: int = 1) -> bytes:
@@ -378,7 +378,7 @@ def test_snapshots_tell_their_times_by_the_clock_of_the_machine(log: QuorumLog) 
     log.commit(5)
     log.set_clock_offset(wall_ahead_ms=NOW_MS - 70)
     snapshot(log, 5, 1)
-    assert [one.last_contained_ms for one in log.snapshots] == [70]
+    assert [kept.last_contained_ms for kept in log.snapshots] == [70]
 
 
 def test_an_empty_log_has_the_epoch_of_the_snapshot_it_starts_at(disk: SimulatedDisk, log: QuorumLog) -> None:
@@ -388,9 +388,9 @@ def test_an_empty_log_has_the_epoch_of_the_snapshot_it_starts_at(disk: Simulated
     snapshot(log, 6, 4)
     log.raise_log_start(6)
     flush(log)
-    for one in (log, opened(disk)):
-        assert view(one) == (6, 6, 4, [SnapshotId(6, 4)])
-        assert one.end_offset_for_epoch(9) is None
+    for instance in (log, opened(disk)):
+        assert view(instance) == (6, 6, 4, [SnapshotId(6, 4)])
+        assert instance.end_offset_for_epoch(9) is None
     append(log, 2, epoch=4)
     assert log.end_offset_for_epoch(9) == LogEnd(4, 8)
 
@@ -436,9 +436,9 @@ def test_a_snapshot_replaces_the_log(disk: SimulatedDisk, log: QuorumLog) -> Non
     flush(log)
     snapshot_id = SnapshotId(40, 6)
     assert install(log, snapshot_id, foreign_snapshot(40, 6, voters=VOTERS)) == SnapshotInstalled(snapshot_id, VOTERS)
-    for one in (log, opened(disk)):
-        assert view(one) == (40, 40, 6, [snapshot_id])
-        assert one.high_watermark == 40
+    for instance in (log, opened(disk)):
+        assert view(instance) == (40, 40, 6, [snapshot_id])
+        assert instance.high_watermark == 40
     assert opened(disk).voters_in_log == [VotersAt(39, VOTERS)]
     assert fetched(log, batch(40, "next", epoch=7), epoch=7) == LogAppended(41, 7)
     flush(log)

@@ -129,7 +129,7 @@ def test_a_leader_that_gives_the_same_useless_answer_again_and_again_has_a_line_
     replica = RefusalsBench()
     for _ in range(50):
         replica.carry_out(effect())
-    assert [type(one) for one in replica.outcomes] == [outcome] * 50
+    assert [type(result) for result in replica.outcomes] == [outcome] * 50
     assert caplog.text.count(f"event={event} ") == 1
     replica.clock.advance(60_000)
     replica.carry_out(effect())

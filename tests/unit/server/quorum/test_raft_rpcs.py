@@ -265,9 +265,12 @@ def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader
         request = quorum.FetchSnapshotRequest(cluster_id=CLUSTER_ID, max_bytes=max_bytes, topics=topics)
         orders, metadata = HandledRequest(cluster, RaftRpcHandler(leader.host), request).answer().topics
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert [one.error_code for one in (*orders.partitions, metadata.partitions[0])] == [unknown, unknown]
-        assert [one.position for one in metadata.partitions[1:]] == list(positions)
-        return [len(one.unaligned_records) for one in metadata.partitions[1:]]
+        assert [partition.error_code for partition in (*orders.partitions, metadata.partitions[0])] == [
+            unknown,
+            unknown,
+        ]
+        assert [partition.position for partition in metadata.partitions[1:]] == list(positions)
+        return [len(partition.unaligned_records) for partition in metadata.partitions[1:]]
 
     assert sent(100, 0) == [100]
     assert sent(100, 0, 0) == [50, 50]
@@ -351,16 +354,16 @@ def test_the_quorum_is_described_by_its_leader(
     request = quorum.DescribeQuorumRequest(topics=WANTED)
     handler = QuorumDescriptionHandler(leader.host, clock=leader.clock, controller=leader.controller)
     part = HandledRequest(cluster, handler, request).answer().topics[0].partitions[0]
-    assert [one.replica_id for one in part.current_voters] == [1, 2, 3]
-    assert [one.replica_id for one in part.observers] == [4]
-    assert {one.log_end_offset for one in part.current_voters} == {leader.host.log.end_offset}
-    others = [one for one in (*part.current_voters, *part.observers) if one.replica_id != leader.key.id]
-    assert all(0 <= leader.clock.now_ms() - one.last_fetch_timestamp < 2000 for one in others)
+    assert [voter.replica_id for voter in part.current_voters] == [1, 2, 3]
+    assert [observer.replica_id for observer in part.observers] == [4]
+    assert {voter.log_end_offset for voter in part.current_voters} == {leader.host.log.end_offset}
+    others = [replica for replica in (*part.current_voters, *part.observers) if replica.replica_id != leader.key.id]
+    assert all(0 <= leader.clock.now_ms() - replica.last_fetch_timestamp < 2000 for replica in others)
     other = QuorumDescriptionHandler(follower.host, clock=follower.clock, controller=follower.controller)
     part = HandledRequest(cluster, other, request).answer().topics[0].partitions[0]
     assert (part.error_code, part.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.key.id)
     nothing = HandledRequest(cluster, handler, quorum.DescribeQuorumRequest(topics=WANTED * 2)).answer()
-    assert {one.error_code for topic in nothing.topics for one in topic.partitions} == {
+    assert {partition.error_code for topic in nothing.topics for partition in topic.partitions} == {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
 

@@ -71,7 +71,7 @@ class FailuresBench:
         """(partition, kind, partition epoch) of each command that waits."""
         self.clock.advance(0)
         return [
-            [(one.partition, one.leaving, one.partition_epoch) for one in command.changes]
+            [(change.partition, change.leaving, change.partition_epoch) for change in command.changes]
             for command, _ in self.controller.waiting
         ]
 
@@ -134,7 +134,7 @@ def test_all_failures_of_a_turn_are_one_command() -> None:
     assert bench.proposals == [[(0, LeaveReason.LOST, 7), (1, LeaveReason.STALLED, 7), (2, LeaveReason.LOST, 7)]]
     ((command, _),) = bench.controller.waiting
     assert (command.broker_id, command.broker_epoch) == (1, 11)
-    assert {(one.leader_epoch, one.in_sync_replicas) for one in command.changes} == {(4, ())}
+    assert {(change.leader_epoch, change.in_sync_replicas) for change in command.changes} == {(4, ())}
 
 
 def test_no_proposal_is_made_for_a_replica_that_the_image_does_not_count_on() -> None:
@@ -227,7 +227,7 @@ def test_one_command_is_under_way_at_a_time_and_none_is_too_large() -> None:
     bench = FailuresBench(*[state((1, 2))] * (MOST_PER_COMMAND + 1))
     for number in range(MOST_PER_COMMAND + 1):
         bench.failures.lost(orders(number))
-    assert [len(one) for one in bench.proposals] == [MOST_PER_COMMAND]
+    assert [len(proposal) for proposal in bench.proposals] == [MOST_PER_COMMAND]
     bench.answer(*[after(state((1, 2)), 2, leader=2)] * MOST_PER_COMMAND)
     assert bench.proposals == [[(MOST_PER_COMMAND, LeaveReason.LOST, 7)]]
 
@@ -320,7 +320,7 @@ def test_a_replica_that_has_left_is_reported_before_the_image_has_it() -> None:
         controller=bench.controller,
         clock=bench.clock,
         on_leaving=bench._note("leaving"),
-        on_left=lambda one, state: left.append((one, state)),
+        on_left=lambda topic_partition, state: left.append((topic_partition, state)),
         on_staying=bench._note("staying"),
     )
     failures.start()

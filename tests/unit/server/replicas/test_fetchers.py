@@ -100,8 +100,8 @@ class ReplicaFetchersBench:
         self.states = dict(enumerate(states))
         self.answered: dict[int, PartitionData] = {}
         """The last answers, by partition."""
-        for number, one in self.states.items():
-            self.node.table.create(TopicPartition("orders", number), state=one, config=TopicConfig())
+        for number, led in self.states.items():
+            self.node.table.create(TopicPartition("orders", number), state=led, config=TopicConfig())
         self.disk.run()
         self.hosts.load(self.image)
         self.settle()
@@ -131,7 +131,7 @@ class ReplicaFetchersBench:
     def fetches(self) -> list[tuple[int, list[FetchPartition]]]:
         """(leader, partitions) of the fetches that wait for an answer."""
         return [
-            (node_id, [one for topic in request.topics for one in topic.partitions])
+            (node_id, [partition for topic in request.topics for partition in topic.partitions])
             for node_id, request, _ in self.peer.waiting
         ]
 
@@ -143,7 +143,7 @@ class ReplicaFetchersBench:
                 node_id,
                 request.session_id,
                 request.session_epoch,
-                [one.partition for topic in request.topics for one in topic.partitions],
+                [partition.partition for topic in request.topics for partition in topic.partitions],
                 [number for topic in request.forgotten_topics_data for number in topic.partitions],
             )
             for node_id, request, _ in self.peer.waiting
@@ -155,15 +155,17 @@ class ReplicaFetchersBench:
         `session_id` is that of the answer: a leader without sessions has none.
         """
         _, request, on_reply = self.peer.waiting.pop(0)
-        given = {one.partition_index: one for one in news}
+        given = {entry.partition_index: entry for entry in news}
         if request.session_epoch == 0:
             for topic in request.topics:
-                for one in topic.partitions:
-                    given.setdefault(one.partition, self.answered.get(one.partition, data(one.partition)))
-        for number, one in given.items():
-            if not one.error_code:
+                for partition in topic.partitions:
+                    given.setdefault(
+                        partition.partition, self.answered.get(partition.partition, data(partition.partition))
+                    )
+        for number, entry in given.items():
+            if not entry.error_code:
                 self.answered[number] = data(
-                    number, high_watermark=one.high_watermark, log_start_offset=one.log_start_offset
+                    number, high_watermark=entry.high_watermark, log_start_offset=entry.log_start_offset
                 )
         topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=tuple(given.values()))
         on_reply(FetchResponse(error_code=error, session_id=session_id, responses=(topic,)))
@@ -185,7 +187,7 @@ def test_each_leader_is_asked_for_what_it_leads() -> None:
     bench = ReplicaFetchersBench(
         state(2, 0), state(3, 4), state(2, 0), state(1, 0), state(-1, 0), state(2, 0, replicas=(2, 3))
     )
-    fetches = {leader: [one.partition for one in wanted] for leader, wanted in bench.fetches}
+    fetches = {leader: [partition.partition for partition in wanted] for leader, wanted in bench.fetches}
     assert fetches == {2: [0, 2], 3: [1]}
     assert bench.hosts.partitions == 3
 
@@ -223,11 +225,11 @@ def test_a_new_partition_ends_the_wait_of_the_fetch_in_flight() -> None:
         bench.take(number, state(2, 1))
     assert bench.peer.ended_waits == [2], "one request ends the wait, however many partitions come"
     ((_, wanted),) = bench.fetches
-    assert [one.partition for one in wanted] == [0], "one fetch is in flight"
+    assert [partition.partition for partition in wanted] == [0], "one fetch is in flight"
     bench.answer()
     bench.settle()
     ((_, wanted),) = bench.fetches
-    assert {1, 2} <= {one.partition for one in wanted}
+    assert {1, 2} <= {partition.partition for partition in wanted}
 
 
 def test_a_new_leader_asks_no_more() -> None:
@@ -442,13 +444,13 @@ def test_records_that_do_not_fit_pause_their_partition() -> None:
     bench.answer(data(0, batch(5, b"a")), data(1, batch(0, b"b")))
     bench.settle()
     ((_, wanted),) = bench.fetches
-    assert [one.partition for one in wanted] == [1]
+    assert [partition.partition for partition in wanted] == [1]
     assert bench.partition(0).log.log_end_offset == 0
     bench.answer()
     bench.clock.advance(50)
     bench.answer()
     ((_, wanted),) = bench.fetches
-    assert {one.partition for one in wanted} == {0, 1}
+    assert {partition.partition for partition in wanted} == {0, 1}
 
 
 def test_a_leader_that_answers_nothing_or_an_error_is_asked_again_later() -> None:
@@ -477,7 +479,7 @@ def test_a_log_that_fails_is_not_fetched_until_there_is_another_leader() -> None
     bench.settle()
     assert bench.hosts.failed_partitions == 1
     ((_, wanted),) = bench.fetches
-    assert [one.partition for one in wanted] == [1]
+    assert [partition.partition for partition in wanted] == [1]
 
 
 def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() -> None:
@@ -492,7 +494,7 @@ def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() 
     bench.settle()
     assert bench.hosts.failed_partitions == 1
     ((_, wanted),) = bench.fetches
-    assert [one.partition for one in wanted] == [1]
+    assert [partition.partition for partition in wanted] == [1]
 
 
 def test_a_disk_that_was_full_is_tried_again() -> None:
@@ -537,14 +539,14 @@ def test_a_disk_that_cannot_store_fetches_in_sync_replicas_only() -> None:
     bench.settle()
     bench.hosts.fetch_only_in_sync(True)
     bench.answer()
-    assert [[one.partition for one in wanted] for _, wanted in bench.fetches] == [[0, 1]]
+    assert [[partition.partition for partition in wanted] for _, wanted in bench.fetches] == [[0, 1]]
     bench.take(0, replace(out_of_sync, partition_epoch=1))
     bench.answer()
-    assert [[one.partition for one in wanted] for _, wanted in bench.fetches] == [[1]]
+    assert [[partition.partition for partition in wanted] for _, wanted in bench.fetches] == [[1]]
     bench.hosts.fetch_only_in_sync(False)
     bench.settle()
     bench.answer()
-    assert [{one.partition for one in wanted} for _, wanted in bench.fetches] == [{0, 1, 2}]
+    assert [{partition.partition for partition in wanted} for _, wanted in bench.fetches] == [{0, 1, 2}]
 
 
 def fetched(bench: ReplicaFetchersBench) -> list[int]:
@@ -553,7 +555,7 @@ def fetched(bench: ReplicaFetchersBench) -> list[int]:
     if bench.peer.waiting:
         bench.answer()
     bench.settle()
-    return sorted(one.partition for _, wanted in bench.fetches for one in wanted)
+    return sorted(partition.partition for _, wanted in bench.fetches for partition in wanted)
 
 
 def test_a_replica_that_leaves_a_bad_disk_is_not_fetched_whatever_an_image_of_before_says() -> None:
@@ -611,12 +613,12 @@ def test_a_partition_that_is_not_here_yet_is_looked_for_again() -> None:
     bench.hosts.load(bench.image)
     bench.settle()
     bench.answer()
-    assert [[one.partition for one in wanted] for _, wanted in bench.fetches] == [[0]]
+    assert [[partition.partition for partition in wanted] for _, wanted in bench.fetches] == [[0]]
     bench.node.table.create(TopicPartition("orders", 1), state=bench.states[1], config=TopicConfig())
     bench.clock.advance(200)
     bench.settle()
     bench.answer()
-    assert [[one.partition for one in wanted] for _, wanted in bench.fetches] == [[0, 1]]
+    assert [[partition.partition for partition in wanted] for _, wanted in bench.fetches] == [[0, 1]]
 
 
 def test_a_deleted_topic_is_followed_no_more() -> None:
@@ -744,7 +746,7 @@ def test_the_session_ends_with_the_last_partition_of_its_leader() -> None:
     bench.settle()
     bench.take(0, state(3, 1))
     bench.take(1, state(3, 1))
-    assert [one for one in bench.sessions if one[0] == 2] == [(2, 77, 1, [], []), (2, 77, -1, [], [])]
+    assert [session for session in bench.sessions if session[0] == 2] == [(2, 77, 1, [], []), (2, 77, -1, [], [])]
 
 
 def test_fetches_are_logged_with_their_session_and_epoch(caplog: pytest.LogCaptureFixture) -> None:
@@ -767,8 +769,8 @@ def test_new_logs_are_followed_when_they_are_durable_all_together_and_no_log_is_
     bench.disk.flush = lambda log, on_done: (flushed.append(log), flush(log, on_done))  # type: ignore[method-assign,assignment,func-returns-value]
     count = 40
     bench.states = {number: state(2, 0) for number in range(count)}
-    for number, one in bench.states.items():
-        bench.node.table.add(TopicPartition("orders", number), state=one, config=TopicConfig())
+    for number, led in bench.states.items():
+        bench.node.table.add(TopicPartition("orders", number), state=led, config=TopicConfig())
     bench.hosts.on_image(bench.image, ImageDelta(created_topics=(bench.image.topics["orders"],)))
     bench.clock.advance(0)
     assert bench.fetches == [], "nothing is durable yet"
@@ -788,7 +790,7 @@ def test_a_new_leader_of_an_old_log_is_followed_while_other_logs_are_made() -> N
     moved = state(3, 5)
     bench.states[0] = moved
     bench.node.table.update(TopicPartition("orders", 0), moved, TopicConfig())
-    changes = (ChangedPartition(TopicPartition("orders", number), one) for number, one in bench.states.items())
+    changes = (ChangedPartition(TopicPartition("orders", number), led) for number, led in bench.states.items())
     bench.hosts.on_image(bench.image, ImageDelta(changed_partitions=tuple(changes)))
     bench.clock.advance(0)
     assert [leader for leader, _ in bench.fetches] == [3]
@@ -828,7 +830,7 @@ def test_a_new_log_that_is_in_use_before_it_is_durable_needs_no_flush_of_its_own
 
 def list_offsets_of(bench: ReplicaFetchersBench) -> tuple[ListOffsetsRequest, Any]:
     """The one question for log starts that waits, taken away, and its `on_reply`."""
-    (found,) = [one for one in bench.peer.waiting if isinstance(one[1], ListOffsetsRequest)]
+    (found,) = [entry for entry in bench.peer.waiting if isinstance(entry[1], ListOffsetsRequest)]
     bench.peer.waiting.remove(found)
     return found[1], found[2]
 
@@ -853,11 +855,14 @@ def test_a_follower_asks_a_kafka_leader_for_its_log_start_and_begins_there() -> 
     request, on_reply = list_offsets_of(bench)
     (topic,) = request.topics
     assert (request.replica_id, topic.name) == (BROKER, "orders")
-    assert [(one.partition_index, one.current_leader_epoch, one.timestamp) for one in topic.partitions] == [(0, 0, -4)]
+    assert [
+        (partition.partition_index, partition.current_leader_epoch, partition.timestamp)
+        for partition in topic.partitions
+    ] == [(0, 0, -4)]
     on_reply(starts((0, ErrorCode.NONE, 70), (1, ErrorCode.NONE, 80), (9, ErrorCode.NONE, 90)))
     bench.settle()
     request, on_reply = list_offsets_of(bench)
-    assert [one.partition_index for one in request.topics[0].partitions] == [1], "behind the first question"
+    assert [partition.partition_index for partition in request.topics[0].partitions] == [1], "behind the first question"
     on_reply(starts((1, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)))
     bench.settle()
     assert [bench.partition(number).log.log_end_offset for number in (0, 1)] == [70, 0]

@@ -71,7 +71,7 @@ class InSyncKeeperBench:
     def proposed(self) -> list[list[tuple[int, list[int]]]]:
         """(partition, members) of each command that waits."""
         return [
-            [(one.partition, [member.broker_id for member in one.in_sync_replicas]) for one in command.changes]
+            [(change.partition, [member.broker_id for member in change.in_sync_replicas]) for change in command.changes]
             for command, _ in self.controller.waiting
         ]
 
@@ -98,7 +98,7 @@ def test_all_proposals_of_a_turn_are_one_command() -> None:
     ((command, _),) = bench.controller.waiting
     assert command.broker_epoch == 11
     members = command.changes[0].in_sync_replicas
-    assert [(one.broker_id, one.broker_epoch) for one in members] == [(1, 11), (2, 12)]
+    assert [(member.broker_id, member.broker_epoch) for member in members] == [(1, 11), (2, 12)]
     assert (command.changes[0].leader_epoch, command.changes[0].partition_epoch) == (4, 0)
 
 

@@ -79,7 +79,7 @@ class Lost:
         raise AssertionError(topic_partition)
 
     def recovered(self, topic_partition: TopicPartition, /) -> None:
-        self.lost_replicas = tuple(one for one in self.lost_replicas if one != topic_partition)
+        self.lost_replicas = tuple(lost for lost in self.lost_replicas if lost != topic_partition)
 
     def given_up(self, topic_partition: TopicPartition, /) -> None:
         self.given_up_replicas.append(topic_partition)
@@ -191,7 +191,7 @@ class RepairedBroker:
 
     @property
     def leader_reads(self) -> list[FetchPartition]:
-        return [one for request, _ in self.waiting for topic in request.topics for one in topic.partitions]
+        return [partition for request, _ in self.waiting for topic in request.topics for partition in topic.partitions]
 
     def answer(self, *records: bytes, high_watermark: int) -> None:
         _, on_reply = self.waiting.pop()

@@ -56,10 +56,10 @@ def _names(node: TransactionPath) -> list[str]:
 def test_a_batch_is_seen_whole_when_its_commit_is_answered(version: int) -> None:
     node = _node()
     writer = SinkWriter(node, "r1", version=version)
-    one = writer.write(0, b"one", task=0)
+    first = writer.write(0, b"one", task=0)
     two = writer.write(0, b"two", task=1, topic="bills")
     assert node.committed_values("orders") == node.committed_values("bills") == []
-    assert writer.commit(0, one, two) == CommitSinkResponse(last_batch=0)
+    assert writer.commit(0, first, two) == CommitSinkResponse(last_batch=0)
     assert node.committed_values("orders") == [b"one"]
     assert node.committed_values("bills") == [b"two"]
     assert _names(node) == [], "members leave the log with their markers"

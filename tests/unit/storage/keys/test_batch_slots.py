@@ -31,8 +31,8 @@ def batch(offset: int, *keys: bytes | None, codec: int = 0) -> AppendBatch:
     return AppendBatch(built, read_header(built))
 
 
-def changed(one: AppendBatch, at: int, value: int, *, seals: bool) -> AppendBatch:
-    data = bytearray(one.buffer)
+def changed(stored: AppendBatch, at: int, value: int, *, seals: bool) -> AppendBatch:
+    data = bytearray(stored.buffer)
     data[at] = value
     if seals:
         seal(data)
@@ -54,8 +54,8 @@ def unreadable(offset: int) -> dict[str, AppendBatch]:
 
 def slots_of(*batches: AppendBatch) -> BatchSlots:
     group = BatchGroup()
-    for one in batches:
-        group.add(one.buffer, one.header)
+    for stored in batches:
+        group.add(stored.buffer, stored.header)
     assert len(group) == len(batches)
     return group.slots()
 
@@ -119,7 +119,7 @@ def test_an_emptied_batch_has_no_slot() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_the_last_match_is_that_of_the_hashes_below_the_offset(codec: Codec) -> None:
-    one = batch(100, *KEYS, codec=codec)
+    stored = batch(100, *KEYS, codec=codec)
     hashes = [hash_of(key, 100 + at) for at, key in enumerate(KEYS)]
     ranges = [*(KeyRange(at, at) for at in hashes), KeyRange(hashes[0] + 1, hashes[0] + 2), EVERY]
     for wanted in ranges:
@@ -128,7 +128,7 @@ def test_the_last_match_is_that_of_the_hashes_below_the_offset(codec: Codec) -> 
                 (at for at in range(100, 105) if at < end and wanted.first <= hashes[at - 100] <= wanted.last),
                 default=-1,
             )
-            assert last_match(one.buffer, one.header, wanted, end) == best
+            assert last_match(stored.buffer, stored.header, wanted, end) == best
     marker: Any = stored_marker(10, producer_id=1, is_commit=True)
     assert last_match(marker.buffer, marker.header, KeyRange(7, 7), 11) == 10
     assert last_match(marker.buffer, marker.header, KeyRange(7, 7), 10) == -1
@@ -145,6 +145,6 @@ def test_a_group_is_full_by_plain_bytes_or_batches(monkeypatch: pytest.MonkeyPat
     group = BatchGroup()
     for offset in range(3):
         assert not group.is_full
-        one = batch(offset, b"a")
-        group.add(one.buffer, one.header)
+        stored = batch(offset, b"a")
+        group.add(stored.buffer, stored.header)
     assert group.is_full

@@ -21,7 +21,7 @@ def slots_of(*batches: tuple[int, Sequence[int]], count: int = 2) -> BatchSlots:
         maps += sum(1 << slot for slot in slots).to_bytes(32, "little")
         for slot in slots:
             last_offsets[slot] = offset + count - 1
-    return BatchSlots([one.header for one in made], maps, last_offsets, bytes(made[-1].buffer[:61]))
+    return BatchSlots([stored.header for stored in made], maps, last_offsets, bytes(made[-1].buffer[:61]))
 
 
 def new_index(*, interval_bytes: int = 0, position: int = 0, end_offset: int = BASE) -> KeyIndex:

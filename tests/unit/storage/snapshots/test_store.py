@@ -65,10 +65,10 @@ def fetch(store: SnapshotStore, data: bytes, snapshot_id: OffsetAndEpoch = ID, s
 
 def test_a_snapshot_written_in_slices_is_read_back(disk: SimulatedDisk, store: SnapshotStore) -> None:
     write(store)
-    for one in (store, SnapshotStore.open(ROOT, files=disk)):
-        assert [(found.id, found.header) for found in one.snapshots] == [(ID, HEADER)]
-        assert one.snapshots[0].size_bytes == disk.size_of(NAME)
-        assert values_in(one) == VALUES
+    for instance in (store, SnapshotStore.open(ROOT, files=disk)):
+        assert [(found.id, found.header) for found in instance.snapshots] == [(ID, HEADER)]
+        assert instance.snapshots[0].size_bytes == disk.size_of(NAME)
+        assert values_in(instance) == VALUES
     assert disk.list_dir(ROOT) == [NAME.removeprefix(f"{ROOT}/")]
 
 
@@ -156,7 +156,7 @@ def test_a_damaged_part_never_gets_the_name_of_a_snapshot(disk: SimulatedDisk, s
     with pytest.raises(CorruptRecords, match="position"):
         store.finish(publication)
     assert disk.list_dir(ROOT) == before
-    assert [one.id for one in store.snapshots] == [ID]
+    assert [snapshot.id for snapshot in store.snapshots] == [ID]
 
 
 def test_leftovers_of_a_crash_are_removed(disk: SimulatedDisk, store: SnapshotStore) -> None:
@@ -164,7 +164,7 @@ def test_leftovers_of_a_crash_are_removed(disk: SimulatedDisk, store: SnapshotSt
     store.begin_writing(NEWER, HEADER).append(VALUES)
     append_all(disk.open(f"{ROOT}/00000000000000000003-0000000001-447.checkpoint.part", create=True), b"Kafka's")
     append_all(disk.open(f"{ROOT}/00000000000000000003-0000000001.checkpoint.deleted", create=True), b"Kafka's")
-    assert [one.id for one in SnapshotStore.open(ROOT, files=disk).snapshots] == [ID]
+    assert [snapshot.id for snapshot in SnapshotStore.open(ROOT, files=disk).snapshots] == [ID]
     assert disk.list_dir(ROOT) == ["00000000000000000017-0000000003.checkpoint"]
 
 
@@ -189,7 +189,7 @@ def test_a_deleted_snapshot_is_not_listed_and_its_file_goes(disk: SimulatedDisk,
     write(store)
     write(store, NEWER)
     store.delete([ID, OffsetAndEpoch(99, LeaderEpoch(1))])
-    assert [one.id for one in store.snapshots] == [NEWER]
+    assert [snapshot.id for snapshot in store.snapshots] == [NEWER]
     removal = store.take_removal()
     assert removal is not None
     assert disk.exists(NAME)
@@ -253,7 +253,7 @@ def test_the_leaders_snapshot_may_come_while_this_node_writes_one_of_the_same_id
     publication = Publication(own.part)
     publication.carry_out()
     store.finish(publication)
-    assert [one.id for one in store.snapshots] == [ID, NEWER]
+    assert [snapshot.id for snapshot in store.snapshots] == [ID, NEWER]
     assert values_in(store) == VALUES
     assert len(disk.list_dir(ROOT)) == 2
 
