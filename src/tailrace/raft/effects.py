@@ -1,7 +1,7 @@
-"""The effects of a replica. The host carries those of one step out in their order, before the next event.
+"""The effects of a replica. The host carries the effects of a step out in their order, before the next event.
 
-- *Persist*, *Flush* and *InstallSnapshot* take time: the host starts them and reports later, in an event, that they are
-  done. Nothing that depends on a Persist is among the effects before that event: the machine itself keeps requests and
+- *Persist*, *Flush* and *InstallSnapshot* take time: the host starts the work and reports its end later, in an
+  event. Nothing that depends on a Persist is among the effects before that event: the machine itself keeps requests and
   answers back while the quorum state is not durable, so a host cannot send them too early.
 - *AppendAsLeader*, *AppendFetched*, *Truncate*, *RaiseLogStart*, *DeleteSnapshots*, *WriteSnapshotPart* and
   *DiscardSnapshotPart* are done when the next event comes: written, and to be made durable by the next Flush.
@@ -21,7 +21,7 @@ from tailrace.raft.voters import ReplicaKey, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write the quorum state durably, then report QuorumStatePersisted. A later number may overtake an earlier one."""
+    """Write the quorum state durably, then report QuorumStatePersisted. A later number may overtake earlier numbers."""
 
     number: int
     state: QuorumState
@@ -62,7 +62,7 @@ class AppendAsLeader:
     records: object = None
     control: tuple[ControlRecord, ...] = ()
     token: object = None
-    """Of the ClientAppend."""
+    """The token of the ClientAppend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +95,16 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Make the log durable as it is now, then report LogFlushed. A flush includes all with smaller numbers."""
+    """Make the present log durable, then report LogFlushed. A flush includes every flush with a smaller number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Send the request; its outcome is a ResponseReceived or RequestFailed with this id.
+    """Send the request. The outcome is a ResponseReceived or RequestFailed with this id.
 
-    A later request to the same peer means that an earlier one was given up; its answer does no harm. A Fetch may wait
+    A later request to the same peer replaces an earlier request, whose answer does no harm. A Fetch may wait
     at the leader for `max_wait_ms`, so other requests to that peer should not wait behind it.
     """
 
@@ -139,7 +139,7 @@ class SendResponse:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkMoved:
-    """All records below this offset are committed, whatever happens to any minority of the voters."""
+    """Every record below this offset is committed, whatever happens to any minority of the voters."""
 
     offset: int
 
@@ -148,8 +148,9 @@ class HighWatermarkMoved:
 class RoleChanged:
     """The role, the epoch or the known leader has changed.
 
-    A new leader may decide on its state when it has applied all below `epoch_start_offset` and the high watermark has
-    passed that offset, where its LeaderChange record is: only then no more records of earlier epochs can be committed.
+    A new leader may decide on its state when it has applied every record below `epoch_start_offset` and the high
+    watermark has passed that offset, where its LeaderChange record is: only then no more records of earlier epochs can
+    be committed.
     """
 
     role: str
@@ -188,9 +189,9 @@ class DiscardSnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """The part file is complete: validate it, sync it, rename it, and replace the log by it; in this order.
+    """Validate, sync and rename the complete part file, then replace the log by the snapshot; in this order.
 
-    Then report SnapshotInstalled. If it is damaged: remove it, leave the log alone and report SnapshotRejected.
+    Then report SnapshotInstalled. For a damaged file: remove the file, leave the log alone, report SnapshotRejected.
     """
 
     snapshot_id: SnapshotId
@@ -198,14 +199,14 @@ class InstallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LoadSnapshot:
-    """The state machine must forget its state and load this one, then go on with the log. Never on a leader."""
+    """The state machine must forget its state and load this snapshot, then go on with the log. Never on a leader."""
 
     snapshot_id: SnapshotId
 
 
 @dataclass(frozen=True, slots=True)
 class VoterChangeDone:
-    """The ChangeVoters of this token: NONE when it is committed (or appended, if that was asked for)."""
+    """The outcome of a ChangeVoters: NONE when the change is committed (or appended, if that was asked for)."""
 
     token: object
     error: ErrorCode
@@ -262,7 +263,7 @@ class Outbox:
         self._effects.append(Persist(self._decided, state))
 
     def persisted(self, number: int) -> None:
-        """All quorum states up to this one are durable: send the messages that waited for them."""
+        """Send the messages that waited for quorum states up to this number, which are durable."""
         assert number <= self._decided, f"quorum state {number} was never decided"
         self._durable = max(self._durable, number)
         while self._waiting and self._waiting[0][0] <= self._durable:
@@ -279,7 +280,7 @@ class Outbox:
         self._effects.append(effect)
 
     def replace_reads(self, instead: Callable[[SendResponse], SendResponse]) -> None:
-        """Replace waiting answers that read the log, at the end of leadership: it may be cut before they leave."""
+        """Replace waiting answers that read the log, as leadership ends: the log may be cut before an answer leaves."""
         self._waiting = deque(
             (number, instead(effect) if isinstance(effect, SendResponse) and effect.read is not None else effect)
             for number, effect in self._waiting

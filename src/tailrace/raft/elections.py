@@ -1,7 +1,8 @@
-"""Votes: which candidate gets one, and how a replica stands for election itself.
+"""Votes: which candidate gets a vote, and how a replica stands for election itself.
 
 A vote is given once per epoch, durably, and only to a replica whose log reaches as far as this one's: by the epoch of
-the last record first, then by length; for an empty log, those of its snapshot (KIP-630, "Changes to Leader Election").
+the last record first, then by length; for an empty log, epoch and end of its snapshot (KIP-630, "Changes to Leader
+Election").
 """
 
 from collections.abc import Callable
@@ -123,7 +124,7 @@ class Elections:
         """The wait while the replicas named before this one try: 0 for the first, half the longest for the last."""
         longest, own = self._replica.config.election_backoff_max_ms, self._replica.key
         # Version 0 of the request, as Kafka sends it at kraft.version 0, names no directories.
-        place = next((index for index, one in enumerate(preferred) if one in (own, ReplicaKey(own.id))), None)
+        place = next((index for index, key in enumerate(preferred) if key in (own, ReplicaKey(own.id))), None)
         if place is None:
             return longest
         return min(longest, longest >> (len(preferred) - 1) << (place - 1)) if place else 0
@@ -185,7 +186,7 @@ class Elections:
             return
         place = places[role.next_peer % len(places)]
         has_waited = role.next_ask_ms <= now_ms and replica.requests.is_ready(place, now_ms)
-        if has_waited or all(replica.requests.is_ready(one, now_ms) for one in places):
+        if has_waited or all(replica.requests.is_ready(peer, now_ms) for peer in places):
             role.next_peer += 1
             role.next_ask_ms = now_ms + replica.config.election_timeout_ms // 4
             replica.ask(place, fetch_request(replica, max_wait_ms=0), now_ms)
@@ -197,7 +198,7 @@ class Elections:
         if not places:
             return role.election_deadline_ms
         next_place_ms = replica.requests.next_ms(places[role.next_peer % len(places)])
-        return min(max(role.next_ask_ms, next_place_ms), max(replica.requests.next_ms(one) for one in places))
+        return min(max(role.next_ask_ms, next_place_ms), max(replica.requests.next_ms(peer) for peer in places))
 
     def stand(self, now_ms: int) -> None:
         """Ask all voters for a pre-vote."""
@@ -309,7 +310,7 @@ class Elections:
 
 
 def fetch_request(replica: RaftReplica, max_wait_ms: int) -> FetchRecords:
-    """The next fetch of this replica. Its offset acknowledges all below it, so the log must be flushed."""
+    """The next fetch of this replica. The fetch offset acknowledges the records below, so the log must be flushed."""
     assert replica.may_fetch, f"flushed up to {replica.flushed_end_offset} of {replica.end_offset}"
     return FetchRecords(
         cluster_id=replica.cluster_id,

@@ -9,7 +9,7 @@ from tailrace.raft.voters import ReplicaKey, Voter, VotersAt, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """The request of a peer. It is answered once, by a SendResponse with this token, at once or later."""
+    """The request of a peer. A SendResponse with this token answers the request once, at once or later."""
 
     token: object
     request: Request
@@ -32,7 +32,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class QuorumStatePersisted:
-    """The Persist of this number and all before it are durable."""
+    """The Persist of this number and every earlier Persist are durable."""
 
     number: int
 
@@ -58,7 +58,7 @@ class AppendRejected:
 
 @dataclass(frozen=True, slots=True)
 class LogFlushed:
-    """The Flush of this number is done: all that was appended or cut before it is durable."""
+    """The Flush of this number is done: every append and cut before the Flush is durable."""
 
     number: int
 
@@ -89,9 +89,10 @@ class SnapshotRejected:
 
 @dataclass(frozen=True, slots=True)
 class ClientAppend:
-    """Append these records as leader of `epoch`: all in one batch or none. Answered by AppendAsLeader or AppendRefused.
+    """Append these records as leader of `epoch`, in one batch or not at all. Answer: AppendAsLeader or AppendRefused.
 
-    They are committed when the high watermark has passed them; if leadership ends before, their fate is open.
+    The records are committed when the high watermark has passed the batch; if leadership ends before, the fate of the
+    records is open.
     """
 
     token: object
@@ -124,7 +125,7 @@ VoterChange = AddVoter | RemoveVoter | UpdateVoter
 class ChangeVoters:
     """Answered by VoterChangeDone: when the new set is committed, or with an error.
 
-    If not `ack_when_committed`, it is answered when the set is appended, and its fate is open (KIP-1186).
+    Without `ack_when_committed` the answer comes when the set is appended, and the fate of the set is open (KIP-1186).
     """
 
     token: object
@@ -154,7 +155,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class StorageFailed:
-    """The disk is full, failed or damaged: this node neither leads nor votes any more (until it is started anew)."""
+    """The disk is full, failed or damaged: this node neither leads nor votes any more (until its restart)."""
 
     detail: str
 

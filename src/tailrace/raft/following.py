@@ -1,7 +1,7 @@
-"""A follower or observer: fetches, appends, truncates where the logs diverge, and loads a snapshot if it must.
+"""A follower or observer: fetches, appends, truncates where the logs diverge, and loads a snapshot if needed.
 
-One request is open at a time, and the next leaves when all of the last answer is on disk: the fetch offset is
-the flushed end, because the leader takes it as an acknowledgement.
+One request is open at a time, and the next leaves when the whole last answer is on disk: the fetch offset is
+the flushed end, because the leader takes the offset as an acknowledgement.
 """
 
 from tailrace.model.errors import ErrorCode
@@ -123,7 +123,7 @@ class Following:
         """The epoch of the record before this offset; of the log start, that of the snapshot that ends there."""
         log = self._replica.log
         if end_offset <= log.log_start_offset:
-            return next((one.id.epoch for one in log.snapshots if one.id.end_offset == end_offset), 0)
+            return next((snapshot.id.epoch for snapshot in log.snapshots if snapshot.id.end_offset == end_offset), 0)
         epoch = self._replica.last_epoch
         while True:
             below = log.end_offset_for_epoch(epoch - 1)
@@ -166,7 +166,7 @@ class Following:
         self._back_off_damaged(role, now_ms)
 
     def _back_off_damaged(self, role: Follower, now_ms: int) -> None:
-        """Damaged bytes cost both sides as much as good ones, and come again if the leader's disk has damaged them."""
+        """Pause: damaged bytes cost both sides as much as good bytes, and come again from a damaged disk."""
         self._replica.requests.back_off(role.leader_id, now_ms, self._replica.config.damaged_backoff_ms)
 
     def _commit(self, role: Follower) -> None:
@@ -229,7 +229,7 @@ class Following:
         self._replica.outbox.add(DiscardSnapshotPart(download.id))
 
     def installed(self, event: SnapshotInstalled, now_ms: int) -> None:
-        """The snapshot has replaced the log; go on fetching, also from another leader: all in it is committed."""
+        """Fetch on behind the snapshot, which has replaced the log; from any leader, as a snapshot is committed."""
         replica = self._replica
         self._end_installation(event.snapshot_id, now_ms)
         replica.log_ends_at(*event.snapshot_id)
@@ -253,7 +253,7 @@ class Following:
 
 
 def _continues(download: SnapshotDownload, response: FetchSnapshotReply) -> bool:
-    """Whether these are the next bytes of this snapshot, and some, unless it is complete with none."""
+    """Whether the response has the next bytes of this snapshot: at least one byte unless the download is complete."""
     end = response.position + len(response.data)
     return (
         response.snapshot_id == download.id

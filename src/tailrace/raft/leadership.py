@@ -49,7 +49,7 @@ class RaftLeadership:
         if replica.voters.is_in_log or not replica.voters.current.is_dynamic:
             self.append_control((change,))
         else:
-            # The first leader of a quorum appends the set of voters; from then on the log states it.
+            # The first leader of a quorum appends the set of voters; from then on the log states the set.
             self.append_control((change, KRaftVersion(1), Voters(replica.voters.current)))
 
     def append_control(self, records: tuple[ControlRecord, ...]) -> int:
@@ -64,7 +64,7 @@ class RaftLeadership:
         return replica.end_offset - 1
 
     def append(self, event: ClientAppend) -> None:
-        """Append a client's records, if this replica leads in the epoch that they are for."""
+        """Append a client's records, if this replica leads in the epoch of the request."""
         replica = self._replica
         if not isinstance(replica.role, Leader):
             self._refuse(event, ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader is {replica.leader_id}")
@@ -194,20 +194,20 @@ class RaftLeadership:
         )
         known = [
             ReplicaDescription(
-                key=one.key,
-                log_end_offset=one.end_offset,
-                last_fetch_ms=one.last_fetch_ms,
-                last_caught_up_ms=one.last_caught_up_ms,
+                key=progress.key,
+                log_end_offset=progress.end_offset,
+                last_fetch_ms=progress.last_fetch_ms,
+                last_caught_up_ms=progress.last_caught_up_ms,
             )
-            for one in leader.replicas
+            for progress in leader.replicas
         ]
-        replicas = sorted([own, *known], key=lambda one: one.key)
+        replicas = sorted([own, *known], key=lambda described: described.key)
         answer = DescribeQuorumReply(
             leader_id=replica.leader_id,
             leader_epoch=replica.epoch,
             high_watermark=UNKNOWN if replica.high_watermark is None else replica.high_watermark,
-            voters=tuple(one for one in replicas if voters.has(one.key)),
-            observers=tuple(one for one in replicas if not voters.has(one.key)),
+            voters=tuple(described for described in replicas if voters.has(described.key)),
+            observers=tuple(described for described in replicas if not voters.has(described.key)),
         )
         replica.answer(token, answer)
 

@@ -1,11 +1,11 @@
-"""One replica of a Raft log as a machine: `RaftNode.step(event, now_ms) -> effects`.
+"""A replica of a Raft log as a machine: `RaftNode.step(event, now_ms) -> effects`.
 
-It has no Kafka message, no disk, no clock and no chance of its own. `events` has its input, `effects` its output, and
-`ports` the log that it reads. The rules for its host:
+The machine has no Kafka message, no disk, no clock and no chance of its own. `events` has its input, `effects` its
+output, and `ports` the log that the machine reads. The rules for its host:
 
 1. Carry the effects of a step out in their order, before the next step.
 2. Report AppendFetched (LogAppended or AppendRejected) before any other event.
-3. Report Persist, Flush and InstallSnapshot when they are done and durable, not sooner, in any order among each other.
+3. Report Persist, Flush and InstallSnapshot when done and durable, not sooner, in any order.
 4. A step at `next_deadline_ms`, with a Tick, is enough; time never goes back (use a monotonic clock).
 5. After a crash, make a new node of the durable parts: the quorum state, the log, its snapshots.
 """
@@ -62,7 +62,7 @@ class LogCleanup:
         self._next_ms = 0
 
     def poll(self, now_ms: int) -> None:
-        """Raise the log start and delete snapshots as far as they may."""
+        """Raise the log start as far as allowed, and delete the snapshots that are not needed."""
         if self._next_ms is None or self._next_ms > now_ms:
             return
         replica = self._replica
@@ -125,8 +125,8 @@ class RaftNode:
         jitter: Jitter,
         now_ms: int,
     ) -> None:
-        """`initial_voters` are in force until the log states others; `voters_in_log` are those that it and its newest
-        snapshot state, by ascending offset (a snapshot's at its end offset less one).
+        """`initial_voters` are in force until the log states a set; `voters_in_log` are the sets in the log and in its
+        newest snapshot, by ascending offset (a snapshot's set at its end offset - 1).
 
         `bootstrap_ids` are asked for the leader besides the voters: ids of nodes, or, below -1, the host's own names
         for addresses whose node ids are not known.
@@ -213,7 +213,7 @@ class RaftNode:
 
     @property
     def voters(self) -> VoterSet:
-        """Those in force: the newest in the log, committed or not."""
+        """The voters in force: the newest set in the log, committed or not."""
         return self._replica.voters.current
 
     def voters_at(self, end_offset: int) -> VoterSet | None:
@@ -221,11 +221,11 @@ class RaftNode:
         return self._replica.voters.at(end_offset)
 
     def snapshot_fault(self, snapshot_id: SnapshotId) -> str | None:
-        """The reason why the state machine may not write this snapshot, or None if it may."""
+        """The reason why the state machine may not write this snapshot, or None."""
         return snapshot_fault(snapshot_id, self._replica.log, self._replica.high_watermark)
 
     def snapshot_shares(self, positions: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
-        """Bytes of one answer that each of these snapshots, from these positions on, may have (KIP-630).
+        """The bytes of one answer that each snapshot, from its position on, may have (KIP-630).
 
         Together at most `max_bytes` and `RaftConfig.snapshot_max_bytes`; 0 for a snapshot that is not here.
         """
@@ -244,7 +244,7 @@ class RaftNode:
                 due.append(role.pending.deadline_ms if role.pending is not None else None)
             case _:
                 pass
-        return min((one for one in due if one is not None), default=None)
+        return min((deadline_ms for deadline_ms in due if deadline_ms is not None), default=None)
 
     # Steps
 
@@ -355,7 +355,7 @@ class RaftNode:
             case FetchSnapshot() as request, FetchSnapshotReply() if isinstance(role, Follower):
                 self._following.fetched_snapshot(role, request, response, now_ms)
             case FetchRecords(), _:
-                # The peer does not know the leader either: pause before the next one.
+                # The peer does not know the leader either: pause before the next request.
                 self._replica.requests.back_off(
                     opened.destination, now_ms, self._replica.config.election_timeout_ms // 10
                 )
@@ -384,7 +384,7 @@ class RaftNode:
         self._finish_shutdown()
 
     def _tell_followers(self, role: Role, end_offset: int, high_watermark: int | None, now_ms: int) -> None:
-        """The log grew, or more of it is committed: answer the fetches and changes of voters that wait for that."""
+        """Answer the fetches and changes of voters that wait for a longer log or a higher high watermark."""
         replica = self._replica
         if replica.role is not role or not isinstance(role, Leader):
             return

@@ -1,4 +1,4 @@
-"""The open requests of a replica: one at a time to each peer, with its deadline and the backoff after it."""
+"""The open requests of a replica: one request at a time to each peer, with its deadline and the backoff behind."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ class OpenRequests:
         return self._last_id
 
     def close(self, request_id: int) -> OpenRequest | None:
-        """Remove and return the request of this id, which was answered; None if it is not open."""
+        """Remove and return the request of this id, which was answered; None if no such request is open."""
         for node_id, opened in self._open.items():
             if opened.id == request_id:
                 return self._open.pop(node_id)
@@ -48,7 +48,7 @@ class OpenRequests:
 
     def expire(self, now_ms: int) -> None:
         """Remove the requests whose deadlines have passed."""
-        for opened in [one for one in self._open.values() if one.deadline_ms <= now_ms]:
+        for opened in [request for request in self._open.values() if request.deadline_ms <= now_ms]:
             del self._open[opened.destination]
             self.back_off(opened.destination, now_ms)
 

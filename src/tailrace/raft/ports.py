@@ -1,7 +1,7 @@
 """The ports of the machine: its log, read only, and its settings. The host has the real things.
 
-The machine only reads here. It asks for changes by effects (`effects.py`), and the host
-carries out those that change the log, in order, before the next event, so that this view is always up to date.
+The machine only reads here. It asks for changes by effects (`effects.py`), and the host carries out the effects that
+change the log, in order, before the next event, so that this view is always up to date.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ class SnapshotFile:
     id: SnapshotId
     size_bytes: int
     last_contained_ms: int
-    """The time of the last record in it, from its header, by the clock of `RaftNode.step`."""
+    """The time of the last record in the snapshot, from its header, by the clock of `RaftNode.step`."""
 
 
 class LogView(Protocol):
-    """One partition's log and its snapshots.
+    """The log of a partition, and its snapshots.
 
     An empty log starts and ends at the end offset of its newest snapshot, or at 0. If the newest snapshot was newer
     than the end of the log when the node started, the host has replaced the log by it already (KIP-630, "Validation of
@@ -45,7 +45,7 @@ class LogView(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> LogEnd | None:
-        """The largest epoch up to this one with records in the log, and their end; None without any.
+        """The largest epoch up to `epoch` with records in the log, and their end; None without any.
 
         Records below the log start are ignored.
         """
@@ -53,7 +53,7 @@ class LogView(Protocol):
 
     @property
     def snapshots(self) -> Sequence[SnapshotFile]:
-        """By ascending id. Parts that are still being fetched are not among them."""
+        """Whole snapshots by ascending id, without parts that are still being fetched."""
         ...
 
 
@@ -82,18 +82,18 @@ class RaftConfig:
     """The pause after fetched bytes that turned out to be damaged; well below the fetch timeout."""
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 1 << 20
-    """`controller.quorum.fetch.max.bytes` (KIP-1219): what a replica asks a leader for at a time, and the most that a
-    leader answers. It must fit through the link within the fetch timeout, or the follower never gets on."""
+    """`controller.quorum.fetch.max.bytes` (KIP-1219): the bytes that a replica asks a leader for at a time, and the
+    most that a leader answers. The link must carry so many within the fetch timeout, or the follower never gets on."""
     snapshot_max_bytes: int = 1 << 20
     """The same of FetchSnapshot: `controller.quorum.fetch.snapshot.max.bytes` and `replica.fetch.response.max.bytes`,
     whichever is less."""
     live_replica_ms: int = 300_000
     """A replica that has fetched within this time is waited for before the log start rises."""
     start_offset_lag_ms: int = 7 * 24 * 3600 * 1000
-    """`metadata.start.offset.lag.time.max.ms`: it is not waited for any longer than this."""
+    """`metadata.start.offset.lag.time.max.ms`: the longest wait of the log start for a replica."""
     served_snapshot_ms: int = 60_000
     """A snapshot that was asked for within this time stays."""
     cleanup_interval_ms: int = 1000
     """The pause between two checks of log start and snapshots, besides those after a change."""
     caught_up_ms: int = 3_600_000
-    """A replica may become a voter if it has reached the leader's end offset within this time."""
+    """A replica that has reached the leader's end offset within this time may become a voter."""

@@ -19,7 +19,7 @@ class Progress:
     """The time of its last request for records or a snapshot."""
     last_fetch_ms: int = UNKNOWN
     last_caught_up_ms: int = UNKNOWN
-    """The last time at which it had all that the leader had."""
+    """The last time at which the replica had every record of the leader."""
     _leader_end_at_last_fetch: int = UNKNOWN
     _last_fetch_before_ms: int = UNKNOWN
 
@@ -31,7 +31,7 @@ class Progress:
         if offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif self._leader_end_at_last_fetch != UNKNOWN and offset >= self._leader_end_at_last_fetch:
-            # It has all that the leader had at its previous fetch.
+            # The replica has every record that the leader had at the replica's previous fetch.
             self.last_caught_up_ms = max(self.last_caught_up_ms, self._last_fetch_before_ms)
         self._leader_end_at_last_fetch = leader_end_offset
         self._last_fetch_before_ms = now_ms
@@ -42,7 +42,7 @@ class Progress:
 
 
 class ProgressTable:
-    """All replicas that have contacted a leader in its epoch. Observers that fall silent are dropped."""
+    """The replicas that have contacted a leader in its epoch. Observers that fall silent are dropped."""
 
     def __init__(self, voters: Iterable[ReplicaKey], now_ms: int) -> None:
         # A voter is live from the election on, so that the log start waits for its first fetch.
@@ -52,7 +52,7 @@ class ProgressTable:
         return iter(self._replicas.values())
 
     def of(self, key: ReplicaKey) -> Progress:
-        """The progress of this replica; it is tracked from now on."""
+        """The progress of this replica, tracked from now on."""
         progress = self._replicas.get(key)
         if progress is None:
             progress = self._replicas[key] = Progress(key)
@@ -63,7 +63,7 @@ class ProgressTable:
 
     def live(self, now_ms: int, within_ms: int) -> list[Progress]:
         """Replicas with a contact within this time (KIP-630 calls them live)."""
-        return [one for one in self._replicas.values() if one.last_contact_ms + within_ms > now_ms]
+        return [progress for progress in self._replicas.values() if progress.last_contact_ms + within_ms > now_ms]
 
     def drop_silent(self, keep: Iterable[ReplicaKey], now_ms: int, after_ms: int) -> None:
         """Forget replicas that do not vote and whose last contact is so long ago."""

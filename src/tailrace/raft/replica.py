@@ -15,7 +15,7 @@ from tailrace.raft.voters import ReplicaKey, VoterHistory, VotersAt, VoterSet
 
 
 class RaftReplica:
-    """One replica of one partition, without the behaviour of its roles."""
+    """A replica of a partition, without the behaviour of its roles."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RaftReplica:
         self.flushed_end_offset = log.end_offset
         snapshots = log.snapshots
         self.high_watermark: int | None = snapshots[-1].id.end_offset if snapshots else None
-        """None: not known. All that a snapshot covers is committed."""
+        """None: not known. A snapshot holds committed records only."""
         self.is_fit = True
         """False after a failure of the disk: such a replica neither votes nor leads."""
         self.is_shutting_down = False
@@ -75,15 +75,15 @@ class RaftReplica:
 
     @property
     def may_stand(self) -> bool:
-        """Whether it may ask for votes."""
+        """Whether this replica may ask for votes."""
         return self._has_a_say and self.is_fit and not self.is_shutting_down and self.installing is None
 
     @property
     def _has_a_say(self) -> bool:
-        """Whether it votes, or did until a change that is not known to be committed.
+        """Whether this replica votes, or did until a change that is not known to be committed.
 
-        In the latter case only its log may be long enough for an election by the others: of two voters, the one that
-        was removing itself (Ongaro's dissertation, 4.2.2).
+        Such a replica may alone have a log that is long enough for the other voters to elect: a leader of two voters
+        that was removing itself (Ongaro's dissertation, 4.2.2).
         """
         if self.is_voter:
             return True
@@ -99,8 +99,8 @@ class RaftReplica:
     @property
     def position(self) -> LogEnd:
         """The end of the log or snapshot, for elections: "the latest epoch and end offset for a replica is the latest
-        snapshot or replicated log" (KIP-630). An empty log reaches to its snapshot; one that is about to be replaced,
-        to the snapshot that has been fetched completely."""
+        snapshot or replicated log" (KIP-630). An empty log reaches to its snapshot; a log that is about to be
+        replaced, to the snapshot that has been fetched completely."""
         end = LogEnd(self.last_epoch, self.end_offset)
         return end if self.installing is None else max(end, self.installing.position)
 
@@ -115,7 +115,7 @@ class RaftReplica:
         return tuple(sorted((known | {self.leader_id}) - {NO_LEADER, self.key.id}))
 
     def spread(self, from_ms: float, to_ms: float) -> int:
-        """A duration between these, by chance."""
+        """A random duration between the two."""
         return round(from_ms + (to_ms - from_ms) * self.jitter())
 
     def election_timeout_ms(self) -> int:
@@ -128,7 +128,7 @@ class RaftReplica:
     # Roles
 
     def become(self, role: Role, epoch: int, leader_id: int = NO_LEADER, voted: ReplicaKey | None = None) -> None:
-        """Take this role in this epoch; make the promise durable that goes with it."""
+        """Take this role in this epoch; make the promise of the role durable."""
         assert epoch >= self.epoch, f"epochs never fall: {epoch} after {self.epoch}"
         assert may_follow(self.role, role, epoch > self.epoch), (
             f"{type(self.role).__name__} of epoch {self.epoch} never becomes {type(role).__name__} of {epoch}"
@@ -146,7 +146,7 @@ class RaftReplica:
         self.on_left(before)
 
     def unattached(self, epoch: int, now_ms: int) -> None:
-        """Become Unattached: no leader is known in this epoch, or the known one is of no use."""
+        """Become Unattached: no leader is known in this epoch, or the known leader is of no use."""
         same = epoch == self.epoch
         self.become(
             Unattached(now_ms + (0 if self.is_alone else self.election_timeout_ms())),
@@ -173,15 +173,15 @@ class RaftReplica:
     # The log
 
     def flush(self) -> None:
-        """Request a flush of the log as it is now."""
+        """Request a flush of the present log."""
         self._last_flush += 1
         self._flushes[self._last_flush] = self.end_offset
         self.outbox.add(Flush(self._last_flush))
 
     def flushed(self, number: int) -> None:
-        """This flush is done, and so are those before it."""
-        done = [one for one in self._flushes if one <= number]
-        ends = [self._flushes.pop(one) for one in done]
+        """Note that this flush and every earlier flush are done."""
+        done = [flush for flush in self._flushes if flush <= number]
+        ends = [self._flushes.pop(flush) for flush in done]
         self.flushed_end_offset = max([self.flushed_end_offset, *ends])
 
     @property
@@ -190,11 +190,11 @@ class RaftReplica:
 
     @property
     def may_fetch(self) -> bool:
-        """Whether a fetch may name the end of the log: it is durable, and no snapshot is about to replace it."""
+        """Whether a fetch may name the end of the log: the log is durable, and no snapshot is about to replace it."""
         return self.is_flushed and self.installing is None
 
     def log_ends_at(self, end_offset: int, last_epoch: int) -> None:
-        """The log was cut or replaced: flushes under way cover no more than it has now."""
+        """Note the end of a log that was cut or replaced: flushes under way cover no more than the present log."""
         self.end_offset = end_offset
         self.last_epoch = last_epoch
         self.flushed_end_offset = min(self.flushed_end_offset, end_offset)

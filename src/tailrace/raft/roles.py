@@ -13,8 +13,8 @@
        +-----------> Prospective: no answer of the leader for the fetch timeout
 
 *Prospective* asks whether it would win before it raises the epoch (KIP-996), so that a node that was cut off does not
-depose a leader that works. *Resigned* led in this epoch and must not lead in it again: it may have lost records that
-others have seen. Observers are Unattached or Follower, nothing else.
+depose a leader that works. *Resigned* led in this epoch and must not lead in this epoch again: the replica may have
+lost records that a reader has seen. Observers are Unattached or Follower, nothing else.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Unattached:
     next_peer: int = 0
     """Index of the node that is asked next for the leader."""
     next_ask_ms: int = 0
-    """The time to ask the next node even if the last one has not answered."""
+    """The time to ask the next node even if the last node has not answered."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Prospective:
 
 @dataclass(slots=True)
 class Candidate:
-    """Has raised the epoch, voted for itself, and asks the others."""
+    """Has raised the epoch, voted for itself, and asks the other voters."""
 
     tally: Tally
     deadline_ms: int
@@ -69,7 +69,7 @@ class Follower:
     leader_id: int
     fetch_deadline_ms: int
     has_fetched: bool = False
-    """Whether the leader has answered: then it is alive, and no candidate gets a pre-vote."""
+    """Whether the leader has answered: a live leader, so no candidate gets a pre-vote."""
     is_appending: bool = False
     """Whether the host is appending fetched records."""
     leader_high_watermark: int = -1

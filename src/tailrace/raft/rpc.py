@@ -1,7 +1,7 @@
 """The messages between replicas of one partition, as plain values with the meaning of Kafka's fields.
 
 The form on the wire is not known here: an adapter in the server maps these to Kafka's messages of the same names, adds
-the topic and the partition, and takes them off again. `cluster_id` None means that the sender does not know it.
+the topic and the partition, and takes them off again. `cluster_id` is None when the sender does not know the cluster.
 """
 
 from dataclasses import dataclass, field
@@ -93,7 +93,7 @@ class EndEpochReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRecords:
-    """Asks for records from `fetch_offset`, which is also the acknowledgement of all below: they are flushed."""
+    """Asks for records from `fetch_offset`, and acknowledges the records below, which are flushed."""
 
     cluster_id: str | None
     replica: ReplicaKey
@@ -124,8 +124,8 @@ class FetchRecordsReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshot:
-    """Asks for bytes of a snapshot from `position`. A message that asks for several becomes one of these for each,
-    and their `max_bytes` are shares of the whole (`RaftNode.snapshot_shares`)."""
+    """Asks for bytes of a snapshot from `position`. A message about several snapshots becomes a FetchSnapshot per
+    snapshot, with a share of the message's bytes as `max_bytes` (`RaftNode.snapshot_shares`)."""
 
     cluster_id: str | None
     replica: ReplicaKey
@@ -142,7 +142,7 @@ class FetchSnapshotReply:
     leader_epoch: int = -1
     snapshot_id: SnapshotId | None = None
     size: int = 0
-    """Of the whole snapshot, in bytes."""
+    """The bytes of the whole snapshot."""
     position: int = 0
     data: bytes | memoryview = b""
 
@@ -159,7 +159,7 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorumReply:
-    """The answer to DescribeQuorum. Only a leader has one; all other replicas answer NOT_LEADER_OR_FOLLOWER."""
+    """The answer to DescribeQuorum. A replica that does not lead answers NOT_LEADER_OR_FOLLOWER."""
 
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER

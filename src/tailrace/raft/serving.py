@@ -136,16 +136,16 @@ class Serving:
             self._send_part(token, request, snapshot)
 
     def shares(self, positions: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
-        """Bytes of one answer that each of these snapshots, from these positions on, may have (`fair_shares`)."""
+        """The bytes of one answer that each snapshot, from its position on, may have (`fair_shares`)."""
         most = min(max_bytes, self._replica.config.snapshot_max_bytes)
-        return fair_shares([self._remaining(*one) for one in positions], most)
+        return fair_shares([self._remaining(*position) for position in positions], most)
 
     def _remaining(self, snapshot_id: SnapshotId, position: int) -> int:
         snapshot = self._find(snapshot_id)
         return snapshot.size_bytes - position if snapshot is not None and 0 <= position <= snapshot.size_bytes else 0
 
     def _find(self, snapshot_id: SnapshotId) -> SnapshotFile | None:
-        return next((one for one in self._replica.log.snapshots if one.id == snapshot_id), None)
+        return next((snapshot for snapshot in self._replica.log.snapshots if snapshot.id == snapshot_id), None)
 
     def _refuse_snapshot(self, token: object, request: FetchSnapshot, error: ErrorCode) -> None:
         replica = self._replica

@@ -28,9 +28,9 @@ class SnapshotTrigger:
     ) -> bool:
         """Whether both of the text's conditions hold, or the bound is passed.
 
-        `changed_records` counts records that the latest snapshot holds and that are others now or gone, and those that
-        were added since and then modified or deleted; new ones not. `log_bytes` is the size of the records in the log
-        from that snapshot to the high watermark.
+        `changed_records` counts records of the latest snapshot that were modified or deleted since, and records that
+        were added since and then modified or deleted; new records do not count. `log_bytes` is the size of the records
+        in the log from that snapshot to the high watermark.
         """
         if log_bytes < self.min_log_bytes:
             return False
@@ -40,16 +40,16 @@ class SnapshotTrigger:
 
 
 def snapshot_fault(snapshot_id: SnapshotId, log: LogView, high_watermark: int | None) -> str | None:
-    """The reason why a state machine may not write this snapshot, or None if it may."""
+    """The reason why a state machine may not write this snapshot, or None."""
     if high_watermark is None or snapshot_id.end_offset > high_watermark:
         return f"{snapshot_id.end_offset} is above the high watermark {high_watermark}: not committed"
     if snapshot_id.end_offset < log.log_start_offset:
         return f"{snapshot_id.end_offset} is below the log start {log.log_start_offset}: a newer one stands for it"
     if snapshot_id.end_offset == 0:
         return "a snapshot of nothing"
-    if any(one.id == snapshot_id for one in log.snapshots):
+    if any(snapshot.id == snapshot_id for snapshot in log.snapshots):
         return "it exists"
-    if any(one.id.end_offset == snapshot_id.end_offset for one in log.snapshots):
+    if any(snapshot.id.end_offset == snapshot_id.end_offset for snapshot in log.snapshots):
         return "there is a snapshot of another epoch at this offset"
     if snapshot_id.end_offset == log.log_start_offset or not reaches(log, snapshot_id):
         return f"the record before {snapshot_id.end_offset} is not of epoch {snapshot_id.epoch}"
@@ -94,7 +94,7 @@ def validate_position(log: LogView, offset: int, epoch: int) -> Valid | Divergin
     start = log.log_start_offset
     if offset == 0 and start == 0:
         return Valid()
-    at_start = next((one.id for one in log.snapshots if one.id.end_offset == start), None)
+    at_start = next((snapshot.id for snapshot in log.snapshots if snapshot.id.end_offset == start), None)
     if offset < start:
         return NeedsSnapshot(_latest(log))
     if offset == start and start > 0:
@@ -129,8 +129,8 @@ def leader_log_start(
 
     A snapshot that is being fetched is not to vanish, and none may be below the log start; so its end is the limit.
     """
-    reached = min((one.end_offset for one in live), default=None)
-    limit = min((one.end_offset for one in served), default=None)
+    reached = min((progress.end_offset for progress in live), default=None)
+    limit = min((snapshot_id.end_offset for snapshot_id in served), default=None)
     start = log_start_offset
     for snapshot in snapshots:
         end_offset = snapshot.id.end_offset
@@ -151,27 +151,27 @@ def follower_log_start(snapshots: Sequence[SnapshotFile], log_start_offset: int,
 def superfluous_snapshots(
     snapshots: Sequence[SnapshotFile], log_start_offset: int, served: Iterable[SnapshotId] = ()
 ) -> tuple[SnapshotId, ...]:
-    """Snapshots to delete: all but the one at the log start, the next, the newest, and those that are being fetched.
+    """Snapshots to delete. The snapshots at the log start, next, newest, and under way to a replica stay.
 
-    The next above the log start stays although the newest would do: it is the one that grows old, so that a replica
+    The next above the log start stays although the newest would do: the next snapshot grows old, so that a replica
     that is live and never catches up holds the log start back for the lag time and no longer.
     """
     kept = {*served, snapshots[-1].id} if snapshots else set()
-    kept.update(one.id for one in snapshots if one.id.end_offset == log_start_offset)
-    kept.update([one.id for one in snapshots if one.id.end_offset > log_start_offset][:1])
-    return tuple(one.id for one in snapshots if one.id not in kept)
+    kept.update(snapshot.id for snapshot in snapshots if snapshot.id.end_offset == log_start_offset)
+    kept.update([snapshot.id for snapshot in snapshots if snapshot.id.end_offset > log_start_offset][:1])
+    return tuple(snapshot.id for snapshot in snapshots if snapshot.id not in kept)
 
 
 def recently_served(served: Mapping[SnapshotId, int], now_ms: int, within_ms: int) -> dict[SnapshotId, int]:
     """The snapshots that were requested within this time."""
-    return {one: at_ms for one, at_ms in served.items() if at_ms + within_ms > now_ms}
+    return {snapshot_id: at_ms for snapshot_id, at_ms in served.items() if at_ms + within_ms > now_ms}
 
 
 def fair_shares(remaining: Sequence[int], max_bytes: int) -> list[int]:
-    """The share of `max_bytes` for each of these snapshots, which have so many bytes left to send.
+    """The share of `max_bytes` for each snapshot, by the bytes that the snapshot has left to send.
 
-    Each gets the average if it has as much; the rest of its share goes to the others, evenly again (KIP-630). Bytes
-    that cannot be divided go to some of those that want more.
+    A snapshot gets the average at most; the rest of a share that is not used goes to the other snapshots, evenly
+    again (KIP-630). Bytes that cannot be divided go to some snapshots that want more.
     """
     shares = [0] * len(remaining)
     order = sorted(range(len(remaining)), key=lambda index: remaining[index])

@@ -1,8 +1,8 @@
-"""Adding, removing and updating voters, one at a time (KIP-853).
+"""Adding, removing and updating voters, one voter at a time (KIP-853).
 
-A change is a record with the whole new set. It is in force for counting as soon as it is appended and done when it is
-committed; until then there is no other. Single changes keep any majority of the old set and any of the new one from
-being strangers, but only if the leader has committed a record of its own epoch first.
+A change is a record with the whole new set. The new set counts as soon as the record is appended; the change is done
+when the record is committed, and no other change begins before. Single changes make any majority of the old set
+overlap with any majority of the new set, but only if the leader has committed a record of its own epoch first.
 """
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -85,7 +85,7 @@ class VoterChanges:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"{voter.key} has not caught up with the log: start it and let it fetch"
             )
-        # It votes from the append on: a dead one could keep the others from ever committing again.
+        # A voter counts from the append on: a dead voter could keep the quorum from ever committing again.
         if progress.last_contact_ms + self._replica.config.fetch_timeout_ms <= now_ms:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{voter.key} has fallen silent: start it again")
 
@@ -100,7 +100,7 @@ class VoterChanges:
             self._leadership.resign(leader, now_ms)
 
     def poll(self, leader: Leader, now_ms: int) -> None:
-        """Answer a change that takes too long with an error. It may still be committed later."""
+        """Answer a change that takes too long with an error. The change may still be committed later."""
         pending = leader.pending
         if pending is not None and pending.deadline_ms <= now_ms:
             leader.pending = None

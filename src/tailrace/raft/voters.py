@@ -1,7 +1,7 @@
-"""Voters: replicas by id and directory, sets of them, and the sets that a log has held (KIP-853).
+"""Voters: replicas by id and directory, sets of voters, and the sets that a log has held (KIP-853).
 
 A voter is an id *and* the directory that holds its log. A node that comes back with an empty directory has its id and
-not its promises; it is an observer until it is added again.
+not its promises; the node is an observer until an administrator adds it again.
 """
 
 from bisect import bisect_right
@@ -45,7 +45,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """The voters of one moment, by ascending id. Sets differ by one voter at most from one to the next."""
+    """The voters of one moment, by ascending id. Successive sets differ by one voter at most."""
 
     voters: tuple[Voter, ...]
     keys: tuple[ReplicaKey, ...] = field(init=False, repr=False, compare=False)
@@ -57,7 +57,7 @@ class VoterSet:
 
     @classmethod
     def of(cls, voters: Iterable[Voter]) -> "VoterSet":
-        """These voters, in order."""
+        """The set of these voters, in order."""
         return cls(tuple(sorted(voters, key=lambda voter: voter.key.id)))
 
     def __iter__(self) -> Iterator[Voter]:
@@ -73,7 +73,7 @@ class VoterSet:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether voters are known by id and directory, so that they may change (kraft.version 1)."""
+        """Whether voters are known by id and directory, so that voters may change (kraft.version 1)."""
         return all(voter.key.directory_id != NO_DIRECTORY for voter in self.voters)
 
     def find(self, node_id: int) -> Voter | None:
@@ -94,15 +94,15 @@ class VoterSet:
         return voter.key if voter is not None and self.has(key) else key
 
     def with_voter(self, voter: Voter) -> "VoterSet":
-        """This set with one voter more, or with one replaced by a newer description of itself."""
-        return VoterSet.of([*(one for one in self.voters if one.key.id != voter.key.id), voter])
+        """This set with `voter` added, or put in place of the voter with its id."""
+        return VoterSet.of([*(other for other in self.voters if other.key.id != voter.key.id), voter])
 
     def without(self, node_id: int) -> "VoterSet":
         return VoterSet(tuple(voter for voter in self.voters if voter.key.id != node_id))
 
 
 class VotersAt(NamedTuple):
-    """A set of voters and the offset of the record that made it."""
+    """A set of voters and the offset of its record."""
 
     offset: int
     voters: VoterSet
@@ -115,7 +115,7 @@ BEFORE_THE_LOG = -1
 class VoterHistory:
     """The sets of voters in a log, the newest in force, committed or not (as Raft requires of single changes).
 
-    Sets that are truncated from the log leave the history; those that a snapshot covers collapse into one entry.
+    Sets that are truncated from the log leave the history; the sets that a snapshot covers collapse into one entry.
     """
 
     def __init__(self, initial: VoterSet, in_log: Iterable[VotersAt] = ()) -> None:
@@ -184,7 +184,7 @@ class Tally:
     rejected: set[int] = field(default_factory=set)
 
     def record(self, voter_id: int, granted: bool) -> None:
-        """Record a voter's answer; later ones of the same voter are ignored."""
+        """Record a voter's first answer; later answers of the same voter are ignored."""
         if self.voters.find(voter_id) is None or voter_id in self.granted or voter_id in self.rejected:
             return
         (self.granted if granted else self.rejected).add(voter_id)
