@@ -14,7 +14,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _COLUMNS = ("ID", "HOST", "PORT", "RACK", "STATE", "CONTROLLER")
-"""The columns of kafka-cluster, then those of Tailrace."""
+"""The columns of kafka-cluster, then the columns of Tailrace."""
 _DIRECTORY_COLUMNS = ("LOG-DIR", "PARTITIONS", "SIZE-BYTES", "USABLE-BYTES", "TOTAL-BYTES", "ERROR")
 _DEFAULT_CONFIG = 5
 

@@ -101,7 +101,7 @@ def command(
     waiting = _WaitingNotice(bootstrap_server, topic, partitions, is_new=begins_at_end)
     with without_client_warnings(), _until_interrupted() as is_interrupted, consumer:
         if group is None:
-            # A view has key ranges of its own, and takes no others.
+            # A view has key ranges of its own, and takes no other ranges.
             ranges = () if key is None or parse_view(topic) is not None else _hash_range(key)
             consumer.assign(dict.fromkeys(partitions, ranges))
         elif begins_at_end:
@@ -113,13 +113,13 @@ def command(
 
 
 def _hash_range(key: str) -> list[KeyRange]:
-    """The hash of a key as a range: the broker sends its records and the few others with this hash."""
+    """The hash of a key as a range: the broker sends its records and the few records of other keys with this hash."""
     key_hash = hash_of(key.encode(), 0)
     return [KeyRange(key_hash, key_hash)]
 
 
 class _Records:
-    """The records that a consumer polls, of one key if it is given."""
+    """The records that a consumer polls, of the given key, if any."""
 
     def __init__(self, consumer: Consumer, key: bytes | None) -> None:
         self.consumer = consumer
@@ -241,7 +241,7 @@ class _WaitingNotice:
         return f"; {self._topic} has {older} older {'one' if older == 1 else 'ones'}: --from-beginning reads them"
 
     def _count(self) -> int | None:
-        """The number of records in the partitions, from their offsets; None if these are not known."""
+        """The number of records in the partitions, from their offsets; None if unknown."""
         try:
             with admin_of(self._servers) as admin:
                 firsts, ends = (admin.list_offsets(dict.fromkeys(self._partitions, end)) for end in (EARLIEST, LATEST))

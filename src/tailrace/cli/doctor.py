@@ -175,7 +175,7 @@ def rack(
 
 
 def _report(findings: Iterable[Finding], output: Format) -> None:
-    """Print the findings, in a table each as soon as it is there; exit with code 1 if a step failed."""
+    """Print the findings, in a table each as soon as known; exit with code 1 if a step failed."""
     found: list[Finding] = []
     for finding in findings:
         found.append(finding)

@@ -51,7 +51,8 @@ class StoredBatch(NamedTuple):
 
 
 def stored_batches(path: Path) -> Iterator[StoredBatch]:
-    """Every batch of a file, one at a time in memory. Raises CorruptRecords at bytes that are no whole batch."""
+    """Every batch of a file, a single batch at a time in memory. Raises CorruptRecords at bytes that are no whole
+    batch."""
     size_bytes = path.stat().st_size
     position = 0
     with path.open("rb") as file:

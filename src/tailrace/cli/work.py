@@ -1,4 +1,4 @@
-"""`tailrace work TOPIC -- COMMAND`: run a command for each record, those of one key in order."""
+"""`tailrace work TOPIC -- COMMAND`: run a command for each record, in order per key."""
 
 import base64
 import errno
@@ -63,11 +63,11 @@ def command(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Run COMMAND for each record of TOPIC until interrupted, those of one key one after the other.
+    """Run COMMAND for each record of TOPIC until interrupted, records of a key in their order.
 
     The value is on its stdin; TAILRACE_KEY, _TOPIC, _PARTITION, _OFFSET, _TIMESTAMP, _HEADERS and _ATTEMPT have the
-    rest. Exit code 0: the record is done. 75: try it again. Another one: it has failed, and is tried again too. Until
-    then the records of its key wait, 1 s at first and up to a minute; those of other keys do not.
+    rest. Exit code 0: the record is done. 75: try it again. Another code: the command has failed, and is tried again
+    too. Until then the records of its key wait, 1 s at first and up to a minute; records of other keys do not.
     """
     if not group:
         raise typer.BadParameter("a group has a name", param_hint="--group")
@@ -120,7 +120,7 @@ class CommandFailed(Exception):
 
 
 class Commands:
-    """The handler of records: a process for each, with the value on its stdin."""
+    """The handler of records: a process per record, with the value on its stdin."""
 
     def __init__(self, words: Sequence[str], on_fault: Callable[[], None]) -> None:
         """`on_fault` runs when the command cannot be started any more."""
@@ -182,7 +182,7 @@ class Commands:
         return process
 
     def end(self) -> None:
-        """End the commands that still run, with their children, and start no more. In 2 s, however many they are."""
+        """End the commands that still run, with their children, and start no more. In 2 s, however many run."""
         with self._changed:
             self._is_ended = True
             left = list(self._processes)
@@ -196,7 +196,7 @@ class Commands:
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    """Signal the process and its children: all in its group."""
+    """Signal the process and its children: its whole group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 

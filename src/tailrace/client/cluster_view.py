@@ -2,8 +2,8 @@
 
 1. The leader of a partition never goes back to an older leader epoch of the same topic id (KIP-320): an answer may
    come from a node that lags behind.
-2. A topic is due when it is unknown, stale or too old, or has a partition without a leader, or one whose leader is not
-   among the brokers any more, as an answer about another topic may show.
+2. A topic is due when it is unknown, stale or too old, or has a partition without a leader, or a partition whose leader
+   is not among the brokers any more, as an answer about another topic may show.
 3. A topic does not exist if the last answer about it says so. Before the first answer nothing is known of it.
 """
 
@@ -33,13 +33,13 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """One partition as the cluster last described it."""
+    """A partition in the cluster's last description."""
 
     partition: int
     leader: BrokerId
     """-1 while there is no leader."""
     leader_epoch: LeaderEpoch
-    """-1 if the server is too old to have it."""
+    """-1 from a server that is too old for leader epochs."""
     replicas: tuple[BrokerId, ...]
     in_sync_replicas: tuple[BrokerId, ...]
     offline_replicas: tuple[BrokerId, ...]
@@ -48,7 +48,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """One topic as the cluster last described it; partitions in order."""
+    """A topic in the cluster's last description; partitions in order."""
 
     name: str
     topic_id: TopicId
@@ -85,7 +85,7 @@ class ClusterView:
         self.controller_id = BrokerId(-1)
         self.cluster_id: str | None = None
         self.generation = 0
-        """Another number after each answer: leaders, epochs and brokers may be others."""
+        """Another number after each answer: leaders, epochs and brokers may have changed."""
         self.refreshes = 0
         """The number of answers to Metadata requests."""
         self._staleness = 0
@@ -129,7 +129,7 @@ class ClusterView:
             self._names[info.topic_id] = name
 
     def needs_refresh(self, topics: Iterable[str], now_ms: int) -> list[str]:
-        """Those of the topics whose metadata is missing, stale or old."""
+        """The topics whose metadata is missing, stale or old."""
         return [name for name in topics if self._is_old(name, now_ms)]
 
     def _is_old(self, name: str, now_ms: int) -> bool:
@@ -139,7 +139,7 @@ class ClusterView:
         return now_ms - known.asked_at_ms >= self.max_age_ms
 
     def refresh_due_ms(self, topics: Iterable[str]) -> int | None:
-        """The time from which `needs_refresh` names one of the topics, if nothing changes; None: never."""
+        """The time from which `needs_refresh` names a topic, if nothing changes; None: never."""
         due_ms: int | None = None
         for name in topics:
             known = self._topics.get(name)
@@ -162,7 +162,7 @@ class ClusterView:
         return known is None or known.is_stale
 
     def mark_led_by(self, node_id: BrokerId) -> None:
-        """Mark the topics stale that this node leads: it cannot be reached, and others may lead them already."""
+        """Mark the topics stale that this node leads: the node cannot be reached, and other nodes may lead already."""
         for name, known in self._topics.items():
             if any(partition.leader == node_id for partition in known.info.partitions):
                 self.mark_stale(name)
@@ -183,13 +183,13 @@ class ClusterView:
         return name in self._topics or name in self._faults
 
     def find(self, name: str) -> TopicInfo | None:
-        """The topic as last described, if it has been."""
+        """The topic as last described; None without a description."""
         known = self._topics.get(name)
         return None if known is None else known.info
 
     @property
     def topics(self) -> list[TopicInfo]:
-        """All topics known, by name."""
+        """Known topics, by name."""
         return [self._topics[name].info for name in sorted(self._topics)]
 
     def topic_name(self, topic_id: bytes) -> str | None:
@@ -213,7 +213,7 @@ class ClusterView:
         return self.brokers[leader]
 
     def keep_only(self, names: Set[str | None]) -> None:
-        """Remove all other topics: a list of all topics has come without them."""
+        """Remove all other topics: a full list of topics has come."""
         for name in [name for name in self._topics if name not in names]:
             self.forget(name)
 
@@ -225,7 +225,7 @@ class ClusterView:
 
 
 _REASONS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist (`tailrace topics create` makes one)",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist (`tailrace topics create` makes the topic)",
     ErrorCode.LEADER_NOT_AVAILABLE: "has no leader yet",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "has a name that is not legal",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "may not be described by this user",

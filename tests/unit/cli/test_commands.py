@@ -138,7 +138,7 @@ def test_a_failure_is_one_line_with_the_way_out_and_exit_code_1(run: Run) -> Non
     done = run("topics", "describe", "there-is-none")
     assert done.code == 1
     assert done.out == ""
-    assert done.err == "tailrace: topic 'there-is-none' does not exist (`tailrace topics create` makes one)\n"
+    assert done.err == "tailrace: topic 'there-is-none' does not exist (`tailrace topics create` makes the topic)\n"
 
 
 def test_a_cluster_that_is_not_there_is_named(run: Run) -> None:

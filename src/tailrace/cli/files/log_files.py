@@ -93,7 +93,7 @@ def time_index_faults(path: str, entries: Sequence[TimeEntry], batches: Sequence
 
 
 def transaction_lines(data: bytes) -> Iterator[str]:
-    """The aborted transactions of a .txnindex file. Raises CorruptRecords if it is not whole."""
+    """The aborted transactions of a .txnindex file. Raises CorruptRecords for a partial file."""
     for aborted in aborted_transactions(data):
         yield (
             f"version: 0 producerId: {aborted.producer_id} firstOffset: {aborted.first_offset} "
@@ -102,7 +102,7 @@ def transaction_lines(data: bytes) -> Iterator[str]:
 
 
 def snapshot_lines(data: bytes) -> Iterator[str]:
-    """The producers of a .snapshot file. Raises CorruptRecords if it is not whole."""
+    """The producers of a .snapshot file. Raises CorruptRecords for a partial file."""
     for producer_id, entry in snapshot_entries(data):
         begun = entry.current_txn_first_offset
         line = (

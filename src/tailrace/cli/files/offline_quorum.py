@@ -91,7 +91,7 @@ class OfflineQuorum:
         """
         log = self._log
         epoch = max(self._state.leader_epoch, log.last_epoch) + 1
-        # The epoch is written before any record of it, so that it is never used again.
+        # The epoch is written before any record of it, so that no later leader uses the epoch again.
         self._directory.write_quorum_state(StoredQuorumState(leader_epoch=epoch))
         control = (KRaftVersion(1), Voters(VoterSet.of([self.controller])))
         log.append_as_leader(
@@ -119,7 +119,8 @@ def opened_quorum(file: Path) -> Iterator[OfflineQuorum]:
 
 
 def _config_of(file: Path) -> NodeConfig:
-    """The settings as `tailrace serve` reads them, without the check of exposed listeners: no listener opens here."""
+    """The settings as `tailrace serve` reads its settings, without the check of exposed listeners: no listener opens
+    here."""
     return load_config(file=file, environment=os.environ, flags={"listener.insecure.allow": "true"})
 
 

@@ -1,4 +1,4 @@
-"""Records of internal topics, and control records: decoded as Kafka's log dump shows them.
+"""Records of internal topics, and control records: decoded in the form of Kafka's log dump.
 
 A record that cannot be decoded does not end the dump: its error is printed instead.
 """
@@ -100,14 +100,14 @@ def group_record(record: Record) -> Decoded:
 
 
 def _member(member: MemberMetadata, version: int) -> Cell:
-    """A member, with its subscription and assignment decoded if they are of the consumer protocol."""
+    """A member, with its subscription and assignment decoded under the consumer protocol."""
     shown = message_json(member, version)
     for name, cls in (("subscription", ConsumerProtocolSubscription), ("assignment", ConsumerProtocolAssignment)):
         content = getattr(member, name)
         try:
             shown[name] = message_json(decode_prefixed(cls, content), _leading_int16(content))
         except KafkaError:
-            continue  # not the consumer protocol after all: base64 stays
+            continue  # another protocol than the consumer's: base64 stays
     return shown
 
 
@@ -217,6 +217,6 @@ def _camel(name: str) -> str:
 
 
 def compact(value: Cell) -> str:
-    """JSON on one line without spaces, its escapes spelled as Kafka's tools spell them."""
+    """JSON on one line without spaces, its escapes spelled as by Kafka's tools."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _ESCAPE.sub(lambda found: found[0] if found[1] else found[0][:2] + found[0][2:].upper(), text)

@@ -1,9 +1,9 @@
 """The directory of a Spark checkpoint on this machine: its last committed batch, and a change of that.
 
 1. Nothing is written before the files that change are copied, durably, to a directory beside.
-2. Planned batches go first, the last one at first: at each moment a query that starts finds whole files and either the
-   old offsets or the new ones, and never a plan that ends where the old offsets would have led.
-3. A checksum goes before its file changes. A file without one is not checked.
+2. Planned batches go first, from the last batch on back: at each moment a query that starts finds whole files and
+   either the old offsets or the new offsets, and never a plan that ends where the old offsets would have led.
+3. A checksum goes before its file changes. A file without a checksum is not checked.
 """
 
 import re
@@ -29,7 +29,7 @@ class StoredCheckpoint(NamedTuple):
     query_id: str
     batches: Batches
     contents: Mapping[str, bytes]
-    """The files `offsets/N` of the last committed batch and of those that are planned, by name."""
+    """The files `offsets/N` of the last committed batch and of planned batches, by name."""
 
     @property
     def end(self) -> BatchEnd | None:
@@ -91,7 +91,7 @@ def _read(path: Path) -> bytes:
 
 
 def move_checkpoint(stored: StoredCheckpoint, end: BatchEnd, *, time: str) -> Path:
-    """Put the end of the last committed batch there, and drop the planned ones; durable on return.
+    """Put the end of the last committed batch there, and drop the planned batches; durable on return.
 
     Returns the directory with the files as they were, whose name ends with `time`. Raises KafkaError(INVALID_REQUEST)
     if the files have changed since they were read, or a file has no copy of this name; OSError and StorageError.

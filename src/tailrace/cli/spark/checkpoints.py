@@ -33,7 +33,7 @@ _MOVED = ("SOURCE", "TOPIC", "PARTITION", "OFFSET", "NEW-TOPIC", "NEW-OFFSET", "
 
 
 class _TopicsNow(NamedTuple):
-    """Topics as they are now."""
+    """The present topics."""
 
     now: Positions
     """The ends of the partitions, and the ids of the topics."""
@@ -156,9 +156,10 @@ def move(
     With --rename the query must subscribe to the new topic. With both, topics are renamed first, and --topic has the
     new names.
 
-    A planned batch is repeated as it was planned. If there is one, start the query once so that it ends, or give it up
-    by --drop-planned-batch: rows of it that a sink has got are written again, or, by a sink that knows numbers of
-    batches, the next rows are taken for them and left out. That is refused if a sink of this cluster has it.
+    A planned batch is repeated as it was planned. With a planned batch, start the query once so that the batch ends, or
+    give the batch up by --drop-planned-batch: rows of it that a sink has got are written again, or, by a sink that
+    knows numbers of batches, the next rows are taken for them and left out. That is refused if a sink of this cluster
+    has it.
 
     The id of the query, its state and the numbers of its batches stay. Rows that are read again are in new batches: a
     sink writes them again, with exactlyOnce too.
@@ -227,7 +228,7 @@ def _end_to_move(stored: StoredCheckpoint, *, drops_planned: bool) -> BatchEnd:
 
 
 def _check_sinks(admin: Admin, stored: StoredCheckpoint) -> None:
-    """Refuse to give up a batch that a sink of this query has: the next one with its number would be skipped."""
+    """Refuse to give up a batch that a sink of this query has: the next batch with its number would be skipped."""
     if not stored.batches.planned:
         return
     try:
