@@ -1,4 +1,4 @@
-"""The cluster: its brokers, also those that are fenced, and the levels of its features."""
+"""The cluster: its brokers, fenced brokers too, and the levels of its features."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,9 +45,11 @@ class BrokerListing:
     port: int
     rack: str | None
     is_controller: bool
-    """It leads the metadata quorum; of a cluster without DescribeQuorum, it takes administrators' requests."""
+    """Whether the broker leads the metadata quorum; of a cluster without DescribeQuorum, whether the broker takes
+    administrators' requests."""
     is_fenced: bool | None
-    """It leads no partition and is not in clients' metadata. None if the cluster does not report it."""
+    """Whether the broker leads no partition and is not in clients' metadata. None if the cluster does not report
+    fencing."""
 
 
 class UpgradeType(IntEnum):
@@ -61,7 +63,7 @@ class UpgradeType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """The levels that one node supports, and those of the cluster."""
+    """The levels that one node supports, and the levels of the cluster."""
 
     supported: Mapping[str, tuple[int, int]]
     """The lowest and the highest level of each feature."""
@@ -71,7 +73,7 @@ class FeatureDescription:
 
 
 async def describe_cluster(router: Router) -> ClusterDescription:
-    """The nodes that serve clients, and the one that takes changes."""
+    """The nodes that serve clients, and the node that takes changes."""
 
     async def attempt() -> ClusterDescription:
         connection = await router.any_connection()
@@ -100,7 +102,7 @@ def _cluster_from_view(router: Router) -> ClusterDescription:
 
 
 async def list_brokers(router: Router) -> list[BrokerListing]:
-    """All registered brokers, by id; fenced ones only if the cluster reports them (KIP-1073)."""
+    """Registered brokers, by id; fenced brokers only if the cluster reports them (KIP-1073)."""
 
     async def attempt() -> list[BrokerListing]:
         connection = await router.any_connection()
@@ -167,7 +169,7 @@ async def unregister_broker(router: Router, broker_id: int) -> None:
 
 
 async def describe_features(router: Router) -> FeatureDescription:
-    """The levels of features that a node supports, and those that the cluster has."""
+    """The levels of features that a node supports, and the levels that the cluster has."""
     request = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
 
     async def attempt() -> FeatureDescription:
@@ -191,7 +193,7 @@ async def update_features(
     validate_only: bool = False,
     timeout_ms: int = 30_000,
 ) -> None:
-    """Give features these levels, all or none; 0 removes one. Raises KafkaError."""
+    """Give features these levels, all or none; 0 removes a feature. Raises KafkaError."""
     updates = tuple(
         FeatureUpdateKey(
             feature=name,

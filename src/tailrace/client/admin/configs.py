@@ -38,28 +38,28 @@ _SET, _DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting and its value in force."""
+    """A setting and its value in force."""
 
     name: str
     value: str | None
-    """None if it is hidden or has no value."""
+    """None for a hidden setting, or a setting without a value."""
     source: int
     is_read_only: bool
     is_sensitive: bool
 
 
 async def describe_configs(router: Router, resource_type: int, name: str) -> list[ConfigEntry]:
-    """The settings in force for a topic (type 2, by name) or a broker (type 4, by its id; no name: of all)."""
+    """The settings in force for a topic (type 2, by name) or a broker (type 4, by its id; no name: of every broker)."""
     return (await _describe(router, resource_type, [name]))[name]
 
 
 async def describe_topic_configs(router: Router, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
-    """The settings in force for each of these topics, with one request."""
+    """The settings in force per topic, with one request."""
     return await _describe(router, TOPIC, several(names))
 
 
 async def _connection_for(router: Router, resource_type: int, name: str) -> Connection:
-    """A broker answers for its own settings, any broker for others."""
+    """A broker answers for its own settings, any broker for other resources."""
     if resource_type == BROKER and name:
         return await router.node_connection(int(name))
     return await router.any_connection()
@@ -101,7 +101,7 @@ async def alter_configs(
 ) -> None:
     """Change settings of a topic (type 2) or a broker (type 4; no name: of all brokers); None: back to the default.
 
-    All of them or none. Raises KafkaError(UNSUPPORTED_VERSION) for Kafka before 2.3.
+    Makes all changes or none. Raises KafkaError(UNSUPPORTED_VERSION) for Kafka before 2.3.
     """
     configs = tuple(
         IncrementallyAlterableConfig(name=setting, config_operation=_DELETE if value is None else _SET, value=value)

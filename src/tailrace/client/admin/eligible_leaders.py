@@ -1,4 +1,4 @@
-"""The replicas that may lead a partition although they are not in sync (KIP-966)."""
+"""The replicas that may lead a partition although out of sync (KIP-966)."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

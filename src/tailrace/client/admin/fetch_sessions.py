@@ -17,7 +17,7 @@ from tailrace.protocol.messages.fetch import (
 
 
 class FetchSessionListing(NamedTuple):
-    """One session."""
+    """A fetch session in the listing of its broker."""
 
     session_id: int
     epoch: int
@@ -29,7 +29,7 @@ class FetchSessionListing(NamedTuple):
     client_id: str
     client_host: str
     is_privileged: bool
-    """Sessions of consumers do not displace it."""
+    """Sessions of consumers do not displace this session."""
     partition_count: int
     uses_topic_ids: bool
     age_ms: int
@@ -49,15 +49,15 @@ class SessionCacheListing(NamedTuple):
     partition_count: int
     """The partitions of all sessions together."""
     evictions: int
-    """Sessions that others have displaced since the broker started."""
+    """Sessions that other sessions have displaced since the broker started."""
     sessions: tuple[FetchSessionListing, ...]
-    """By id. Sessions come and go while they are listed, so their number may differ from `session_count`."""
+    """By id. Sessions come and go during the listing, so their number may differ from `session_count`."""
 
 
 async def describe_fetch_sessions(
     router: Router, brokers: Iterable[int] | None = None
 ) -> dict[BrokerId, SessionCacheListing | KafkaError]:
-    """The fetch sessions of these brokers, or of all that are not fenced.
+    """The fetch sessions of these brokers, or of every unfenced broker.
 
     A KafkaError stands for a broker without an answer: UNSUPPORTED_VERSION if it does not serve this request, which is
     Tailrace's own, or the fault if it cannot be reached.

@@ -70,7 +70,7 @@ class PartitionHealth:
 
     @property
     def lost(self) -> int | None:
-        """The number of records that were deleted before the group read them."""
+        """The number of records that were deleted unread by the group."""
         if self.committed is None or self.log_start_offset is None:
             return None
         return max(self.log_start_offset - self.committed, 0)
@@ -129,7 +129,7 @@ async def partition_health(
     *,
     timeout_ms: int,
 ) -> dict[TopicPartition, PartitionHealth]:
-    """The health of a group with these committed offsets in these partitions, all of which exist.
+    """The health of a group with these committed offsets in these partitions, which must exist.
 
     Raises KafkaError if a leader does not answer in time.
     """
@@ -180,6 +180,6 @@ async def _timestamp(router: Router, partition: TopicPartition, offset: int, tim
                         if record.offset >= offset:
                             return record.timestamp
     except KafkaError:
-        # The record was deleted meanwhile, or its codec is not installed: the rest is shown without it.
+        # The record was deleted meanwhile, or its codec is not installed: the answer has the rest.
         return None
     return None

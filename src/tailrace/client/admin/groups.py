@@ -31,7 +31,7 @@ from tailrace.protocol.messages.groups import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group in a list. State and type are empty if the server is too old to report them."""
+    """A group in a list. State and type are empty from a server that is too old to report these fields."""
 
     group: str
     protocol_type: str
@@ -41,7 +41,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
-    """One member of a group."""
+    """A member of a group."""
 
     member_id: str
     group_instance_id: str | None
@@ -74,7 +74,7 @@ _REFUSALS = {
 
 
 async def list_groups(router: Router) -> list[GroupListing]:
-    """All groups of all brokers, by name."""
+    """Groups of every broker, by name."""
 
     async def attempt() -> list[GroupListing]:
         await router.refresh(())
@@ -104,7 +104,7 @@ async def describe_groups(router: Router, groups: Iterable[str]) -> list[GroupDe
 
 
 async def _describe(router: Router, group: str) -> GroupDescription:
-    """One group, classic or of KIP-848: each kind has its own request."""
+    """A group, classic or of KIP-848: each kind has its own request."""
 
     async def ask(connection: Connection) -> GroupDescription:
         if connection.offers(ConsumerGroupDescribeRequest):
@@ -122,7 +122,7 @@ async def _describe(router: Router, group: str) -> GroupDescription:
 
 
 async def _consumer_group(router: Router, connection: Connection, group: str) -> GroupDescription | None:
-    """The group, or None if it is not of KIP-848."""
+    """The group, or None for a group that is not of KIP-848."""
     response = await router.ask(
         connection,
         ConsumerGroupDescribeRequest(group_ids=(group,), include_details=True),
@@ -211,7 +211,8 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> DescribedMember
 async def group_offsets(
     router: Router, group: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The group's committed offsets, of these partitions or of all; a partition without one is left out."""
+    """The group's committed offsets, of these partitions or of every partition; a partition without a committed offset
+    is left out."""
     return await fetch_group_offsets(router, group, partitions)
 
 

@@ -21,28 +21,28 @@ _FIRST_WITH_TAGGED_FIELDS: Final = 2
 
 
 class PartitionSize(NamedTuple):
-    """One replica on one disk."""
+    """A replica on a disk."""
 
     size_bytes: int
     offset_lag: int
     """The number of records between its log end and the high watermark."""
     is_future: bool
-    """Whether it is being moved here from another directory."""
+    """Whether the replica is moving here from another directory."""
 
 
 class LogDirectorySize(NamedTuple):
-    """One log directory of a broker."""
+    """A log directory of a broker."""
 
     path: str
     error: ErrorCode
     total_bytes: int
-    """The size of its disk; -1 if the broker does not report it."""
+    """The size of its disk; -1 if the broker does not report the size."""
     usable_bytes: int
     partitions: Mapping[TopicPartition, PartitionSize]
 
 
 class ReplicaLog(NamedTuple):
-    """The ends of one replica's log; -1 if they are not known."""
+    """The ends of one replica's log; -1 if unknown."""
 
     good_end_offset: int
     """The end offset; of a damaged log the end of its good part."""
@@ -55,10 +55,10 @@ class ReplicaLog(NamedTuple):
 async def describe_replica_logs(
     router: Router, partitions: Mapping[BrokerId, Sequence[TopicPartition]]
 ) -> dict[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]:
-    """The log ends of these partitions on each of these brokers, also of logs that cannot be used.
+    """The log ends of these partitions on these brokers, of unusable logs too.
 
-    A KafkaError stands for a broker without an answer: UNSUPPORTED_VERSION if it has no such answer, as Apache Kafka,
-    or the fault if it cannot be reached. A replica that a broker does not have is left out.
+    A KafkaError stands for a broker without an answer: UNSUPPORTED_VERSION of a broker without such an answer, as
+    Apache Kafka's, or the fault of an unreachable broker. A replica that a broker does not have is left out.
     """
 
     async def of(node_id: BrokerId) -> Mapping[TopicPartition, ReplicaLog] | KafkaError:
@@ -103,7 +103,7 @@ def _replica_logs(response: DescribeLogDirsResponse) -> Mapping[TopicPartition, 
 async def describe_log_dirs(
     router: Router, brokers: Iterable[int] | None = None
 ) -> dict[BrokerId, list[LogDirectorySize]]:
-    """The log directories of these brokers, or of all of them."""
+    """The log directories of these brokers, or of every broker."""
 
     async def of(node_id: int) -> list[LogDirectorySize]:
         connection = await router.node_connection(node_id)

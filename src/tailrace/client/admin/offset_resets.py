@@ -28,7 +28,7 @@ async def reset_offsets(
     shift_by: int | None = None,
     dry_run: bool = False,
 ) -> dict[TopicPartition, OffsetReset]:
-    """Move the group's offsets in these partitions, by default in all where it has an offset and that exist.
+    """Move the group's offsets in these partitions, by default in every existing partition with an offset.
 
     Give one of three: `to` is LATEST, EARLIEST, or a time in ms, for its first record or else the end; `offset` is the
     same offset everywhere; `shift_by` a number of offsets from the committed offset. An offset outside of the log
@@ -48,7 +48,7 @@ async def reset_offsets(
     elif shift_by is not None:
         wanted = {partition: _known(committed, group, partition) + shift_by for partition in chosen}
     else:
-        assert to is not None, "one of the three is given"
+        assert to is not None, "the caller gives an offset, a shift or a time"
         found = first if to == EARLIEST else end if to == LATEST else await _offsets(router, chosen, to)
         wanted = {partition: at if at >= 0 else end[partition] for partition, at in found.items()}
     resets = {

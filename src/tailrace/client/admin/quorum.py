@@ -28,11 +28,11 @@ _WANTED = DescribedQuorumTopic(topic_name=_METADATA_TOPIC, partitions=(Described
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumReplicaState:
-    """A voter or an observer, as the leader reports it. Times in ms since 1970, -1 if they are not known."""
+    """A voter or an observer, in the leader's report. Times in ms since 1970, -1 if unknown."""
 
     replica_id: BrokerId
     directory_id: bytes
-    """16 bytes; all 0 if the cluster does not report it."""
+    """16 bytes; all 0 if the cluster does not report the id."""
     log_end_offset: int
     last_fetch_timestamp: int
     last_caught_up_timestamp: int
@@ -49,7 +49,7 @@ class QuorumEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The quorum, as its leader reports it."""
+    """The quorum in its leader's report."""
 
     leader_id: BrokerId
     leader_epoch: int
@@ -57,10 +57,10 @@ class QuorumDescription:
     voters: tuple[QuorumReplicaState, ...]
     observers: tuple[QuorumReplicaState, ...]
     endpoints: dict[BrokerId, tuple[QuorumEndpoint, ...]]
-    """Of the voters; empty if the cluster does not report them."""
+    """Endpoints of the voters; empty if the cluster reports no endpoints."""
 
     def lag(self, replica: QuorumReplicaState) -> int | None:
-        """The number of records between the replica's end and the leader's; None if it is not known."""
+        """The number of records between the replica's end and the leader's; None if unknown."""
         leader = next((each for each in self.voters if each.replica_id == self.leader_id), None)
         if leader is None or leader.log_end_offset < 0 or replica.log_end_offset < 0:
             return None
@@ -77,7 +77,7 @@ async def describe_quorum(router: Router) -> QuorumDescription:
 
 
 async def request_quorum(connection: Connection, *, timeout_ms: int) -> QuorumDescription:
-    """The quorum as this broker reports it. Raises KafkaError, also while there is no leader."""
+    """The quorum in this broker's report. Raises KafkaError, also while there is no leader."""
     request = DescribeQuorumRequest(topics=(_WANTED,))
     response = await connection.ask(request, DescribeQuorumResponse, timeout_ms=timeout_ms)
     check(response.error_code, response.error_message or "the quorum cannot be described")
@@ -117,7 +117,7 @@ def _replica(replica: QuorumReplica) -> QuorumReplicaState:
 async def add_voter(router: Router, voter_id: int, directory_id: bytes, endpoints: Sequence[QuorumEndpoint]) -> None:
     """Make a controller that follows the quorum already a voter (KIP-853). Returns when the change is committed.
 
-    Raises KafkaError: DUPLICATE_VOTER for an id that votes; REQUEST_TIMED_OUT for one that has not caught up.
+    Raises KafkaError: DUPLICATE_VOTER for an id that votes; REQUEST_TIMED_OUT for an observer that has not caught up.
     """
     listeners = tuple(RaftVoterListener(name=each.listener_name, host=each.host, port=each.port) for each in endpoints)
 

@@ -45,10 +45,11 @@ async def elect_leaders(
     desired_leaders: Mapping[TopicPartition, int] | None = None,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Elect leaders; by partition None or the error. No partitions: all that need it, and only those are in the result.
+    """Elect leaders; by partition None or the error. No partitions: elects wherever an election is needed, and only
+    these partitions are in the result.
 
-    `desired_leaders`, for an unclean election: these replicas lead, and records that they lack are lost, also those
-    behind damage in their logs. Apache Kafka has no such election; it elects any replica.
+    `desired_leaders`, for an unclean election: these replicas lead, and records that they lack are lost, records behind
+    damage in their logs. Apache Kafka has no such election; it elects any replica.
 
     Raises KafkaError if the request fails as a whole.
     """
@@ -157,7 +158,7 @@ def _broker_ids(replicas: Sequence[int] | None) -> tuple[int, ...] | None:
 async def list_partition_reassignments(
     router: Router, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int = 30_000
 ) -> dict[TopicPartition, PartitionReassignment]:
-    """The moves under way, of these partitions or of all."""
+    """The moves under way, of these partitions or of every partition."""
     topics = None
     if partitions is not None:
         topics = tuple(

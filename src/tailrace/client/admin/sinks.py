@@ -21,11 +21,11 @@ class SinkDescription:
     """The current run; None if no batch is committed yet."""
     last_batch: int | None
     origin: str | None
-    """The place where its writer keeps its progress, if the writer has named one."""
+    """The place where its writer keeps its progress, if the writer has named a place."""
     updated_at_ms: int | None
     """ms since 1970 of the last commit."""
     past_runs: int
-    """The runs that are refused because others have followed."""
+    """The runs that are refused because later runs have followed."""
     open_members: int
     """The attempts of tasks with an open transaction."""
     ending_members: int
@@ -33,7 +33,7 @@ class SinkDescription:
 
 
 async def describe_sinks(router: Router, sink_ids: Iterable[str] | None = None) -> list[SinkDescription]:
-    """These sinks, or all, by id. A sink that is not there is left out.
+    """Sinks by id: the named sinks, or every sink. A sink that is not there is left out.
 
     Raises KafkaError UNSUPPORTED_VERSION (35) if a broker has no sinks.
     """

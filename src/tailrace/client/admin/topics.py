@@ -58,7 +58,7 @@ async def create_topics(
 ) -> None:
     """Create them all and wait until they can be used; short: `{name: partitions}`.
 
-    Raises the first topic's KafkaError; the others are created nevertheless.
+    Raises the first topic's KafkaError; every other topic is created nevertheless.
     """
     if isinstance(topics, Mapping):
         topics = [NewTopic(name=name, partitions=count) for name, count in topics.items()]
@@ -113,7 +113,7 @@ async def list_topics(router: Router, *, include_internal: bool = False) -> list
 async def describe_topics(
     router: Router, names: Iterable[str] | None = None, *, include_internal: bool = False
 ) -> list[TopicInfo]:
-    """The topics of these names in their order, or all of them by name.
+    """The topics of these names in their order, or every topic, sorted by name.
 
     Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) for a name that does not exist.
     """
@@ -141,7 +141,8 @@ async def existing_topics(router: Router, names: Iterable[str]) -> list[TopicInf
 
 
 async def topic_partitions(router: Router, name: str, numbers: Iterable[int] | None = None) -> list[TopicPartition]:
-    """The partitions of the topic, all or these. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
+    """The partitions of the topic: every partition, or the given indexes. Raises
+    KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
     (topic,) = await describe_topics(router, [name])
     count = len(topic.partitions)
     chosen = range(count) if numbers is None else dict.fromkeys(numbers)
@@ -159,7 +160,7 @@ async def create_partitions(
     timeout_ms: int = 30_000,
     validate_only: bool = False,
 ) -> None:
-    """Add partitions until each of these topics has this number in total; wait until the new ones can be used.
+    """Add partitions until every topic here has this number in total; wait until the new partitions can be used.
 
     Raises the first topic's KafkaError; the other topics get their partitions nevertheless.
     """
@@ -201,7 +202,7 @@ def _more_partitions(name: str, wanted: MorePartitions) -> CreatePartitionsTopic
 
 
 async def delete_topics(router: Router, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
-    """Delete them all. Raises the first topic's KafkaError; the others are deleted nevertheless."""
+    """Delete the topics. Raises the first topic's KafkaError; every other topic is deleted nevertheless."""
     wanted = several(names)
 
     async def attempt() -> None:

@@ -37,7 +37,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A transactional id, and its transaction if one is open."""
+    """A transactional id, and its open transaction, if any."""
 
     transactional_id: str
     coordinator_id: BrokerId
@@ -86,7 +86,7 @@ async def list_transactions(
 
 
 async def describe_transaction(router: Router, transactional_id: str) -> TransactionDescription:
-    """One transactional id. Raises KafkaError TRANSACTIONAL_ID_NOT_FOUND (105)."""
+    """The description of a transactional id. Raises KafkaError TRANSACTIONAL_ID_NOT_FOUND (105)."""
 
     async def ask(connection: Connection) -> TransactionDescription:
         response = await router.ask(

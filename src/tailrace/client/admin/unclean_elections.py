@@ -27,7 +27,7 @@ class UncleanCandidate(NamedTuple):
     """The end of the good part of its log; None if that is not known."""
     acknowledged_end: int | None = None
     lost: int | None = None
-    """The most records that are lost if it is chosen."""
+    """The most records that are lost if this replica is chosen."""
     fault: str = ""
 
 
@@ -64,7 +64,8 @@ class LeaderlessPartition(NamedTuple):
 async def describe_leaderless(
     router: Router, partitions: Iterable[TopicPartition] | None = None
 ) -> list[LeaderlessPartition] | None:
-    """The partitions without a leader, of these or of all. None if the cluster does not report log ends."""
+    """The partitions without a leader, among these partitions or in the cluster. None if the cluster does not report
+    log ends."""
     wanted = None if partitions is None else set(partitions)
     names = None if wanted is None else sorted({where.topic for where in wanted})
     found: dict[TopicPartition, tuple[BrokerId, ...]] = {}
