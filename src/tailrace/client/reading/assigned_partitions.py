@@ -1,7 +1,7 @@
-"""The partitions that are assigned to a consumer, and which of them have records, no position, or news. Pure.
+"""The partitions that are assigned to a consumer, by state: with records, without a position, with news. Pure.
 
 Everything that changes a partition's position, records or pause goes through here, or is followed by `note`. So a poll
-finds the partitions that concern it without looking at the others.
+finds the partitions that concern it, and looks at no other partition.
 """
 
 from collections import OrderedDict
@@ -25,11 +25,11 @@ class AssignedPartitions:
         self._partitions: dict[TopicPartition, ConsumedPartition] = {}
         self.topics: frozenset[str] = frozenset()
         self.paused: frozenset[TopicPartition] = frozenset()
-        """The partitions from which nothing is fetched or returned until they are resumed."""
+        """Partitions from which nothing is fetched or returned until a `resume`."""
         self.records_consumed = 0
         self._changed: dict[TopicPartition, None] = {}
         self._ready: OrderedDict[TopicPartition, None] = OrderedDict()
-        """They have records to return, in the order of their turns."""
+        """Partitions with records to return, in the order of their turns."""
         self._undecided: dict[TopicPartition, None] = {}
         self._unvalidated: dict[TopicPartition, None] = {}
 
@@ -39,16 +39,16 @@ class AssignedPartitions:
         return self._partitions
 
     def get(self, name: TopicPartition) -> ConsumedPartition | None:
-        """The partition, if it is assigned."""
+        """The partition, if assigned."""
         return self._partitions.get(name)
 
     def assign(
         self, partitions: Mapping[TopicPartition, Sequence[KeyRange]] | Iterable[TopicPartition]
     ) -> list[TopicPartition]:
-        """Read exactly these partitions; those assigned before keep their positions and pauses.
+        """Read exactly these partitions; partitions assigned before keep their positions and pauses.
 
-        Of a partition with key ranges (KIP-X) the records of these are read, else all. Returns the partitions that
-        leave; their records are dropped.
+        Of a partition with key ranges (KIP-X) the records of the ranges are read, else every record. Returns the
+        partitions that leave; their records are dropped.
         """
         ranges = partitions if isinstance(partitions, Mapping) else {}
         before = self._partitions
@@ -77,7 +77,7 @@ class AssignedPartitions:
         self._changed[name] = None
 
     def note_all(self) -> None:
-        """The next fetch of any partition may be another one: there are new metadata."""
+        """There are new metadata: the next fetch of any partition may differ."""
         self._changed.update(dict.fromkeys(self._partitions))
 
     def take_changed(self) -> Iterable[TopicPartition]:
@@ -95,7 +95,8 @@ class AssignedPartitions:
     # positions
 
     def seek(self, name: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
-        """Read on from this offset; fetched records are dropped. `epoch`: the leader epoch of the record before it."""
+        """Read on from this offset; fetched records are dropped. `epoch`: the leader epoch of the record before this
+        offset."""
         self._assigned(name).start_at(offset, epoch)
         self.note(name)
 
@@ -117,7 +118,8 @@ class AssignedPartitions:
         return {name: self._partitions[name].position.state is PositionState.AWAITING_RESET for name in self._undecided}
 
     def truncation(self, name: TopicPartition) -> Truncation | None:
-        """The truncation of the log that has left this partition without a usable position, if it was one."""
+        """The truncation of the log that has left this partition without a usable position; None after any other
+        cause."""
         partition = self._partitions.get(name)
         return None if partition is None else partition.position.truncation
 
@@ -127,12 +129,12 @@ class AssignedPartitions:
         return None if partition is None else partition.reset_replica
 
     def position(self, name: TopicPartition) -> int | None:
-        """The offset of the next record to return; None while it is not decided."""
+        """The offset of the next record to return; None while undecided."""
         partition = self._partitions.get(name)
         return None if partition is None else partition.next_offset
 
     def positions(self) -> dict[TopicPartition, int]:
-        """All positions that are decided."""
+        """Decided positions, by partition."""
         return {
             name: partition.next_offset
             for name, partition in self._partitions.items()
@@ -194,7 +196,7 @@ class AssignedPartitions:
         return bool(self._ready)
 
     def take(self, limit: int) -> list[tuple[TopicPartition, Record]]:
-        """Up to `limit` records. Raises CorruptRecords if no others are there."""
+        """Up to `limit` records. Raises CorruptRecords if a damaged batch comes first."""
         taken: list[tuple[TopicPartition, Record]] = []
         damaged: set[TopicPartition] = set()
         while self._ready and len(taken) < limit:
@@ -220,7 +222,7 @@ class AssignedPartitions:
         return taken
 
     def put_back(self, name: TopicPartition, records: Sequence[Record]) -> None:
-        """Return these once more: the last ones that `take` gave of this partition, in their order."""
+        """Return these records once more: the last records that `take` gave of this partition, in their order."""
         partition = self._partitions.get(name)
         if partition is not None and records:
             partition.put_back(records)

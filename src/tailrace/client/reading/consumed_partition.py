@@ -1,4 +1,4 @@
-"""One assigned partition of a consumer: its position, the records from there, and the replica that serves it. Pure."""
+"""An assigned partition of a consumer: its position, the records from there, and the serving replica. Pure."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _MAX_EPOCHS: Final = 16
 
 
 class ConsumedPartition:
-    """The state of one partition. It is fetched only when it is drained: when all fetched records are returned."""
+    """The state of one partition. A fetch asks for a drained partition only: every fetched record is returned."""
 
     __slots__ = (
         "_batches",
@@ -47,20 +47,21 @@ class ConsumedPartition:
         self.name: Final = name
         self._corrupt: Final = corrupt or CorruptBatches()
         self.position: Final = FetchPosition()
-        """Of the next fetch."""
+        """The position of the next fetch."""
         self.next_offset: int | None = None
-        """The offset of the next record to return; None until it is decided."""
+        """The offset of the next record to return; None until decided."""
         self.is_paused = False
-        """Whether no records are fetched or returned until it is resumed."""
+        """Whether no records are fetched or returned until the partition is resumed."""
         self.key_ranges: tuple[KeyRange, ...] = ()
         """The key hashes of the records to read, in order and joined (KIP-X); none: all records."""
         self.replica: int | None = None
         """The follower to read from (KIP-392); None for the leader."""
         self.lease_end_ms = 0
         self.replica_changes = 0
-        """The number of changes of the replica that serves it."""
+        """The number of changes of the serving replica."""
         self.reset_replica: int | None = None
-        """The follower whose log start is the earliest offset now: it has refused the position as too small."""
+        """The follower whose log start is the earliest offset now: the follower has refused the position as too
+        small."""
         self.strikes = 0
         """Faults in a row."""
         self.readable_end = -1
@@ -85,7 +86,7 @@ class ConsumedPartition:
     def awaits_start(self) -> bool:
         """Whether a committed offset or the reset policy has to decide the position now.
 
-        Records that were put back come first: they stand before the position, and a new one would drop them.
+        Records that were put back stand before the position and come first: a new position would drop these records.
         """
         return self.position.is_undecided and self.is_drained
 
@@ -95,7 +96,8 @@ class ConsumedPartition:
         self._resume_at_position()
 
     def truncate(self, end: int) -> None:
-        """The log has lost the records from this offset on: of those that were put back, only the others stay.
+        """The log has lost the records from this offset on: of the records that were put back, the earlier records
+        stay.
 
         With a reset policy the position is at this offset already, without one it awaits a seek.
         """
@@ -120,7 +122,7 @@ class ConsumedPartition:
         self._records.clear()
 
     def change_key_ranges(self, ranges: tuple[KeyRange, ...]) -> None:
-        """Read the records of these hashes, from the next one to return on."""
+        """Read the records of these hashes, from the next record to return on."""
         if ranges != self.key_ranges:
             self.key_ranges = ranges
             if not self.is_drained and self.next_offset is not None:
@@ -148,16 +150,15 @@ class ConsumedPartition:
             self._epochs.append((offset, epoch))
 
     def _settle(self) -> None:
-        """All records are returned: the next one is where the next fetch begins.
-
-        That may be below them, after a reset. A position that the log does not have is none to read on from.
+        """Continue at the position of the next fetch, when every record is returned. After a reset, the position may be
+        below the returned records. An undecided position is not used.
         """
         if not self.position.is_undecided:
             self.next_offset = self.position.offset
             self._note_epoch(self.next_offset - 1, self.position.offset_epoch)
 
     def epoch_before(self, offset: int) -> int:
-        """The leader epoch of the last record before this offset, as far as it is remembered; else -1."""
+        """The leader epoch of the last record before this offset, as far as remembered; else -1."""
         return next((epoch for first, epoch in reversed(self._epochs) if first < offset), UNKNOWN_EPOCH)
 
     def take(self, limit: int, taken: list[tuple[TopicPartition, Record]]) -> None:
@@ -178,12 +179,12 @@ class ConsumedPartition:
             self._settle()
 
     def put_back(self, records: Sequence[Record]) -> None:
-        """Return these once more: the last ones that were taken, in their order."""
+        """Return these records once more: the last records that `take` gave, in their order."""
         self._records.extendleft(reversed(records))
         self.next_offset = records[0].offset
 
     def _read(self, batch: Buffer | CorruptBatch, start: int) -> None:
-        """Keep the batch's records from this offset on, or step over it. Raises CorruptRecords."""
+        """Keep the batch's records from this offset on, or step over the batch. Raises CorruptRecords."""
         if not isinstance(batch, CorruptBatch):
             try:
                 self._records.extend(record for record in read_records(batch) if record.offset >= start)

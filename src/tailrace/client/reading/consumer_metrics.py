@@ -1,4 +1,4 @@
-"""The metrics of a consumer, with the names of Java's client as far as it has them."""
+"""The metrics of a consumer, with the names that Java's client uses, if any."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ NO_REPLICA = -1
 
 
 class MetricName(NamedTuple):
-    """The name of a metric, and the partition or the node that it is about; both None: the consumer."""
+    """The name of a metric, and the partition or the node of the measurement; both None: the consumer."""
 
     name: str
     partition: TopicPartition | None = None
@@ -31,7 +31,7 @@ def corrupt_metrics(corrupt: CorruptBatches) -> dict[MetricName, int]:
 def consumer_metrics(
     fetcher: Fetcher, positions: Mapping[TopicPartition, int], *, metadata_requests: int
 ) -> dict[MetricName, int]:
-    """The metrics now. `positions` has the next record to return of each partition where it is decided."""
+    """The metrics now. `positions` has the next record to return of each partition with a decided position."""
     metrics = {
         MetricName("assigned-partitions"): len(fetcher.assigned.by_name),
         MetricName("fetch-total"): sum(node.fetches for node in fetcher.nodes.values()),

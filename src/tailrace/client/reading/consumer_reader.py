@@ -1,4 +1,4 @@
-"""The reading part of a consumer: assigned partitions, their positions, and the membership that assigns them.
+"""The reading part of a consumer: assigned partitions, their positions, and the membership that assigns partitions.
 
 A consumer and a shared consumer each hold a reader. It commits nothing: `on_revoke` may, before partitions leave.
 """
@@ -29,11 +29,11 @@ from tailrace.model.key_ranges import KeyRange, fault_of
 from tailrace.model.partitions import TopicPartition
 
 _CHECK_MS = 1_000
-"""The interval at which a poll checks for a fault that keeps it from reading: while it waits, and before records."""
+"""The interval at which a poll checks for a fault of reading: during waits, and before records."""
 
 
 class ConsumerReader:
-    """Reads chosen partitions, or those that its group assigns. Callbacks run on its event loop.
+    """Reads chosen partitions, or the partitions that its group assigns. Callbacks run on its event loop.
 
     `on_revoke` ends before the partitions are given up. `on_assigned` is called after the assignment changed, also to
     nothing.
@@ -85,7 +85,7 @@ class ConsumerReader:
         self._is_closed = False
         self._has_lost_partitions = False
         self._first_topics: tuple[str, ...] = tuple(settings.topics)
-        """The topics of the constructor, until the first poll subscribes to them."""
+        """The topics of the constructor, until the first poll subscribes to these topics."""
         self._is_subscribed = False
         self._knows_what_to_read = bool(self._first_topics)
 
@@ -94,7 +94,7 @@ class ConsumerReader:
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Share these topics with the group, from the next poll on."""
         if self._member is None:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give one, or use assign()")
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give a group, or use assign()")
         self._first_topics = ()
         self._knows_what_to_read = self._is_subscribed = True
         self._member.subscribe(topics)
@@ -109,7 +109,7 @@ class ConsumerReader:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name}: {fault}")
 
     def assign(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """Read these partitions, each in these ranges of key hashes, outside any group's sharing."""
+        """Read these partitions, in these ranges of key hashes, outside any group's sharing."""
         self._first_topics = ()
         self._knows_what_to_read = True
         self._cancel_tasks()
@@ -129,7 +129,7 @@ class ConsumerReader:
             self.fetcher.wake()
 
     def start_over(self, name: TopicPartition) -> None:
-        """Read this partition from its committed offset again, or by the reset policy if it has none any more."""
+        """Read this partition from its committed offset again, or by the reset policy without a committed offset."""
         names = self.names
         if name in names:
             self.fetcher.assign(names - {name})
@@ -275,7 +275,7 @@ class ConsumerReader:
         self._on_assigned()
 
     def lost(self) -> None:
-        """Stop reading: the group has removed this member, and others may read its partitions already."""
+        """Stop reading: the group has removed this member, and other members may read its partitions already."""
         self.assigned_by_group(())
         self._has_lost_partitions = True
 

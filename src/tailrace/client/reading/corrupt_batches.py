@@ -1,8 +1,8 @@
 """The batches that a reader cannot decode: it raises at the first, or steps over each and says so.
 
 A producer of another system can have written them to a broker that does not look inside, or bytes were damaged on a
-disk or on the way. None is left out in silence: each has a line in the log `tailrace.client.corrupt`, 20 lines in 30
-seconds at most, with the number of the others behind them, and all are counted.
+disk or on the way. No batch is left out in silence: a skipped batch has a line in the log `tailrace.client.corrupt`, 20
+lines in 30 seconds at most, followed by the number of further batches, and adds to the count.
 """
 
 import logging
@@ -25,7 +25,7 @@ _logger = logging.getLogger(LOGGER)
 
 
 class CorruptBatches:
-    """The policy of one reader about batches that it cannot decode, and the count of those that it has skipped."""
+    """The policy of one reader about batches that it cannot decode, and the count of skipped batches."""
 
     def __init__(self, on_corrupt: str = "raise", *, now_ms: Callable[[], int] = lambda: 0) -> None:
         """`on_corrupt`: raise or skip."""

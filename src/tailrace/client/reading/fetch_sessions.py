@@ -1,4 +1,4 @@
-"""One fetch of a node in its session, and the end of the session (KIP-227). `reading.node_fetches` decides on both."""
+"""A fetch of a node in its session, and the end of the session (KIP-227). `reading.node_fetches` decides on both."""
 
 import logging
 from collections.abc import Sequence
@@ -41,11 +41,11 @@ async def fetch_changes(
 
 
 async def end_session(router: Router, node_id: int, node: NodeFetches) -> None:
-    """Have the broker close the session, if there is one and a connection is open. Raises KafkaError."""
+    """Ask the broker to close the session, if there is a session and an open connection. Raises KafkaError."""
     request, broker = node.close(), router.view.brokers.get(BrokerId(node_id))
     if request is None or broker is None:
         return
-    # On the connection of the fetches it would wait behind the one that was cancelled.
+    # On the connection of the fetches the request would wait behind the cancelled fetch.
     connection = router.open_connection(broker, "") or router.open_connection(broker, USE)
     if connection is not None:
         _log_step("close", node_id, request, ())

@@ -2,10 +2,10 @@
 
 1. A partition is fetched when it has a valid position and all its fetched records have been returned. An answer is used
    only if the partition is still read from that node and its position is the offset of the fetch: after a seek, a
-   rebalance or a change of leader it is dropped. After a pause it is kept for the time when the pause is over.
+   rebalance or a change of leader the answer is dropped. During a pause the answer is kept until the pause is over.
 2. A turn costs as much as there is news, see `reading.assigned_partitions`; all partitions are looked at only if there
    are new metadata.
-3. Each node has a fetch session (KIP-227): a fetch names the changes since the last one, see `reading.node_fetches`.
+3. Each node has a fetch session (KIP-227): a fetch names the changes since the last fetch, see `reading.node_fetches`.
 4. The leader may name a replica to read from (KIP-392), see `reading.replica_leases`. A follower that hangs is left
    after two seconds, and so is a follower that has nothing new and is not in sync. The fetch of a node that hangs stays
    in flight: its answer does not count for partitions that have left the node, so that no record is read twice.
@@ -59,15 +59,15 @@ class Fetcher:
         self._max_partition_bytes = max_partition_bytes
         self.assigned: Final = AssignedPartitions(corrupt)
         self.bytes_consumed = 0
-        """Of the batches whose records were kept for `take`."""
+        """The size of the batches whose records were kept for `take`."""
         self._nodes: dict[int, NodeFetches] = {}
         self._places: dict[TopicPartition, int] = {}
         """The node at which each partition is read now."""
         self._paused_places: dict[TopicPartition, int] = {}
-        """The node at which a partition was read when it was paused, until it is read anew: its fetch may be in flight,
+        """The node at which a partition was read when it was paused, until reading goes on: its fetch may be in flight,
         and the answer counts."""
         self._unknown_replicas: set[BrokerId] = set()
-        """The leader has named them, and they are not in the metadata."""
+        """Replicas that leaders have named, missing in the metadata."""
         self._leases = ReplicaLeases(lease_ms=router.view.max_age_ms)
         self._seen_generation = -1
         self._seen_version: tuple[int, int] | None = None
@@ -83,7 +83,7 @@ class Fetcher:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """A fault that is being retried; None without one."""
+        """A fault that is being retried; None without a fault."""
         return next(iter(self._troubles.values()), None)
 
     @property
@@ -166,7 +166,7 @@ class Fetcher:
             self._start(_METADATA, partial(self._refresh, self.assigned.topics))
 
     def _place(self, name: TopicPartition) -> None:
-        """Have the next fetch of this partition sent to the node that serves it."""
+        """Put this partition into the next fetch of its serving node."""
         partition = self.assigned.get(name)
         found = None
         if partition is not None and _is_to_be_fetched(partition):
@@ -205,7 +205,7 @@ class Fetcher:
             self._judge_replica(partition)
         leader_epoch = view.partition(name).leader_epoch
         if not self.assigned.check_leader(partition, leader_epoch):
-            self._troubles.pop(name, None)  # now it is the comparison that may have one
+            self._troubles.pop(name, None)  # now the comparison may have a fault
             return None
         wanted = PartitionFetch(
             topic_partition=name,
@@ -284,13 +284,13 @@ class Fetcher:
         if not self._leases.tells_rack(node, self._router.now_ms()):
             options = options._replace(rack="")
         # While some partitions still have records to return, the fetch for the other partitions must not wait at the
-        # broker: a node gets one fetch at a time, and the former will soon need it.
+        # broker: a node gets one fetch at a time, and the partitions with records will soon need a fetch.
         return options._replace(max_wait_ms=0) if self.assigned.has_ready else options
 
     # answers
 
     def _store(self, node: int, fetched: Fetched) -> bool:
-        """Keep the answer for one partition; True if it must be fetched again after a pause."""
+        """Keep the answer for one partition; True if the partition must be fetched again after a pause."""
         name = fetched.topic_partition
         partition = self.assigned.get(name)
         if partition is None or not self._is_read_at(node, partition):
@@ -298,9 +298,9 @@ class Fetcher:
         if partition.position.state is not PositionState.FETCHING or partition.position.offset != fetched.offset:
             return False
         if partition.key_ranges != fetched.key_ranges:
-            return False  # they have changed since the fetch: its end is not where the new ones are read to
+            return False  # the ranges have changed since the fetch: its end does not hold for the new ranges
         if fetched.fault is not None:
-            # Without a place it is paused: a fault that lasts until it is resumed meets the next fetch too.
+            # Without a place the partition is paused: a fault that outlasts the pause meets the next fetch too.
             return name in self._places and self._on_fault(partition, fetched, fetched.fault)
         self._troubles.pop(name, None)
         partition.strikes = 0
@@ -371,7 +371,8 @@ class Fetcher:
             self._unknown_replicas.add(BrokerId(replica))
 
     async def _look_for_replicas(self, leader: int) -> None:
-        """Refresh the brokers: one that has just started is in new metadata alone. Then the leader names it again."""
+        """Refresh the brokers: a broker that has just started is in new metadata alone. Then the leader names the
+        broker again."""
         unknown, self._unknown_replicas = self._unknown_replicas, set()
         await self._router.refresh(())
         if not unknown <= self._router.view.brokers.keys():
@@ -386,7 +387,7 @@ class Fetcher:
         self.assigned.note(partition.name)
 
     def _judge_replica(self, partition: ConsumedPartition) -> None:
-        """Leave a follower that has nothing new if it is not in sync: it may be cut off from its leader."""
+        """Leave a follower without news if out of sync: the follower may be cut off from its leader."""
         name, replica = partition.name, partition.replica
         self._doubted.discard(name)
         if replica is not None and replica not in self._router.view.partition(name).in_sync_replicas:
@@ -426,7 +427,7 @@ class Fetcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel the fetches in flight, and have the brokers close the sessions; for that it waits a second at most."""
+        """Cancel the fetches in flight, and ask the brokers to close the sessions, a second at most."""
         await self.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_MS / 1000):

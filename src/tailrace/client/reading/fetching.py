@@ -1,4 +1,4 @@
-"""One Fetch request to one node for some partitions, and the batches of its answer that a reader may see."""
+"""A Fetch request to a node for some partitions, and the batches of its answer that a reader may see."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -58,7 +58,7 @@ class FetchOptions(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The answer for one partition. Offsets are -1 if the server did not give them."""
+    """The answer for one partition. Offsets are -1 if the server did not give offsets."""
 
     topic_partition: TopicPartition
     offset: int
@@ -78,7 +78,8 @@ class Fetched(NamedTuple):
     key_ranges: tuple[KeyRange, ...] = ()
     """The ranges of the fetch (KIP-X)."""
     is_filtered: bool = False
-    """Whether the broker has left out the records of other keys. One that does not know key ranges has not."""
+    """Whether the broker has left out the records of other keys. A broker that does not know key ranges leaves out
+    nothing."""
     corrupt: tuple[CorruptBatch, ...] = ()
     """Batches that are not in the buffers, since their headers or markers cannot be decoded; in order of offset."""
 
@@ -90,7 +91,7 @@ class VisibleBatches(NamedTuple):
     next_offset: int
     """The offset behind the last batch, visible or not."""
     last_epoch: int
-    """The leader epoch of that batch; -1 without one."""
+    """The leader epoch of the last batch; -1 without a batch."""
     corrupt: tuple[CorruptBatch, ...]
     """Batches whose headers cannot be decoded, and markers of which it matters what they say."""
 
@@ -172,7 +173,7 @@ def read_answer(response: FetchResponse, wanted: Sequence[PartitionFetch], optio
 
 
 def read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOptions) -> Fetched:
-    """The answer to this part of a fetch. A fault of the partition is in it."""
+    """The answer to this part of a fetch. A fault of the partition is part of the answer."""
     fault = None
     buffers: list[Buffer] = []
     next_offset, last_epoch = want.offset, -1
@@ -208,16 +209,16 @@ def read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOp
 
 
 def wire_ranges(ranges: Iterable[KeyRange]) -> tuple[WireKeyRange, ...]:
-    """These ranges as a fetch has them."""
+    """The ranges in the form of a Fetch request."""
     return tuple([WireKeyRange(first=first, last=last) for first, last in ranges])
 
 
 def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTransaction]) -> VisibleBatches:
     """The stretches of `records` that a reader at `offset` may see, as views.
 
-    Left out are batches that end below the offset, control batches, and those of aborted transactions: a producer's
+    Left out are batches that end below the offset, control batches, and batches of aborted transactions: a producer's
     batches from the transaction's first offset up to its abort marker. An incomplete batch at the end is left out.
-    Raises CorruptRecords if it cannot be known where the first batch ends; a later one is left for the next fetch.
+    Raises CorruptRecords if it cannot be known where the first batch ends; a later batch is left for the next fetch.
     """
     view = memoryview(records)
     transactions = _AbortedTransactions(aborted)
@@ -268,7 +269,7 @@ def before(buffers: Iterable[Buffer], offset: int) -> list[Buffer]:
 
 
 class _AbortedTransactions:
-    """Those of an answer, which begin and end as its batches pass."""
+    """The aborted transactions of an answer, which begin and end as its batches pass."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._waiting = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)

@@ -1,4 +1,5 @@
-"""The filter of a reader of key ranges whose broker knows none (KIP-X): the same records, at the cost of all."""
+"""The filter of a reader of key ranges whose broker knows none (KIP-X): the same records, at the cost of every
+record."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -31,7 +32,7 @@ def of_key_ranges(batches: Buffer, ranges: Sequence[KeyRange]) -> Buffer:
 
 
 def filtered(buffers: Iterable[Buffer], ranges: Sequence[KeyRange]) -> FilteredBatches:
-    """The records of these key hashes. Of a buffer with a batch that cannot be decoded, each is filtered alone."""
+    """The records of these key hashes. In a buffer with an undecodable batch, each batch is filtered alone."""
     parts: list[Buffer] = []
     corrupt: list[CorruptBatch] = []
     for buffer in buffers:

@@ -1,12 +1,13 @@
 """The fetches of one node by one consumer: the partitions that are read there, and its fetch session (KIP-227). Pure.
 
 1. The caller says which partitions are read here, and from which offsets, as changes: `want` and `drop`. A fetch names
-   the changes since the last one. With thousands of partitions that have no news, it is a few dozen bytes.
+   the changes since the last fetch. With thousands of partitions that have no news, a fetch has a few dozen bytes.
 2. A partition with records that are not returned yet is dropped: the broker would send the same records with each
-   answer. If they are returned before the next fetch, the broker learns of the new offset alone.
-3. Topics are named by ids (Fetch v13), or by names if one of them has no id or the broker is older. A session has one
+   answer. If the records are returned before the next fetch, the broker learns of the new offset alone.
+3. Topics are named by ids (Fetch v13), or by names if a topic has no id or the broker is older. A session has one
    way; the first fetch of the other way begins a new session.
-4. A broker before Fetch v7 has no sessions, and one that gives the id 0 keeps none: then every fetch is full.
+4. A broker before Fetch v7 has no sessions, and a broker that gives the id 0 keeps no session: then every fetch is
+   full.
 """
 
 from collections import defaultdict
@@ -38,7 +39,7 @@ _SESSION_FAULTS = (
 
 
 class FetchKey(NamedTuple):
-    """A partition of a topic with this id: after a topic was created again, its partitions are other ones."""
+    """A partition of a topic with this id: a topic that is created again has other partitions."""
 
     topic: str
     partition: int
@@ -46,7 +47,7 @@ class FetchKey(NamedTuple):
 
 
 class NodeFetches:
-    """One fetch is under way at a time: `request`, then `answered` or `failed`."""
+    """The fetches of a node, a single fetch at a time: `request`, then `answered` or `failed`."""
 
     def __init__(self) -> None:
         self._session: FetchSessionRequester[FetchKey, PartitionFetch] = FetchSessionRequester()
@@ -54,7 +55,7 @@ class NodeFetches:
         self._changed: dict[FetchKey, PartitionFetch] = {}
         self._dropped: dict[FetchKey, None] = {}
         self._asked: dict[FetchKey, PartitionFetch] = {}
-        """The session, as the fetch under way leaves it."""
+        """The session after the fetch under way."""
         self._topic_ids: dict[str, TopicId] = {}
         self._topic_names: dict[TopicId, str] = {}
         self._without_id = 0
@@ -63,17 +64,17 @@ class NodeFetches:
         """Whether the fetch under way names topics by name."""
         self._is_full = True
         self.full_fetches = 0
-        """Answered ones, as with `incremental_fetches`."""
+        """Answered full fetches; `incremental_fetches` counts answered fetches too."""
         self.incremental_fetches = 0
 
     @property
     def session_id(self) -> int:
-        """Of the session; 0 without one."""
+        """The id of the session; 0 without a session."""
         return self._session.session_id
 
     @property
     def epoch(self) -> int:
-        """Of the next fetch, or of the one under way."""
+        """The epoch of the fetch under way, or of the next fetch."""
         return self._session.epoch
 
     @property

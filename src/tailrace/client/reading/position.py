@@ -1,12 +1,12 @@
-"""A consumer's fetch position in one partition, and whether the log of the leader still has what lies before it. Pure.
+"""A consumer's fetch position in one partition, and whether the leader's log still has the records before. Pure.
 
     UNDECIDED --start_at--> FETCHING --new leader epoch--> AWAITING_VALIDATION --validated--> FETCHING
                             FETCHING --out of range--> AWAITING_VALIDATION or AWAITING_RESET --start_at--> FETCHING
 
 1. A position keeps the leader epoch of the last record before it (KIP-320). Under a new leader epoch of the metadata it
    is compared with the leader's log (OffsetForLeaderEpoch) before the next fetch: the log of that epoch must reach up
-   to the position. A position without an epoch, such as one that the user has sought, cannot be compared.
-2. If the log ends before the position, the records between them are lost: the log was truncated in an unclean
+   to the position. A position without an epoch, such as a position that the user has sought, cannot be compared.
+2. If the log ends before the position, the records in between are lost: the log was truncated in an unclean
    election. With a reset policy, earliest or latest, reading goes on where the logs diverge, as KIP-320 says: "to reset
    the offset as precisely as possible". Without one the truncation is an error of each poll until the user seeks.
 3. OFFSET_OUT_OF_RANGE of a follower is not final (KIP-392), see `refused`.
@@ -22,12 +22,12 @@ class PositionState(Enum):
     """The next step for a position."""
 
     UNDECIDED = auto()
-    """Neither a committed offset nor the reset policy has decided it."""
+    """Neither a committed offset nor the reset policy has decided the position."""
     FETCHING = auto()
     AWAITING_VALIDATION = auto()
-    """It must be compared with the leader's log."""
+    """The position must be compared with the leader's log."""
     AWAITING_RESET = auto()
-    """The log does not have it: the reset policy decides."""
+    """The log does not have the offset: the reset policy decides."""
 
 
 class Recourse(Enum):
@@ -47,7 +47,7 @@ class Truncation(NamedTuple):
     offset: int
     """The position."""
     epoch: int
-    """The leader epoch of the last record before it."""
+    """The leader epoch of the last record before the position."""
     diverging_offset: int | None
     """The first offset at which the logs differ; None: the leader knows no such epoch."""
 
@@ -76,7 +76,7 @@ class FetchPosition:
         self.offset_epoch = UNKNOWN_EPOCH
         """The leader epoch of the last record before the offset; -1: unknown."""
         self.truncation: Truncation | None = None
-        """The reason for a reset, if it is a truncation."""
+        """The truncation that is the reason for a reset, if any."""
         self.is_displaced = False
         """Whether reading began anew where it did because the log did not have the offset before: it was reset by
         policy, or truncated."""
@@ -86,7 +86,7 @@ class FetchPosition:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a committed offset or the reset policy has to decide it."""
+        """Whether a committed offset or the reset policy has to decide the position."""
         return self.state in (PositionState.UNDECIDED, PositionState.AWAITING_RESET)
 
     def start_at(self, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid_under: int = UNKNOWN_EPOCH) -> None:
@@ -99,13 +99,14 @@ class FetchPosition:
         self._is_refused_by_leader = False
 
     def advance(self, offset: int, epoch: int) -> None:
-        """The fetch has brought the records before this offset; the last one has this leader epoch."""
+        """The fetch has brought the records before this offset; the last record has this leader epoch."""
         self.offset = offset
         if epoch >= 0:
             self.offset_epoch = epoch
 
     def check_leader(self, leader_epoch: int) -> bool:
-        """Whether it may be fetched under this leader epoch (-1: the server has none). If not, it awaits validation."""
+        """Whether a fetch may go out under this leader epoch (-1: the server has none). If not, the position awaits
+        validation."""
         if self.state is PositionState.FETCHING and leader_epoch >= 0 and leader_epoch != self._valid_under:
             if self.offset_epoch >= 0:
                 self.state = PositionState.AWAITING_VALIDATION
@@ -118,7 +119,7 @@ class FetchPosition:
         return self.state is PositionState.FETCHING and leader_epoch in (UNKNOWN_EPOCH, self._valid_under)
 
     def refused(self, log_start_offset: int, *, by_leader: bool) -> Recourse:
-        """OFFSET_OUT_OF_RANGE, with the log start of the replica that says so, -1 if it does not give it.
+        """OFFSET_OUT_OF_RANGE, with the log start of the replica that says so, -1 without a log start.
 
         A follower may lag behind, so its word on an offset that is too large counts only when the leader confirms it.
         An offset below its log start goes by the reset policy without that (KIP-392). Apache Kafka's followers give no
@@ -135,9 +136,9 @@ class FetchPosition:
         return Recourse.VALIDATE
 
     def validated(self, epoch: int, end_offset: int, *, leader_epoch: int, resets: bool) -> Truncation | None:
-        """Take the leader's answer: the largest epoch up to the position's own, and its end; -1 if it has none.
+        """Take the leader's answer: the largest epoch up to the position's own, and its end; -1 without such an epoch.
 
-        `leader_epoch` is the one that the request gave; `resets`: there is a reset policy. Returns the truncation that
+        `leader_epoch` was in the request; `resets`: there is a reset policy. Returns the truncation that
         the answer shows.
         """
         assert self.state is PositionState.AWAITING_VALIDATION, "an answer belongs to a request"
@@ -155,16 +156,18 @@ class FetchPosition:
         return truncation
 
     def doubt(self) -> None:
-        """Something else shows that the log may have changed: compare it, if that can be, before the next fetch."""
+        """Something else shows that the log may have changed: compare the position, if possible, before the next
+        fetch."""
         if self.state is PositionState.FETCHING and self.offset_epoch >= 0:
             self.state = PositionState.AWAITING_VALIDATION
 
     def skip_validation(self, leader_epoch: int) -> None:
-        """The leader is too old for the comparison: go on without it."""
+        """The leader is too old for the comparison: go on without a comparison."""
         self._stand(leader_epoch)
 
     def _stand(self, leader_epoch: int) -> None:
-        """No record before it is lost. If the leader refuses it all the same, the records behind it were deleted."""
+        """No record before the position is lost. If the leader refuses the position all the same, records were
+        deleted."""
         self._valid_under = leader_epoch
         self.state = PositionState.AWAITING_RESET if self._is_refused_by_leader else PositionState.FETCHING
         self._is_refused_by_leader = False

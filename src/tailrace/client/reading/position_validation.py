@@ -28,8 +28,8 @@ from tailrace.protocol.messages.list_offsets import (
 _CONSUMER = -1
 
 _MAX_STALE_LOOKS: Final = 5
-"""The number of times that metadata with an older leader epoch than the position's are refreshed before they are
-believed: the topic may have been created again, and its epochs with it."""
+"""The number of times that metadata with an older leader epoch than the position's are refreshed before they count: the
+topic may have been created again, and its epochs with it."""
 
 
 class _Asked(NamedTuple):
@@ -41,7 +41,7 @@ class _Asked(NamedTuple):
 
 
 class PositionValidator:
-    """The comparison of positions that await it. At most one runs at a time."""
+    """The comparison of positions that await validation. At most one runs at a time."""
 
     def __init__(self, router: Router, fetcher: Fetcher, *, resets: bool, notices: ReadNotices) -> None:
         """`resets`: the consumer has a reset policy, earliest or latest."""
@@ -54,7 +54,7 @@ class PositionValidator:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault of the last comparison while it is retried."""
+        """The fault of the last comparison during retries."""
         return self._search.trouble
 
     def check(self) -> None:
@@ -64,7 +64,7 @@ class PositionValidator:
             raise fault
 
     def advance(self) -> None:
-        """Compare the positions that await it, unless a comparison is under way."""
+        """Compare the positions that await validation, unless a comparison is under way."""
         if self._assigned.has_unvalidated:
             self._search.start_if_due(self._compare)
         else:

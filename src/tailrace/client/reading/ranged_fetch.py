@@ -5,8 +5,8 @@
 2. Records below the log's start are lost. The error names the lost range, whether the records were deleted before the
    read or during it.
 3. The next fetch is sent before the last answer is returned, so that network and reader work at the same time.
-4. Records come from the replica that the leader names (KIP-392), for the rack or by a selector of its own, also those
-   of later ranges, for metadata.max.age.ms at most. After a fault of that replica, or a few answers without records
+4. Records come from the replica that the leader names (KIP-392), for the rack or by a selector of its own, records of
+   later ranges too, for metadata.max.age.ms at most. After a fault of that replica, or a few answers without records
    that the range must have, the leader serves for a minute, and is asked in a version in which it names none.
 5. A topic is gone if it stays absent from metadata, or stays there with another id: it was created again. One answer is
    no proof: a node may not have applied the topic yet.
@@ -48,7 +48,7 @@ _USE = "fetch"
 
 _AVOIDANCE_MS = 60_000
 _MOST_EMPTY_ANSWERS = 3
-"""The answers in a row that a replica may give without records of a range: each has waited max.wait.ms."""
+"""The answers in a row that a replica may give without records of a range, after max.wait.ms per answer."""
 
 UNKNOWN_WAIT_MS = 5_000
 """The time for which a partition must be absent from metadata to count as gone."""
@@ -72,14 +72,14 @@ class Chunk(NamedTuple):
 class _Absences:
     """The topics and partitions that are absent from metadata, and since when.
 
-    Ranges share it: a task that reads a hundred partitions of a deleted topic waits once.
+    Ranges share the count: a task that reads a hundred partitions of a deleted topic waits once.
     """
 
     def __init__(self) -> None:
         self._first_and_last_ms: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, now_ms: int) -> int:
-        """Note one more answer without this name. Returns for how many ms it has been absent."""
+        """Note one more answer without this name. Returns for how many ms the name has been absent."""
         first_ms, last_ms = self._first_and_last_ms.get(name, (now_ms, now_ms))
         if now_ms - last_ms > _FORGET_ABSENCE_MS:
             first_ms = now_ms
@@ -92,7 +92,8 @@ class _Absences:
 
 
 class _NearReplicas:
-    """The replicas that leaders have named for the rack, by partition. Ranges share it: each asks no leader anew."""
+    """The replicas that leaders have named for the rack, by partition. Ranges share this state, and ask no leader
+    anew."""
 
     def __init__(self, *, lease_ms: int) -> None:
         self._lease_ms = lease_ms
@@ -129,10 +130,10 @@ class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
 
     @made_of(RangedFetchSettings)
     def __init__(self, settings: RangedFetchSettings, router: Router | None = None) -> None:
-        """`router`: that of another client, which closes it."""
+        """`router`: owned and closed by another client."""
         self._router = Router(settings) if router is None else router
         self.corrupt = CorruptBatches(settings.on_corrupt, now_ms=_now_ms)
-        """Decides about batches that cannot be decoded, and counts those that were skipped."""
+        """Decides about batches that cannot be decoded, and counts skipped batches."""
         self._absences = _Absences()
         self._near_replicas = _NearReplicas(lease_ms=self._router.view.max_age_ms)
         self._settings = settings
@@ -164,7 +165,7 @@ class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
         """The batches that hold the offsets from `start` up to `end` (exclusive), of the topic with this id if given.
 
         With key ranges, in order and joined, they hold the records of these hashes alone (KIP-X): the broker leaves out
-        the others, or, if it knows no key ranges, this reader does.
+        records of other keys, or, if it knows no key ranges, this reader does.
 
         Waits for records if `end` is above the log end. Raises KafkaError: OFFSET_OUT_OF_RANGE for deleted records,
         UNKNOWN_TOPIC_OR_PARTITION for a deleted partition, INCONSISTENT_TOPIC_ID if the topic was deleted and created
@@ -265,7 +266,7 @@ class _Reading:
                 pause_ms = min(pause_ms * 2, router.retry_backoff_max_ms)
 
     def _filtered(self, fetched: Fetched) -> Fetched:
-        """The records of the key ranges: the broker may not have left out the others."""
+        """The records of the key ranges: the broker may have sent records of other keys."""
         if not self._key_ranges or fetched.is_filtered:
             return fetched
         parts, corrupt = filtered(fetched.buffers, self._key_ranges)
@@ -377,7 +378,8 @@ class _Reading:
             raise fault
 
     def _check_absence(self) -> None:
-        """Raise KafkaError if the partition is gone. Returns while metadata has it, or has lacked it for a moment."""
+        """Raise KafkaError if the partition is gone. Returns while metadata has the partition, or has lacked it for a
+        moment."""
         partition = self._topic_partition
         info = self._router.view.find(partition.topic)
         is_made_anew = info is not None and self._is_another(info.topic_id)

@@ -1,8 +1,8 @@
 """Notices of a consumer in the log `tailrace.client`, about records that its user does not get.
 
 1. A fault that keeps the consumer from reading, every 30 s, and its end. The first warning comes at once where waiting
-   is not likely to help: no broker has ever answered, or one has answered that a topic does not exist. Otherwise it
-   comes after two seconds, the time of an election or a restart.
+   is not likely to help: no broker has ever answered, or a broker has answered that a topic does not exist. Otherwise
+   it comes after two seconds, the time of an election or a restart.
 2. The records that a new group skips.
 3. The records that are not read because the log does not have the position any more.
 """
@@ -20,7 +20,7 @@ from tailrace.model.throttle import Throttle
 _WARNING_PERIOD_MS: Final = 30_000
 _GRACE_MS: Final = 2_000
 _PAUSE_MS: Final = 1_000
-"""Polls with less than this between them count as one: an attempt to connect may take longer than each."""
+"""Polls with a shorter pause in between count as a single poll: an attempt to connect may outlast polls."""
 
 _logger = logging.getLogger("tailrace.client")
 
@@ -73,7 +73,7 @@ class ReadNotices:
         self._reported: set[TopicPartition] = set()
         self._jump_warnings = Throttle(_WARNING_PERIOD_MS)
         self._pending_jumps: dict[TopicPartition, tuple[Jump | Truncation, int]] = {}
-        """The last jump of a partition since the last line about it, and how many there have been."""
+        """The last jump of a partition since the last log line, and the number of jumps."""
 
     def begin_poll(self, now_ms: int) -> None:
         """Begin to count time of polling. After a pause between polls, an older failed attempt does not count."""
@@ -95,9 +95,9 @@ class ReadNotices:
     ) -> None:
         """Warn of the fault that keeps the consumer from reading. Call it about once a second during a poll.
 
-        Raises KafkaError when no broker at all has answered for bootstrap.timeout.ms of polling: the address is
+        Raises KafkaError when no broker has answered for bootstrap.timeout.ms of polling: the address is
         probably wrong. The next poll has that time again. `failed_attempt_ms`: the begin of the last attempt that
-        reached no broker; it must be later than the last pause between polls.
+        reached no broker; that begin must be later than the last pause between polls.
         """
         if trouble is None:
             self._trouble_since_ms = None
@@ -162,7 +162,7 @@ class ReadNotices:
     def report_jumps(self, jumps: Mapping[TopicPartition, Jump | Truncation], now_ms: int) -> None:
         """Report positions that the log does not have, and the fate of their records.
 
-        The log line comes at once, then at most every 30 s per partition: `check` writes the later ones.
+        The log line comes at once, then at most every 30 s per partition: `check` writes the later lines.
         """
         for partition, jump in jumps.items():
             _, times = self._pending_jumps.get(partition, (jump, 0))

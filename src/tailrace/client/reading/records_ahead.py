@@ -30,7 +30,7 @@ class RecordsAhead:
         return bool(self._records)
 
     def add(self, records: Iterable[ConsumerRecord]) -> None:
-        """Add records behind the others."""
+        """Add records behind the records ahead."""
         self._records.extend(records)
 
     def pop(self) -> ConsumerRecord | None:
@@ -41,7 +41,7 @@ class RecordsAhead:
             return None
 
     def remove(self, partitions: Container[TopicPartition]) -> dict[TopicPartition, list[Record]]:
-        """Remove the records of these partitions, and return them."""
+        """Remove and return the records of these partitions."""
         kept: list[ConsumerRecord] = []
         removed: dict[TopicPartition, list[Record]] = {}
         for _ in range(len(self._records)):
@@ -56,7 +56,7 @@ class RecordsAhead:
         return removed
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove every record."""
         self._records.clear()
 
     def next_offsets(self) -> dict[TopicPartition, int]:

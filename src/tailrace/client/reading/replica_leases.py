@@ -1,13 +1,13 @@
 """The followers that a consumer reads from, and for how long (KIP-392). Pure.
 
 1. The leader names a follower. That holds for a lease, metadata.max.age.ms, from when the id changes: the same id once
-   more does not extend it. Then the leader is asked again: another replica may be nearer now.
+   more does not extend the lease. Then the leader is asked again: another replica may be nearer now.
 2. After a fault of a follower its partitions are read from the leader, which receives no rack for a while: it would
    name the same follower again, and answer without records. So a follower that is gone costs a consumer less than a
    change of replica and a metadata request a minute.
-3. A follower that is cut off from its leader answers without a fault, and has nothing new. So one that has brought
-   nothing for a while is looked at in new metadata: after two seconds, then after twice as long each time, since it may
-   just as well be that there is nothing new.
+3. A follower that is cut off from its leader answers without a fault, and has nothing new. So new metadata decide about
+   a follower that has brought nothing for a while: after two seconds, then after twice as long each time, since perhaps
+   there is nothing new.
 """
 
 from typing import Final
@@ -21,7 +21,8 @@ AVOIDANCE_MS: Final = 60_000
 at most a lease, until a follower has served."""
 
 LEAST_LEASE_MS: Final = 1_000
-"""A lease lasts so long at least: one that is over before the first fetch would have the leader asked for ever."""
+"""A lease lasts so long at least: if leases were over before the first fetch, requests would go to the leader for
+ever."""
 
 STILL_MS: Final = 2_000
 """The time without anything new after which a follower is looked at."""

@@ -25,7 +25,7 @@ class RetriedSearch:
         self._pause_ms = router.retry_backoff_ms
         self._not_before_ms = 0
         self.trouble: KafkaError | None = None
-        """The fault of the last search while it is retried."""
+        """The fault of the last search during retries."""
 
     def start_if_due(self, search: Callable[[], Awaitable[None]]) -> None:
         """Start this search, unless a search is under way or the pause after a fault goes on."""

@@ -40,7 +40,7 @@ class StartSearch:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault of the last search while it is retried."""
+        """The fault of the last search during retries."""
         return self._search.trouble
 
     def advance(self) -> None:

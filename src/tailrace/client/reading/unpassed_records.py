@@ -24,7 +24,7 @@ class UnpassedRecords:
         self._offsets, self._current = {}, None
 
     def receive(self, records: Iterable[ConsumerRecord]) -> None:
-        """The caller gets these records, in order of offset per partition, beside those that it has not passed."""
+        """The caller gets these records, in order of offset per partition, beside its unpassed records."""
         offsets, topic, partition = self._offsets, "", -1
         for record in records:
             if record.partition != partition or record.topic != topic:  # most follow a record of the same partition
@@ -32,13 +32,13 @@ class UnpassedRecords:
                 offsets.setdefault(TopicPartition(topic, partition), record.offset)
 
     def receive_next(self, record: ConsumerRecord | None) -> None:
-        """The caller of an iteration gets this record, and so has passed all others."""
+        """The caller of an iteration gets this record, and so has passed every other record."""
         if self._offsets:
             self._offsets = {}
         self._current = record
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The caller has committed these offsets: more or less of what it has received is processed."""
+        """The caller has committed these offsets: more or less of the received records is processed."""
         firsts = self._firsts()
         self._offsets = {name: offsets.get(name, first) for name, first in firsts.items()}
         self._current = None
