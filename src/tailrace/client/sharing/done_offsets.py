@@ -2,9 +2,9 @@
 
 1. A commit covers offsets that were read, and no record in hand, which was read and is not done.
 2. A record that was in hand at the last commit already gets a hole of its own: its hash is covered up to it. Later
-   records hold back the frontier instead: all other hashes are covered up to the first of these. So a commit has few
-   rectangles however many keys are in hand, and a key that is stuck holds back itself alone.
-3. There are so many holes at most; those of the lowest offsets. The next record holds back the frontier as well, and a
+   records hold back the frontier instead: all other hashes are covered up to the first later record. So a commit has
+   few rectangles however many keys are in hand, and a key that is stuck holds back itself alone.
+3. There are so many holes at most, at the lowest offsets. The next record holds back the frontier as well, and a
    commit is due as soon as fewer are left.
 4. A server that does not know rectangles gets the stable offset: the lowest offset in hand.
 """
@@ -21,9 +21,9 @@ class ProgressCommit(NamedTuple):
     """The progress of one partition at one moment."""
 
     stable_offset: int
-    """Everything below it is done: it was read, was committed before, or was no more in the log."""
+    """Records below this offset are done: read, committed before, or no more in the log."""
     rectangles: tuple[Rectangle, ...]
-    """Everything in them is done. They cover no less than the stable offset does, unless it is 0."""
+    """Records in the rectangles are done. Rectangles cover no less than a stable offset other than 0 does."""
     read_to: int
     holes: int
     left_out: int
@@ -40,19 +40,18 @@ class DoneOffsets:
         committed: CommittedProgress | None = None,
         key_ranges: Sequence[KeyRange] = (WHOLE,),
     ) -> None:
-        """`start`: the first offset that is read. `committed`: the progress of the group; None: it has none yet.
-
-        Everything below the start counts as done: it is committed, gone from the log, or not wanted. `key_ranges` are
-        the hashes of this reader, in order.
+        """`start`: the first offset that is read. `committed`: the progress of the group; None without a commit.
+        Everything below the start counts as done: committed, gone from the log, or not wanted. `key_ranges` are the
+        hashes of this reader, in order.
         """
         self._committed = committed
         self._key_ranges: Final = tuple(key_ranges)
         self._committed_to: Final = 0 if committed is None else committed.stable_offset
         self._first: Final = min(start, self._committed_to)
         self.read_to = start
-        """Records with lower offsets were all added, as far as the log has them."""
+        """Records with lower offsets were all added, unless missing in the log."""
         self.known_end: Final = start if committed is None else max(start, committed.end_offset)
-        """Records from here on are new to the group: none of them is committed."""
+        """Records from here on are new to the group: no such record is committed."""
         self._in_hand: dict[int, bytes | None] = {}
         """By offset, in order, the key."""
         self._old_to = start
@@ -61,19 +60,19 @@ class DoneOffsets:
         """A commit is due when no more old records are in hand: the last one had more of them than holes."""
 
     def is_committed(self, offset: int, key: bytes | None) -> bool:
-        """Whether the group has done this record before: then it is not for the handler."""
+        """Whether the group has done this record before: then the handler does not get the record."""
         if self._committed is None or offset >= self.known_end:
             return False
         return self._committed.is_committed(offset, hash_of(key, offset))
 
     def add(self, offset: int, key: bytes | None) -> None:
-        """This record is in hand; it is the next record of the partition."""
+        """Take the next record of the partition in hand."""
         assert offset >= self.read_to, f"offset {offset} after all below {self.read_to}"
         self._in_hand[offset] = key
         self.read_to = offset + 1
 
     def advance(self, read_to: int) -> None:
-        """Everything below this offset was read; it has no records but those that were added."""
+        """The reader has read up to this offset; every record that the log has was added."""
         self.read_to = max(self.read_to, read_to)
 
     def done(self, offset: int) -> None:
@@ -99,7 +98,8 @@ class DoneOffsets:
         return ProgressCommit(self.stable_offset, tuple(rectangles), self.read_to, len(heads), left_out)
 
     def _heads(self, most: int) -> tuple[dict[int, int], int | None, int]:
-        """The holes, by hash their first offset; the first offset in hand without one; the old ones without one."""
+        """The first offset of each hole by its hash; the first offset in hand without a hole; the number of old records
+        without a hole."""
         heads: dict[int, int] = {}
         frontier: int | None = None
         left_out = 0
@@ -131,7 +131,7 @@ class DoneOffsets:
 
 
 def _strips(key_ranges: Iterable[KeyRange], heads: dict[int, int], frontier: int) -> Iterable[tuple[KeyRange, int]]:
-    """The hashes, cut at the holes, each with the offset up to which it is done."""
+    """The ranges of hashes, cut at the holes, and per range the offset below which records are done."""
     holes = iter(sorted(hole for hole in heads.items() if contains(tuple(key_ranges), hole[0])))
     hole = next(holes, None)
     for first, last in key_ranges:

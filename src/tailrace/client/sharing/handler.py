@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 class HandlerWork:
     """The work of one run. The owner adds records to `lanes`, and asks for a turn when there may be something to do.
 
-    `on_finished` gets each record that is with the handler no more, and whether it is done. `on_turn` is called after
-    each turn: there may be room for other records. `on_end` gets an exception that ends the program.
+    `on_finished` gets each record that is with the handler no more, and whether the record is done. `on_turn` is called
+    after each turn: there may be room for other records. `on_end` gets an exception that ends the program.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class HandlerWork:
 
 
 async def cancelled(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    """Cancel these tasks, and return when they have ended."""
+    """Cancel these tasks, and await their end."""
     ending = list(tasks)
     for task in ending:
         task.cancel()
@@ -159,7 +159,7 @@ class OutcomeCounts:
         self.done = self.skipped = self.retried = self.failed = 0
 
     def add(self, work: LaneWork, outcome: Outcome, fault: BaseException | None) -> None:
-        """Count the outcome of this record. `fault`: the exception of the handler, of which it is the outcome."""
+        """Count the outcome of this record. `fault`: the exception of the handler that led to the outcome."""
         if isinstance(outcome, Retry):
             self.retried += 1
         elif isinstance(outcome, Skip):
@@ -182,13 +182,13 @@ class OutcomeCounts:
 
 
 def fault_text(fault: BaseException) -> str:
-    """The exception in a few words. It may have no text: its `__str__` is code of users too."""
+    """The exception in a few words. The text may be empty: its `__str__` is code of users too."""
     text = TracebackException(type(fault), fault, None, lookup_lines=False, compact=True)
     return f"{type(fault).__name__}: {text}"[:_SHOWN_CHARS]
 
 
 class HandlerCalls:
-    """A handler, with as many threads as it may run at a time if it needs any."""
+    """A handler, with as many threads as it may run at a time if the handler needs threads."""
 
     def __init__(self, handler: Handler, decode: Decode | None, concurrency: int) -> None:
         self._handler = handler
@@ -200,7 +200,8 @@ class HandlerCalls:
         )
 
     async def call(self, work: LaneWork) -> object:
-        """The result of the handler for this record; it may be no outcome. Raises the exceptions of the handler."""
+        """The result of the handler for this record; the result may be no outcome. Raises the exceptions of the
+        handler."""
         if self._threads is None:
             result = self._run(work)
         else:

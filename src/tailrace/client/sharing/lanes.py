@@ -3,14 +3,14 @@
     waiting --take--> running --finish(Done | Skip)--> gone, and the next record of the key waits
                               --finish(Retry)--> held --its time--> waiting
 
-1. A lane has one record running at most. A record without a key has a lane of its own: no order is owed to it.
-2. Partitions take turns, and in a partition its lanes: a lane that has got its turn is behind the others.
+1. A lane has one record running at most. A record without a key has a lane of its own: no order applies.
+2. Partitions take turns, and in a partition its lanes: a lane that has got its turn goes behind the other lanes.
 3. A held lane takes no part of the concurrency.
-4. Records in hand are those that were added and are not done. A partition is full when it has its share of the bound
-   and all together have the bound, or when it has the bound alone. So a partition that is full of held keys stops
-   itself and no other; no more than twice the bound is in hand, and what one poll brings.
-5. A partition that leaves drops the records that wait. Those that run may end later: until then their lanes do not run,
-   should the partition come back.
+4. Records in hand were added and are not done. A partition is full when it has its share of the bound
+   and all partitions together have the bound, or when the partition has the bound alone. So a partition that is full of
+   held keys stops itself and no other; no more than twice the bound is in hand, and what one poll brings.
+5. A partition that leaves drops the records that wait. Running records may end later: until then their lanes do not
+   run, should the partition come back.
 
 Times are in ms, of any clock that does not go back.
 """
@@ -64,7 +64,7 @@ class _KeyLane:
     is_held: bool = False
     attempts: int = 0
     failures: int = 0
-    """In a row, of those that pause the lane for longer each time."""
+    """Failures in a row that pause the lane for longer each time."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Lanes:
         self._epochs = 0
         self._failures: dict[tuple[TopicPartition, LaneName], Failure] = {}
         self.running = 0
-        """The records that the handler has now, those of partitions that have left included."""
+        """The records that the handler has now, records of partitions that have left included."""
         self.records = 0
         self.bytes = 0
         """In hand."""
@@ -146,7 +146,7 @@ class Lanes:
     # records
 
     def add(self, name: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
-        """Take these records in hand; each is behind the records of its partition that were added before."""
+        """Take these records in hand, behind the records of their partitions that were added before."""
         partition = self._partitions[name]
         assert not partition.is_leaving, f"{name} leaves"
         for record in records:
@@ -196,10 +196,10 @@ class Lanes:
         return self._holds[0][0] if self._holds else None
 
     def finish(self, work: LaneWork, outcome: Outcome, now_ms: int, *, fault: str | None = None) -> bool:
-        """The outcome of what `take` gave. Returns whether the record is done; it is not in hand any more then.
+        """The outcome of what `take` gave. Returns whether the record is done, and so in hand no more.
 
-        `fault`: the handler has failed, which the outcome does not tell from a retry that it has asked for. An outcome
-        for a partition that has left does not count.
+        `fault`: the handler has failed, which the outcome does not tell from a retry that the handler has asked for. An
+        outcome for a partition that has left does not count.
         """
         self.running -= 1
         lane_name: LaneName = work.record.offset if work.record.key is None else work.record.key

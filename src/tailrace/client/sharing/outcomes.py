@@ -1,4 +1,4 @@
-"""A record as a handler gets it, and the outcomes that the handler may return. Pure."""
+"""A handler's record, and the outcomes that the handler may return. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Done:
 class Retry:
     """The handler gets the record again after `after` seconds; None: after the pause of a failure, 1 s to 1 min.
 
-    Later records of the key wait, those of other keys do not. A time of more than a day counts as a day. Raises
+    Later records of the key wait, records of other keys do not. A time of more than a day counts as a day. Raises
     ValueError for a time that is negative, infinite or not a number.
     """
 

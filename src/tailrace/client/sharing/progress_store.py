@@ -1,7 +1,8 @@
-"""The progress of a group at its coordinator: rectangles if it knows them (KIP-X), else stable offsets, as Kafka's.
+"""The progress of a group at its coordinator: rectangles if the coordinator knows rectangles (KIP-X), else stable
+offsets, as Kafka's.
 
-A server that knows rectangles has a restart repeat only what no commit covers. On any other, such as Apache Kafka, the
-lowest offset in hand is committed, and a restart repeats what was done behind it.
+With a server that knows rectangles, a restart repeats only what no commit covers. On any other, such as Apache Kafka,
+the lowest offset in hand is committed, and a restart repeats what was done behind it.
 """
 
 import logging
@@ -34,18 +35,18 @@ MOST_INVALID_COMMITS: Final = 3
 
 @dataclass(slots=True)
 class WrittenProgress:
-    """The result of a commit, by partition; each is in a field, or its server knows no rectangles."""
+    """The result of a commit, by partition. A partition without a field has a server that knows no rectangles."""
 
     uses: dict[TopicPartition, RangeBudget] = field(default_factory=dict)
     full: set[TopicPartition] = field(default_factory=set)
-    """The server keeps no more rectangles of these: the commit was refused."""
+    """The server keeps no more rectangles of these partitions: the commit was refused."""
     was_reset: set[TopicPartition] = field(default_factory=set)
-    """The offsets of these were reset meanwhile, or are invalid time after time: the commit was refused, and reading
-    starts over."""
+    """The offsets of these partitions were reset meanwhile, or are invalid time after time: the commit was refused, and
+    reading starts over."""
     invalid: set[TopicPartition] = field(default_factory=set)
-    """The server does not know all offsets of the commits of these: the log may have been cut."""
+    """The commits of these partitions have offsets that the server does not know: the log may have been cut."""
     without_ranges: set[TopicPartition] = field(default_factory=set)
-    """The topics of these take no rectangles."""
+    """The topics of these partitions take no rectangles."""
 
     def unite(self, other: "WrittenProgress") -> None:
         """Take in the result for other partitions."""
@@ -75,7 +76,7 @@ class StableOffsets(Protocol):
 
 
 class KnownProgress(Protocol):
-    """The progress of a group in a partition, as a consumer reads it."""
+    """The progress of a group in a partition, for a consumer."""
 
     @property
     def stable_offset(self) -> int: ...
@@ -138,7 +139,7 @@ class ProgressStore:
         return CommittedProgress(found.stable_offset).with_committed(found.ranges)
 
     async def cut(self, name: TopicPartition, offset: int, *, not_done: int) -> None:
-        """The log was cut at this offset and has other records from there on: no commit covers them.
+        """The log was cut at this offset and has other records from there on: no commit covers the other records.
 
         The progress in the partition was read before. `not_done` is the lowest offset that is not done, as the reader
         knows it: a server without rectangles has to have everything from there on repeated.
@@ -174,7 +175,7 @@ class ProgressStore:
         return written
 
     def _count_invalid(self, written: WrittenProgress) -> None:
-        """Have reading start over where it is of use, once, and stable offsets committed where it was of none.
+        """Start reading over, once, where that may help; commit stable offsets where starting over did not help.
 
         A log that was cut is found by its reader meanwhile, or after a start over. Another fault is there to stay,
         such as the name of a view.

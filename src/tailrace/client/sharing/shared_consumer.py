@@ -69,7 +69,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         self._partitions: dict[TopicPartition, SharedPartition] = {}
         self._paused: dict[TopicPartition, SharedPartition] = {}
         self._openings: dict[asyncio.Task[None], SharedPartition] = {}
-        """Requests for the progress of partitions, or for the note of a cut in it."""
+        """Requests for the progress of partitions, or for the note of a cut in the progress."""
         self._storing = asyncio.Lock()
         self._commit_due = asyncio.Event()
         self._finished = asyncio.Event()
@@ -232,7 +232,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
     # logs that were cut
 
     def _cut(self, partition: SharedPartition, offset: int) -> None:
-        """The log was cut there. All that is not done comes again, and what is committed of the rest does not count."""
+        """The log was cut there. Undone records come again, and committed progress beyond the cut does not count."""
         name = partition.name
         _log.warning("group %r: the log of %s was cut at %d; reading starts over", self._group, name, offset)
         self._close_partition(name)
@@ -243,7 +243,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
 
     async def _take_note(self, partition: SharedPartition, cut: int) -> None:
         name = partition.name
-        if not partition.has_progress:  # it may have some now, which the cut refers to
+        if not partition.has_progress:  # the partition may have progress now, to which the cut refers
             await self._answer(name, lambda: self._store.read(name))
         await self._answer(name, lambda: self._store.cut(name, cut, not_done=partition.not_done))
         if self._partitions.get(name) is partition and not partition.is_leaving:
@@ -268,7 +268,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
             self._resume(name)
 
     def _resume(self, name: TopicPartition) -> None:
-        if name in self._reader.assigned.by_name:  # it may have left meanwhile
+        if name in self._reader.assigned.by_name:  # the partition may have left meanwhile
             self._reader.set_paused((name,), False)
 
     # partitions that leave
@@ -332,7 +332,8 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
                 await asyncio.sleep(_RETRY_S)
 
     async def _commit(self) -> bool:
-        """Commit what is done; False if it may be tried again. Offsets that have not moved are among it: they expire.
+        """Commit what is done; False if a second try may help. The commit includes offsets that have not moved: offsets
+        expire.
 
         A fault that no retry cures ends the run.
         """

@@ -1,4 +1,4 @@
-"""A partition of a shared consumer: what it has read, what is done, and the room for its progress. Pure."""
+"""A partition of a shared consumer: the records read and done, and the room for its progress. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -33,7 +33,7 @@ class SharedPartition:
         self._holes = most_holes
 
     def read(self, records: Sequence[ConsumerRecord], read_to: int) -> list[ConsumerRecord]:
-        """Take the next records; all below `read_to` was read. Returns the records that are in hand now."""
+        """Take the next records; every record below `read_to` was read. Returns the records that are in hand now."""
         self.read_to = read_to
         if self.done is None:
             self._early.extend(records)
@@ -65,9 +65,9 @@ class SharedPartition:
     # faults of the log and of the progress
 
     def cut_in(self, records: Sequence[ConsumerRecord], position: int) -> int | None:
-        """The offset at which the log was cut, as the next records and the position behind them show; None: it was not.
+        """The offset at which the log was cut, as the next records and the position behind them show; None: no cut.
 
-        It has lost records that were read, or some of these: records of the old log may be at hand still.
+        The log has lost some or all records that were read: records of the old log may be at hand still.
         """
         cuts = [position] if position < self.read_to or (records and position <= records[-1].offset) else []
         if records and records[0].offset < self.read_to:
@@ -93,7 +93,8 @@ class SharedPartition:
             self._holes = self._most_holes
 
     def refused(self) -> None:
-        """The server keeps no more rectangles: the next commit has fewer, and nothing new is read until it has room."""
+        """The server keeps no more rectangles: the next commit has fewer, and nothing new is read until there is
+        room."""
         self._holes //= 2
         limit = 1 if self.use is None else self.use.limit
         self.use = RangeBudget(limit, limit)

@@ -19,7 +19,7 @@ class HeldKey:
     """The time since its first failure."""
     attempts: int
     fault: str
-    """The last exception of the handler; empty if it has returned Retry."""
+    """The last exception of the handler; empty if the handler returned Retry."""
 
 
 def held_key(failure: Failure | None, now_ms: int) -> HeldKey | None:
@@ -46,7 +46,7 @@ class SharingMetrics:
     oldest_held: HeldKey | None
     """The key that has not gone on for the longest time since a failure, be it held or running again."""
     done_total: int
-    """Without those that were skipped."""
+    """Without skipped records."""
     skipped_total: int
     retried_total: int
     """Outcomes after which a record ran again: retries that the handler asked for, and its failures."""
