@@ -64,7 +64,7 @@ class TransactionHost:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
 
     async def _asked(self, call: TransactionCall, answer: Awaitable[T]) -> T | None:
-        """The answer; None if it is an error after which the abort goes on."""
+        """The answer; None for an error after which the abort goes on."""
         try:
             return await answer
         except KafkaError as fault:
@@ -119,7 +119,8 @@ class TransactionHost:
         await self._asked(TransactionCall.OFFSETS, committing)
 
     async def commit(self) -> None:
-        """Commit the transaction when all its records are written. Raises AbortableTransactionError if one is not."""
+        """Commit the transaction when all its records are written. Raises AbortableTransactionError for a record that
+        failed."""
         async with self._call("commit_transaction"):
             self.machine.begin_commit()
             await self._settle()
@@ -128,7 +129,7 @@ class TransactionHost:
             await self._end(committed=True)
 
     async def hand_over(self) -> Identity | None:
-        """Leave the open transaction to a process that ends it, when all its records are written."""
+        """Leave the open transaction, when all its records are written, to the process that ends the transaction."""
         async with self._call("hand_over_transaction"):
             self.machine.begin_hand_over()
             await self._settle()

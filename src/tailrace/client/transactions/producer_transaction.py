@@ -8,7 +8,7 @@
 
 A fatal error is reached from everywhere, and left by nothing.
 
-1. A transaction is committed only if every record handed over in it is written: a failed one is an abortable error.
+1. A transaction is committed only if every record of the transaction is written: a failed record is an abortable error.
 2. Nothing is sent of a transaction that cannot be committed any more.
 3. Before transaction.version 2 a partition is sent records only when the coordinator has added it, and the epoch of the
    producer lasts. After a numbered batch that failed or was dropped, which leaves a gap, the abort is followed by the
@@ -32,7 +32,7 @@ EPOCH_OF_EACH = 2
 
 
 class Identity(NamedTuple):
-    """The identity of an idempotent producer, or of a transactional one."""
+    """The identity of an idempotent producer, or of a transactional producer."""
 
     producer_id: int
     producer_epoch: int
@@ -94,7 +94,7 @@ class ProducerTransaction:
         """The cluster's transaction.version, in which the open transaction began."""
         self._next_version = 0
         self._fault: KafkaError | None = None
-        """The first error of the transaction, or the one that ended the producer."""
+        """The first error of the transaction, or the error that ended the producer."""
         self._partitions: set[TopicPartition] = set()
         self._wanted: set[TopicPartition] = set()
         self._unanswered: set[TopicPartition] = set()
@@ -113,11 +113,12 @@ class ProducerTransaction:
 
     @property
     def is_doomed(self) -> bool:
-        """Whether nothing of it is to be sent any more."""
+        """Whether no record of the transaction may be sent any more."""
         return self.phase in _DOOMED
 
     def begin_initialization(self) -> None:
-        """For the first identity. Raises KafkaError INVALID_TXN_STATE when there is one."""
+        """Begin to ask for the first identity. Raises KafkaError INVALID_TXN_STATE when the producer has an
+        identity."""
         if self.phase not in (TransactionPhase.UNINITIALIZED, TransactionPhase.INITIALIZING):
             self._refuse("init_transactions", "it is called once, when the producer has been made")
         self.phase = TransactionPhase.INITIALIZING
@@ -212,7 +213,7 @@ class ProducerTransaction:
         return frozenset(self._unanswered)
 
     def added(self, partitions: Iterable[TopicPartition]) -> None:
-        """The coordinator has added these."""
+        """Note that the coordinator has added these partitions."""
         self._partitions.update(partitions)
         self._unanswered.difference_update(partitions)
         self._is_known = True
@@ -236,7 +237,7 @@ class ProducerTransaction:
         self._is_known = True
 
     def cut_short(self, detail: str) -> None:
-        """Offsets were sent, and it is not known whether they are in the transaction: it may not be committed."""
+        """Offsets were sent, perhaps not into the transaction: a commit is refused."""
         if self.phase is TransactionPhase.IN_TRANSACTION:
             self._doom(
                 KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"send_offsets_to_transaction() did not finish: {detail}")
@@ -322,7 +323,8 @@ class ProducerTransaction:
         self._is_ended = True
         if next_identity is not None:
             self.identity = next_identity
-        # Another version begins with another epoch: batches of the older kind may still be on their way under this one.
+        # Another version begins with another epoch: batches of the older kind may still be on their way under this
+        # epoch.
         is_stale = next_identity is None and (self._needs_epoch or self.version >= EPOCH_OF_EACH)
         self._needs_epoch = is_stale or version != self.version
         self._next_version = version

@@ -34,13 +34,13 @@ _USE = "transactions"
 """A connection of its own: the coordinator may hold back an answer until the markers of the last end are written."""
 _FEATURE = "transaction.version"
 _LAST_OF_CLIENTS = 3
-"""The later versions of AddPartitionsToTxn are those of brokers."""
+"""Later versions of AddPartitionsToTxn are for brokers."""
 _FIRST_WITH_IDENTITY = 3
 """InitProducerId that names a producer (KIP-360, Kafka 2.5)."""
 _FIRST_WITH_MEMBERS = 3
 """TxnOffsetCommit that names a member of the group (KIP-447, Kafka 2.5)."""
 _LAST_BEFORE_EPOCHS = 4
-"""Of EndTxn and TxnOffsetCommit: the next version is for producers with an epoch for each transaction."""
+"""The newest EndTxn and TxnOffsetCommit here: the next version is for producers with an epoch for each transaction."""
 _NO_IDENTITY = Identity(-1, -1)
 
 
@@ -52,7 +52,8 @@ class CoordinatorAnswer(NamedTuple):
 
 
 class TransactionRequests:
-    """Each call is retried while its error is retriable, for `timeout_ms`; then it raises the last KafkaError."""
+    """Requests to the coordinator. A call is retried while its error is retriable, for `timeout_ms`; then it raises the
+    last KafkaError."""
 
     def __init__(self, router: Router, transactional_id: str, *, transaction_timeout_ms: int, timeout_ms: int) -> None:
         self._router = router
@@ -66,7 +67,8 @@ class TransactionRequests:
         )
 
     async def init_producer_id(self, present: Identity | None) -> CoordinatorAnswer:
-        """The next identity of the transactional id. With the present one, other producers are not fenced by it."""
+        """The next identity of the transactional id. With the present identity given, the answer fences no other
+        producer."""
         producer_id, epoch, _ = present or _NO_IDENTITY
         request = InitProducerIdRequest(
             transactional_id=self._transactional_id,
@@ -106,7 +108,7 @@ class TransactionRequests:
                 for topic in response.results_by_topic_v3_and_below
                 for each in topic.results_by_partition
             }
-            # A partition that was not attempted says nothing: the error of another one is the reason.
+            # A partition that was not attempted says nothing: the error of another partition is the reason.
             for partition, code in sorted(codes.items(), key=lambda item: item[1] == ErrorCode.OPERATION_NOT_ATTEMPTED):
                 check(code, f"{partition} is not added to the transaction of {self._transactional_id!r}")
 
@@ -175,7 +177,7 @@ class TransactionRequests:
         await self._router.ask_coordinator(member.group_id, ask, use=_USE, timeout_ms=self._timeout_ms)
 
     async def end(self, identity: Identity, *, committed: bool, version: int) -> CoordinatorAnswer:
-        """Decide the end of the transaction. From version 2 on the answer has the identity of the next one."""
+        """Decide the end of the transaction. From version 2 on the answer has the identity for the next transaction."""
         request = EndTxnRequest(
             transactional_id=self._transactional_id,
             producer_id=identity.producer_id,

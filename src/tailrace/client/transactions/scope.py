@@ -62,7 +62,7 @@ class BlockingTransactionScope:
     """For `with`: the scope for `async with`, whose calls block."""
 
     def __init__(self, producer: TransactionalProducer, call: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
-        """`call` runs a function of asyncio and returns when it has ended."""
+        """`call` runs a function of asyncio and returns at its end."""
         self._scope = TransactionScope(producer)
         self._call = call
 

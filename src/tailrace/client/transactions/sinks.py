@@ -43,13 +43,13 @@ from tailrace.protocol.records.record import Record, build_batch
 _ADDS_PARTITIONS = 12
 """The version of Produce whose leader adds the partition to the transaction (KIP-890); the last with topic names."""
 _LAST_BEFORE_EPOCHS = 4
-"""Of EndTxn: a member has one transaction, and needs no next epoch."""
+"""The newest EndTxn here: a member has one transaction, and needs no next epoch."""
 _FIRST_WITH_FEATURES = 3
 _ENDED = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE)
 
 
 class WrittenMember(NamedTuple):
-    """An attempt of a task: all that its driver needs to commit or abort it."""
+    """An attempt of a task: what its driver needs to commit or abort the attempt."""
 
     transactional_id: str
     producer_id: int
@@ -57,16 +57,17 @@ class WrittenMember(NamedTuple):
 
 
 class CommittedBatch(NamedTuple):
-    """A batch that is committed; readers of committed data see all of it."""
+    """A batch that is committed; readers of committed data see every record."""
 
     last_batch: int
     """The last batch of the sink."""
     is_repetition: bool
-    """It was committed before: the members named now are aborted, unless they are the same."""
+    """Whether the batch was committed before: then the members named now are aborted, except members of the first
+    commit."""
 
 
 class SinkRefusal(KafkaError):
-    """A batch that was not committed. `last_batch` is the last one of the sink that was; -1 if it is not known."""
+    """A batch that was not committed. `last_batch` is the sink's last committed batch; -1 if unknown."""
 
     def __init__(self, code: ErrorCode, detail: str, last_batch: int) -> None:
         super().__init__(code, detail)
@@ -142,9 +143,9 @@ async def write_sink_records(
 ) -> int:
     """Write one batch in the member's transaction; returns its base offset.
 
-    The records of an attempt in a partition are numbered from 0 on: `base_sequence` is the number of the first one. A
-    batch that was written before is found again, so the call may be repeated. Raises KafkaError PRODUCER_FENCED (90) or
-    INVALID_PRODUCER_ID_MAPPING (49) if the batch of the member is committed, or its transaction was aborted.
+    The records of an attempt in a partition are numbered from 0 on: `base_sequence` is the number of the first record.
+    A batch that was written before is found again, so the call may be repeated. Raises KafkaError PRODUCER_FENCED (90)
+    or INVALID_PRODUCER_ID_MAPPING (49) if the batch of the member is committed, or its transaction was aborted.
     """
     batch = build_batch(
         records,
@@ -181,7 +182,7 @@ async def write_sink_records(
 
 
 async def abort_sink_member(router: Router, member: WrittenMember, *, timeout_ms: int | None = None) -> None:
-    """Abort the transaction of an attempt. Does nothing if it has ended, one way or the other."""
+    """Abort the transaction of an attempt. Does nothing to an ended transaction."""
     request = EndTxnRequest(
         transactional_id=member.transactional_id,
         producer_id=member.producer_id,
@@ -231,7 +232,7 @@ async def commit_sink(
     rows: RowsDigest | None = None,
     timeout_ms: int | None = None,
 ) -> CommittedBatch:
-    """Commit the batch: all of these members, and nothing else that was written for it.
+    """Commit the batch: these members, and nothing else that was written for the batch.
 
     Returns when every member is committed in its partitions. Other members of the batch are aborted, which may end
     later: until then readers of committed data stand where such a member begins.
@@ -240,7 +241,7 @@ async def commit_sink(
     the sink's is refused unless it `takes_over`. `rows` is kept with the batch: if it comes again with other rows it is
     refused, OUT_OF_ORDER_SEQUENCE_NUMBER (45); None, or a cluster of an older release: without a comparison.
 
-    Raises SinkRefusal with one of the codes of `CommitSink`
+    Raises SinkRefusal with a code of `CommitSink`
     (docs/decisions/0063-a-batch-of-a-sink-is-one-decision.md); with a retriable code the batch may be committed or not,
     and the call has to be repeated.
     """

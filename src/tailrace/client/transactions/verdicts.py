@@ -25,7 +25,7 @@ class TransactionVerdict(Enum):
     ABORT = auto()
     """The transaction cannot be committed; the producer goes on after its abort."""
     FENCED = auto()
-    """Another producer has the transactional id: this one cannot go on."""
+    """Another producer has the transactional id: this producer cannot go on."""
     FATAL = auto()
     """This producer cannot go on."""
 
@@ -72,7 +72,8 @@ _FATAL: Mapping[TransactionCall, frozenset[ErrorCode]] = {
 
 
 def verdict_of(call: TransactionCall, code: ErrorCode) -> TransactionVerdict:
-    """The consequence of this error. For records: of one that is final, since the sender retries by itself."""
+    """The consequence of this error. For records: the consequence of a final error, since the sender retries by
+    itself."""
     is_of_record = call is TransactionCall.RECORDS
     if code.retriable and not is_of_record:
         return TransactionVerdict.RETRY

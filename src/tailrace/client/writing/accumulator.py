@@ -124,7 +124,7 @@ class Accumulator:
                 yield queue
 
     def served(self, queue: PartitionQueue) -> None:
-        """Move this queue behind all others: one of its batches has just been sent."""
+        """Move this queue behind every other queue: one of its batches has just been sent."""
         self._active[queue.topic_partition] = self._active.pop(queue.topic_partition)
 
     def expire(self, now_ms: int) -> list[OutgoingBatch]:

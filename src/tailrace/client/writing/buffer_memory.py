@@ -34,7 +34,7 @@ class BufferMemory:
         self.used_bytes += cost
 
     def release(self, cost: int) -> None:
-        """Count a record no longer: it is written, or failed."""
+        """Count a record no longer after its write or failure."""
         self.used_bytes -= cost
         while self._waiters:
             waiter = self._waiters.popleft()

@@ -1,4 +1,4 @@
-"""Deliveries of records: the future of each, and the failures that no future has reported, for `flush` and `close`.
+"""Deliveries of records: their futures, and the failures that no future has reported, for `flush` and `close`.
 
 A failure is unreported until its future is read (`result`, `exception`, a callback, `await`) or an exception has
 reported it. Only a count and a few of the first failures are kept, however many there are. The log has a warning per
@@ -28,7 +28,7 @@ _MOST_TOPICS: Final = 1_000
 _logger = logging.getLogger("tailrace.client")
 
 _making = threading.Lock()
-"""Held only while a future decides whether it is waited for, or has been read, already."""
+"""Held only while a future decides whether a caller waits for its result, or has read it already."""
 
 _counting = threading.Lock()
 """Held for a few assignments only. Futures fail on the loop's thread and are read on any."""
@@ -221,7 +221,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         with _making:
             self._readers -= 1
             self._is_read |= has_outcome
-            is_unreported = not self._readers and not self._is_read and self._count()  # if it has failed just now
+            is_unreported = not self._readers and not self._is_read and self._count()  # if failed just now
         if is_unreported and self._failure is not None:
             self._failures.log(self._failure)
 
@@ -237,7 +237,7 @@ class AwaitedDelivery(asyncio.Future[RecordMetadata]):
         super().__init__(loop=loop)
         self._failures = failures
         self._registered = 0
-        """The number of callbacks, including those of tasks that await this future."""
+        """The number of callbacks, including callbacks of tasks that await this future."""
         self._ticket: Ticket | None = None
 
     def set_exception(self, exception: type | BaseException, /) -> None:

@@ -148,7 +148,7 @@ class OutgoingBatch:
         return self._is_complete or (bool(self.halves) and all(half.is_complete for half in self.halves))
 
     def split(self) -> None:
-        """Make two batches of half the records each, with the same sequence numbers (KIP-126)."""
+        """Make two batches, with half the records apiece, under the same sequence numbers (KIP-126)."""
         records, middle = read_records(self.payload), self.count // 2
         self.halves = (self._part(records, 0, middle), self._part(records, middle, self.count))
         self.halves[1].cost = self.cost - self.halves[0].cost
@@ -200,10 +200,10 @@ class OutgoingBatch:
             offset += step
 
     def fail(self, fault: KafkaError) -> None:
-        """Fail every future: the records are not written, or it is not known whether they are."""
+        """Fail every future: the records are not written, or may be written."""
         self._is_complete = True
         topic, partition = self.topic_partition
-        records = self.count // max(1, len(self.completions))  # a prebuilt batch has one completion for all of it
+        records = self.count // max(1, len(self.completions))  # a prebuilt batch has one completion for all its records
         for completion in self.completions:
             if not completion.done():
                 completion.set_exception(RecordNotWritten(fault, topic, partition, records=records))

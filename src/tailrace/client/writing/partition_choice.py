@@ -32,7 +32,7 @@ class PartitionChoice:
 
 
 def existing(partition: int, info: TopicInfo) -> int:
-    """The partition. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if the topic has not got it."""
+    """The partition. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if the topic lacks the partition."""
     if not 0 <= partition < len(info.partitions):
         detail = f"topic {info.name!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}"
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)

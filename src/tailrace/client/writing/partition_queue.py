@@ -70,7 +70,7 @@ class PartitionQueue:
         self._last_written = -1
         """The number of the last batch written under this epoch, -1 for none."""
         self._has_lost_track = False
-        """A failed batch may have been written; later batches in doubt cannot be told apart from it."""
+        """A failed batch may have been written; later batches in doubt cannot be told apart from the failed batch."""
 
     @property
     def is_empty(self) -> bool:

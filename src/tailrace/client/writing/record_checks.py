@@ -1,4 +1,4 @@
-"""Checks of a record before it is sent: types, names, the size."""
+"""Checks of a record before a producer sends the record: types, names, the size."""
 
 import time
 from collections.abc import Iterable
@@ -11,7 +11,8 @@ from tailrace.protocol.records.batch import HEADER_SIZE
 
 
 class CheckedRecord:
-    """Key, value and headers of a record as a producer keeps them, and the bytes of buffer.memory they count for."""
+    """Key, value and headers of a record in a producer's memory, and the bytes of buffer.memory that the record
+    counts for."""
 
     __slots__ = ("cost", "headers", "key", "value")
 
@@ -62,7 +63,7 @@ _name_fault = lru_cache(maxsize=1_000)(topic_name_fault)
 
 
 def check_topic(topic: object) -> None:
-    """Raise TypeError or KafkaError(INVALID_TOPIC_EXCEPTION) unless it may be the name of a topic."""
+    """Raise TypeError or KafkaError(INVALID_TOPIC_EXCEPTION) unless the value may be the name of a topic."""
     if not isinstance(topic, str):
         way_out = "; decode it: topic.decode()" if isinstance(topic, bytes) else ""
         raise TypeError(f"topic must be str, not {_type(topic)}{way_out}")
@@ -72,7 +73,7 @@ def check_topic(topic: object) -> None:
 
 
 def check_partition(partition: object) -> None:
-    """Raise TypeError unless it is a whole number, be it numpy's."""
+    """Raise TypeError unless the value is a whole number, numpy's included."""
     if not hasattr(partition, "__index__"):
         raise TypeError(f"partition must be int or None, not {_type(partition)}")
 

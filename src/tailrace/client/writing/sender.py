@@ -38,7 +38,7 @@ _LAST_WITH_ADDITIONS = 11
 """From version 12 a Produce adds its partitions to the transaction (KIP-890)."""
 _IDENTITY = "identity"
 _ADDITIONS = "partitions of the transaction"
-"""The names of jobs; `_describing` and `_connecting` give those of the others."""
+"""The names of jobs; `_describing` and `_connecting` give the names of the other jobs."""
 _AGAIN = (BatchOutcome.RETRY, BatchOutcome.BEHIND, BatchOutcome.DOUBT, BatchOutcome.RENEW)
 _STALE = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -167,7 +167,7 @@ class Sender:
         if self._identity is None:
             self._identity_cluster = cluster
         elif self._identity_cluster != cluster:
-            detail = "another cluster answers at the address of the one that had this producer"
+            detail = "another cluster answers at the address of the cluster that had this producer"
             machine.give_up(KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, detail))
             self.wake()
             return []
@@ -367,7 +367,7 @@ class Sender:
     # Jobs: metadata, connections, the producer id
 
     def _start(self, name: str, job: Callable[[], Coroutine[None, None, object]]) -> None:
-        """Run this job unless it is running or pauses after a failure. The sender wakes when it ends."""
+        """Run this job unless it runs or pauses after a failure. The end of the job wakes the sender."""
         assert self._jobs is not None, "jobs run inside run()"
         if name in self._running_jobs or self._router.now_ms() < self._paused_until_ms.get(name, 0):
             return
