@@ -1,7 +1,7 @@
 """Records as Arrow tables and back, without a Python object per record.
 
-A read yields the requested columns of Spark's Kafka source; the types are exactly those that Spark derives from its
-schema, since it compares them. A write accepts any Arrow batch with key and value columns.
+A read yields the requested columns of Spark's Kafka source; the types are exactly the types that Spark derives from its
+schema, since Spark compares types. A write accepts any Arrow batch with key and value columns.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ _KERNEL_COLUMNS = {
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The schema of these columns in this order. Raises KafkaError(INVALID_REQUEST) for one that does not exist."""
+    """The schema of these columns in this order. Raises KafkaError(INVALID_REQUEST) for an unknown column."""
     return _schema_of(tuple(columns))
 
 
@@ -128,7 +128,7 @@ def record_batches(
 def _decoded(
     group: Sequence[Buffer], decode: Callable[[Sequence[Buffer]], RecordColumns], on_corrupt: OnCorrupt | None
 ) -> Iterator[RecordColumns]:
-    """The columns of all batches in one, or of each batch alone if one of them cannot be decoded."""
+    """The columns of the batches together, or of each batch alone if a batch cannot be decoded."""
     try:
         yield decode(group)
         return
@@ -196,7 +196,7 @@ def _headers(count: int, column: HeaderBuffers | None) -> pa.Array:
 
 
 class PartitionBatch(NamedTuple):
-    """A sealed record batch for one partition, without producer id: `stamp_producer` gives it one."""
+    """A sealed record batch for one partition, without producer id: `stamp_producer` writes the id."""
 
     partition: int
     batch: bytearray
@@ -271,7 +271,7 @@ def partition_batches(
 
 
 def _by_partition(partitions: Partitions) -> Rows:
-    """The rows by partition, those of one in their order.
+    """The rows by partition, in their order within a partition.
 
     numpy's stable sort of numbers of 16 bits is a radix sort: a sixth of the time that it takes for 64 bits.
     """
@@ -285,7 +285,7 @@ def _view(buffer: pa.Buffer | None) -> memoryview | None:
 
 
 def _binary_buffers(column: pa.Array | None) -> BinaryBuffers | None:
-    """The buffers of a column, converted to 32-bit offsets if it has others."""
+    """The buffers of a column, with offsets of any other width converted to 32 bits."""
     if column is None or pa.types.is_null(column.type):
         return None
     if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):

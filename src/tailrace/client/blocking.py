@@ -1,4 +1,4 @@
-"""The clients without asyncio: for Spark, the command line, notebooks and tests. Calls block; all are thread-safe.
+"""The clients without asyncio: for Spark, the command line, notebooks and tests. Calls block, and are thread-safe.
 
 The asyncio clients do the work, on this process's background loop (see loop_thread). A client made before a fork works
 in the child too: it makes new connections there when it is first used.
@@ -297,7 +297,7 @@ class Consumer(Facade[AsyncConsumer]):
         return self._client.get().trouble
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """The offset of the next record that `poll` will return; None while it is not decided."""
+        """The offset of the next record that `poll` will return; None while undecided."""
         return self._client.get().position(topic_partition)
 
     def group_metadata(self) -> ConsumerGroupMetadata:

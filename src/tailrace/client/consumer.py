@@ -94,7 +94,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
             interval_ms=settings.auto_commit_interval_ms,
         )
         self._ahead = RecordsAhead()
-        """Records that an iteration has polled and not yielded: no commit covers them."""
+        """Records that an iteration has polled and not yielded, outside every commit."""
         self._unpassed = UnpassedRecords()
 
     async def __aexit__(
@@ -162,7 +162,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         return self._reader.assigned.paused
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """The offset of the next record that `poll` will return; None while it is not decided."""
+        """The offset of the next record that `poll` will return; None while undecided."""
         return self._ahead.next_offsets().get(topic_partition, self._reader.assigned.position(topic_partition))
 
     @property
@@ -261,7 +261,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         return self._reader.group_metadata()
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
-        """The offset of the next record to return, in each partition where it is decided."""
+        """The offset of the next record to return, in each partition with a decided position."""
         return {**self._reader.assigned.positions(), **self._ahead.next_offsets()}
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -19,7 +19,7 @@ class LogTruncation(KafkaError):
         where = "at an unknown offset" if diverging_offset is None else f"from offset {diverging_offset} on"
         detail = (
             f"{topic_partition}: the log was truncated, it differs {where} from what was read up to offset {offset} "
-            f"(epoch {epoch}), and auto.offset.reset is none: seek to go on"
+            f"(epoch {epoch}): seek to go on, since auto.offset.reset is none"
         )
         super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
         self.topic_partition = topic_partition

@@ -1,6 +1,6 @@
-"""One event loop in one background thread per process, and asyncio clients on it for callers that do not use asyncio.
+"""The event loop in a background thread of the process, and asyncio clients on it for callers that do not use asyncio.
 
-A forked child makes a loop and clients of its own when it first uses them, since threads do not survive a fork (Spark
+A forked child makes a loop and clients of its own at their first use, since threads do not survive a fork (Spark
 forks its Python workers from a daemon).
 """
 
@@ -130,7 +130,7 @@ def loop_thread() -> LoopThread:
 
 @atexit.register
 def _stop_at_exit() -> None:
-    """After the handlers of the modules that import this one, which flush and close clients on the loop."""
+    """Stop the loop after the handlers of importing modules, which flush and close clients on the loop."""
     thread = _threads.get(os.getpid())
     if thread is not None:
         thread.stop()
@@ -144,7 +144,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class PerProcess(Generic[C]):
-    """An asyncio client, made on the loop of the process that uses it."""
+    """An asyncio client, made on the loop of its process."""
 
     def __init__(self, make: Callable[[], C]) -> None:
         self._make = make
@@ -159,7 +159,7 @@ class PerProcess(Generic[C]):
         self._lock = threading.Lock()
 
     def existing(self) -> C | None:
-        """This process's client, if it has been used here and is not closed."""
+        """This process's client, if the process has used and not closed a client."""
         return self._client if self._process_id == os.getpid() else None
 
     def get(self) -> C:
@@ -179,7 +179,7 @@ class PerProcess(Generic[C]):
         return self._make()
 
     def close(self) -> None:
-        """Close this process's client, if it has one. May be called again.
+        """Close this process's client, if any. May be called again.
 
         When the interpreter ends there is nothing left to close. A daemon thread may still come here then, out of its
         `with` block: it must not print a traceback.

@@ -1,4 +1,4 @@
-"""The producer: gathers records into batches, sends them to the leaders, and returns the offset of each."""
+"""The producer: gathers records into batches, sends them to the leaders, and returns their offsets."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -241,7 +241,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         async def attempt() -> TopicInfo | None:
             if not self._parked[topic]:
                 return None  # they were dropped with their transaction
-            # A partition without a leader does not hold back the others: the sender waits for its leader.
+            # A partition without a leader does not hold back other partitions: the sender waits for its leader.
             await self._router.ensure_fresh((topic,), allow_auto_create=True)
             return self._router.view.topic(topic)
 

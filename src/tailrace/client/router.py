@@ -23,7 +23,7 @@ GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
 
 PASSED_OVER_MS = 30_000
-"""The time after a silence of a node in which the others are asked first."""
+"""The time after a silence of a node in which requests go to other nodes first."""
 
 GRACE_MS = 5_000
 """The margin of an answer beyond the time that the request gives to the server."""
@@ -55,7 +55,7 @@ class Router:
         )
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
         self._silent_until_ms: dict[Address, int] = {}
-        """The nodes that have just not answered: they are asked after all others."""
+        """The nodes that have just not answered: requests go to other nodes first."""
 
     @property
     def has_answered(self) -> bool:
@@ -95,7 +95,7 @@ class Router:
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
 
     async def _connect(self, address: Address, *, has_others: bool) -> Connection:
-        """A connection to this node; a node that hangs is given up while there are others. Raises KafkaError."""
+        """A connection to this node; a node that hangs is given up for another node, if any. Raises KafkaError."""
         if not has_others:
             return await self._pool.get(address)
         try:
@@ -106,7 +106,7 @@ class Router:
             raise
 
     def pass_over(self, node_id: int) -> None:
-        """This node has not answered: for a while `any_connection` prefers the others."""
+        """This node has not answered: for a while `any_connection` prefers other nodes."""
         broker = self.view.brokers.get(BrokerId(node_id))
         if broker is not None:
             self._note_silence(Address(broker.host, broker.port))
@@ -191,7 +191,7 @@ class Router:
         return self._coordinators[key]
 
     def forget_coordinator(self, name: str, *, key_type: int = GROUP_COORDINATOR) -> None:
-        """Look the coordinator up again at the next request: an answer has shown that it has moved."""
+        """Look the coordinator up again at the next request: an answer has shown that the coordinator has moved."""
         self._coordinators.pop((key_type, name), None)
 
     async def _find_coordinator(self, key_type: int, key: str) -> BrokerAddress:
@@ -233,7 +233,7 @@ class Router:
         self.view.update(response, self.now_ms())
 
     async def ensure_fresh(self, topics: Iterable[str], *, allow_auto_create: bool = False) -> None:
-        """Refresh those of the topics whose metadata is missing, stale or old."""
+        """Refresh the topics whose metadata is missing, stale or old."""
         old = self.view.needs_refresh(topics, self.now_ms())
         if old:
             await self.refresh(old, allow_auto_create=allow_auto_create)
@@ -246,7 +246,7 @@ class Router:
         wait_for_unknown: bool = False,
         timeout_ms: int | None = None,
     ) -> TopicInfo:
-        """The topic, once it exists and each of its partitions has a leader.
+        """The topic, once the topic exists and every partition has a leader.
 
         `wait_for_unknown`: wait also for a topic that does not exist.
         """

@@ -1,4 +1,4 @@
-"""Settings of the clients: a frozen value for each kind of client, checked when it is made.
+"""Settings of the clients: a frozen value for each kind of client, checked by its constructor.
 
 1. A field has the name of the public keyword. With dots for underscores it is Kafka's name, which messages show.
 2. The constructor of a client takes the keywords of its settings class (`construction.made_of`). The parts of a client
@@ -37,7 +37,7 @@ def _number(default: Any, *, least: int = 0, is_ours: bool = False, why: str = "
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """The settings that every client has. An administrator's client has no others.
+    """The settings that every client has. An administrator's client has no other settings.
 
     `request_timeout_ms` bounds a request; `default_api_timeout_ms` a whole call with its retries; between retries it
     waits `retry_backoff_ms`, twice as long each time, at most `retry_backoff_max_ms`. `bootstrap_timeout_ms` is the
@@ -218,7 +218,7 @@ class ConsumerSettings(ReaderSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.topics and self.group is None:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give one, or use assign()")
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give a group, or use assign()")
 
 
 @dataclass(frozen=True)

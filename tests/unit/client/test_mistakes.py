@@ -82,7 +82,7 @@ def test_a_consumers_bad_settings_are_refused_when_it_is_made(tailrace_cluster: 
     servers = tailrace_cluster.bootstrap_servers
     with pytest.raises(KafkaError, match=r"auto\.offset\.reset 'smallest'; known are earliest, latest, none"):
         Consumer(servers, auto_offset_reset="smallest")
-    with pytest.raises(KafkaError, match="give one, or use assign"):
+    with pytest.raises(KafkaError, match="give a group, or use assign"):
         Consumer(servers, topics=["t"])
     with pytest.raises(TypeError, match="isolation_level"):
         Consumer(servers, isolation_level="read_committed")  # type: ignore[call-arg]

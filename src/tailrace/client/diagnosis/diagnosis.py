@@ -2,7 +2,7 @@
 
     name -> addresses -> TCP -> ApiVersions -> Metadata -> the same for every address that the brokers advertise
 
-The last step is the one that surprises people: a client uses the given address only to request the list of brokers, and
+The last step surprises people: a client uses the given address only to request the list of brokers, and
 from then on the addresses that the brokers advertise. Every warning and failure names the setting to change.
 """
 
@@ -31,7 +31,7 @@ _METADATA_VERSION = 9
 """New enough for a cluster id; old enough for every broker of the last years."""
 
 _SECOND_LOOK_S = 2.0
-"""The longest wait for an answer in another protocol, from a server that does not answer in the expected one."""
+"""The longest wait for an answer in another protocol, from a server that does not answer in the expected protocol."""
 
 
 def diagnose(address: Address, *, timeout_s: float = 5.0, tls: bool = False) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ Spoken = Generator[Finding, None, MetadataResponse | None]
 
 
 class _Diagnosis:
-    """One diagnosis."""
+    """The steps of a diagnosis, and their findings."""
 
     def __init__(self, address: Address, timeout_s: float, tls: bool) -> None:
         self._address = address

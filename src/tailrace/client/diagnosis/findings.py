@@ -40,7 +40,7 @@ class Place:
 
     address: Address
     broker: int | None = None
-    """The broker that advertises it; None for the address that was given."""
+    """The broker that advertises the address; None for the given address."""
     given_host: str = ""
     given_port: int | None = None
     """The port that has just worked, if this is the only broker of the cluster."""
@@ -88,10 +88,11 @@ def _advice_for_given(place: Place, trouble: Trouble) -> str:
     address = place.address
     if trouble is Trouble.REFUSED:
         if is_loopback(address.host):
-            return f"is a broker running? `tailrace serve --listen {address}` starts one; its ready line says its port"
+            starts = f"`tailrace serve --listen {address}` starts a broker"
+            return f"is a broker running? {starts}; its ready line says its port"
         return (
             f"is the broker running, and does its `listeners` name {address} or a wildcard?"
-            " One that listens on 127.0.0.1 cannot be reached by another address"
+            " A broker that listens on 127.0.0.1 cannot be reached by another address"
         )
     if trouble is Trouble.TIMED_OUT:
         return f"packets to {address} are dropped: a firewall or security group, or an address without a machine"
@@ -117,7 +118,7 @@ def _advice_for_advertised(place: Place, trouble: Trouble) -> str:
 
 
 def half_reached(place: Place, target: Target, fault: ProbeFault, reached: Target) -> Finding:
-    """One address of the host accepts connections, and another one does not."""
+    """The finding that an address of the host accepts connections, and another address does not."""
     host = place.address.host
     return Finding(
         check="connect",
@@ -134,7 +135,7 @@ SPOKEN = {
     Trouble.HTTP: "an HTTP server answers there",
     Trouble.PLAIN: "Kafka's protocol without TLS is spoken there",
 }
-"""The protocol of a server where another one was expected."""
+"""The protocol of a server where another protocol was expected."""
 
 _DOES_NOT_SPEAK_KAFKA = (
     "look which program has this port (`ss -ltnp`); a broker closes a connection at once if max.connections is reached"

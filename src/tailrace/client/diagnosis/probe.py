@@ -55,7 +55,7 @@ class ProbeFault(Exception):
 
 
 class Target(NamedTuple):
-    """One address of a host."""
+    """An address of a host."""
 
     family: int
     socket_address: tuple[Any, ...]
@@ -69,7 +69,7 @@ class Target(NamedTuple):
 
 
 def resolve(host: str, port: int) -> list[Target]:
-    """Every address of a host, in the order in which clients try them. Raises ProbeFault(UNRESOLVED)."""
+    """Every address of a host, in the order of clients' attempts. Raises ProbeFault(UNRESOLVED)."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as fault:
@@ -81,7 +81,7 @@ class Probe:
     """A connection to one address. Every method raises ProbeFault if its step fails."""
 
     def __init__(self, target: Target, *, timeout_s: float, server_name: str | None = None) -> None:
-        """Connect; with a server name over TLS, with any certificate: `certificate_fault` checks it."""
+        """Connect; with a server name over TLS, with any certificate: `certificate_fault` checks the certificate."""
         self._timeout_s = timeout_s
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
@@ -219,7 +219,7 @@ _NAMES_OF_FOREIGN_WORDS = {
 
 
 def identify(target: Target, *, timeout_s: float) -> Trouble | None:
-    """The protocol at an address that does not answer Kafka's requests: TLS, HTTP, or None if it is unknown."""
+    """The protocol at an address that does not answer Kafka's requests: TLS, HTTP, or None if unknown."""
     for words in (_tls_hello(), b"GET / HTTP/1.0\r\n\r\n"):
         try:
             with Probe(target, timeout_s=timeout_s) as probe:

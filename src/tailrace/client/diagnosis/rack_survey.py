@@ -18,7 +18,8 @@ _FETCH = api_of(FetchRequest).key
 
 
 def survey_racks(admin: Admin, topics: Iterable[str] | None = None, *, timeout_s: float = 5.0) -> RackSurvey:
-    """The survey with these topics, or all but internal ones. Raises KafkaError, also for a topic that does not exist.
+    """The survey with these topics, or every topic that is not internal. Raises KafkaError, also for a topic that does
+    not exist.
 
     `timeout_s` is the longest wait for one step of the connection to one broker.
     """

@@ -1,7 +1,7 @@
 """A diagnosis of reads from the closest replica (KIP-392): why a client of one rack is not served in that rack. Pure.
 
-A partition is served in a rack if its leader is there. Otherwise four things must come together, and the first one that
-does not is the finding: a replica in the rack, that runs, and is in sync; and a leader that redirects the client to it,
+A partition is served in a rack if its leader is there. Otherwise four things must come together, and the first missing
+thing is the finding: a replica in the rack, that runs, and is in sync; and a leader that redirects the client to it,
 which has a selector for racks and knows Fetch 11.
 """
 
@@ -31,7 +31,7 @@ class SelectorKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackBroker:
-    """One broker, as far as racks are concerned."""
+    """A broker, as far as racks are concerned."""
 
     node_id: int
     rack: str | None
@@ -39,7 +39,7 @@ class RackBroker:
     selector: str | None = None
     """`replica.selector.class`; None or empty for none."""
     fetch_version: int | None = None
-    """The newest Fetch that it answers; None if it is not known."""
+    """The newest Fetch that the broker answers; None if unknown."""
     fault: str = ""
     """The reason why the broker did not describe itself; empty if it did."""
 
@@ -78,7 +78,7 @@ class RackSurvey:
 
 
 def diagnose_rack(survey: RackSurvey, rack: str, *, fetch_version: int | None = None) -> Iterator[Finding]:
-    """The findings for a client with this `client.rack` (empty: none), whose newest Fetch this is, if it is known.
+    """The findings for a client with this `client.rack` (empty: none), whose newest Fetch this is; None if unknown.
 
     Without a rack on either side, or with a client that leaders have to serve, no partition is examined.
     """
@@ -115,7 +115,7 @@ def _judge_racks(survey: RackSurvey, rack: str) -> Iterator[Finding]:
         return
     shown = "; ".join(f"{name}: {_brokers(ids)}" for name, ids in sorted(members.items()))
     if rack and rack not in members:
-        advice = f"set client.rack to one of these, letter by letter, or broker.rack={rack} on brokers there"
+        advice = f"set client.rack to a rack of this list, letter by letter, or broker.rack={rack} on brokers there"
         yield _failed("racks", "brokers", f"no broker is in rack {rack} ({shown})", advice)
     else:
         yield _ok("racks", "brokers", shown)
@@ -144,9 +144,9 @@ def _unserved_leaders(judged: Iterable[tuple[TopicInfo, Mapping[int, _Outcome]]]
 
 
 def _judge_redirects(survey: RackSurvey, rack: str, unserved: Set[int]) -> Iterator[Finding]:
-    """The brokers outside the rack, of which each may lead and would have to redirect.
+    """The brokers outside the rack, any of which may lead and would have to redirect.
 
-    A fault of one that leads an unserved partition is a failure; of another one it would be, if it led.
+    A fault is a failure at a broker that leads an unserved partition, and a warning at any other broker.
     """
     outside = [broker for broker in survey.brokers.values() if broker.rack != rack and not broker.is_fenced]
     if not outside:
@@ -225,7 +225,7 @@ def _runs(survey: RackSurvey, partition: PartitionInfo, node_id: int) -> bool:
 
 
 def _findings(topic: str, outcomes: Mapping[int, _Outcome]) -> Iterator[Finding]:
-    """One finding for all partitions with the same outcome."""
+    """A finding for the partitions with the same outcome."""
     same: dict[_Outcome, list[int]] = defaultdict(list)
     for number, outcome in outcomes.items():
         same[outcome].append(number)

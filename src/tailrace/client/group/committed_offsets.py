@@ -59,7 +59,8 @@ async def fetch_group_offsets(
     require_stable: bool = False,
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The committed offsets, of these partitions or all; a partition without one is left out."""
+    """The committed offsets, of these partitions or of every partition; a partition without a committed offset is left
+    out."""
     wanted = None if partitions is None else _by_topic(partitions)
 
     async def ask(connection: Connection) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -134,7 +135,7 @@ async def commit_group_offsets(
     member: ConsumerGroupMetadata = OUTSIDE,
     timeout_ms: int | None = None,
 ) -> None:
-    """Commit all of them. Raises the first partition's KafkaError.
+    """Commit the offsets. Raises the first partition's KafkaError.
 
     UNKNOWN_TOPIC_OR_PARTITION is final here, and raised only when all partitions that exist are committed.
     """

@@ -112,7 +112,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Commit the positions and stop reading the partitions, before the effects after this one."""
+    """Commit the positions and stop reading the partitions, before the effects that follow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,7 +268,7 @@ class GroupMember:
         try:
             await self._router.refresh(wanted, allow_auto_create=True)
         except KafkaError:
-            # Handled as a refused assignment: this member joins again, and so do the others.
+            # Handled as a refused assignment: this member joins again, and so do the other members.
             return events.SyncAnswered(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         counts = self._assigned_counts = self._partition_counts(wanted)
         self._plan_refresh()

@@ -49,7 +49,8 @@ class KeyProgress:
 
     @property
     def stable_offset(self) -> int:
-        """Records below it are all done. To clients that know no ranges it is the committed offset."""
+        """Every record below the stable offset is done. Clients that know no ranges take it for the committed
+        offset."""
         return self._committed.stable_offset
 
     @property
@@ -58,7 +59,7 @@ class KeyProgress:
         return tuple(self._committed.rectangles())
 
     def frontier(self, key_ranges: Iterable[KeyRange] = ()) -> int:
-        """The first offset that is not done of one of these hashes, where a reader of them starts; without ranges the
+        """The first undone offset among these hashes, where a reader of the hashes starts; without ranges the
         stable offset."""
         return self._committed.lowest_frontier(key_ranges)
 
@@ -78,9 +79,9 @@ class KeyProgress:
 
 
 class RangeBudget(NamedTuple):
-    """The ranges that a group has beyond its stable offset in one partition, and how many it may have.
+    """The ranges that a group has beyond its stable offset in one partition, and their limit.
 
-    From three quarters on a reader should read nothing new of the partition until it has done what is missing; above
+    From three quarters on a reader should read nothing new of the partition until the missing records are done; above
     the limit a commit is refused.
     """
 
@@ -128,7 +129,7 @@ class RangeProgress:
         return is_supported
 
     async def committed(self, partition: TopicPartition) -> KeyProgress | None:
-        """The group's progress in this partition; None if it has committed nothing there."""
+        """The group's progress in this partition; None without a commit there."""
 
         topic = OffsetFetchRequestTopics(name=partition.topic, partition_indexes=(partition.partition,))
         found = (await fetch_progress(self._router, self._group, (topic,))).get(partition)
@@ -142,11 +143,11 @@ class RangeProgress:
         self,
         ranges: Mapping[TopicPartition, Iterable[Rectangle]],
     ) -> dict[TopicPartition, RangeBudget]:
-        """Commit that these records are done, beside all that is committed. Repeating it does no harm.
+        """Commit that these records are done, beside what is committed already. Repeating it does no harm.
 
-        Raises KafkaError of the first partition that is refused; the others are committed. UNSUPPORTED_VERSION if the
-        coordinator takes no ranges: nothing is sent then. FENCED_STATE_EPOCH if the offset was reset since `committed`,
-        OFFSET_METADATA_TOO_LARGE if there are too many ranges.
+        Raises KafkaError of the first partition that is refused; the other partitions are committed.
+        UNSUPPORTED_VERSION if the coordinator takes no ranges: nothing is sent then. FENCED_STATE_EPOCH if the offset
+        was reset since `committed`, OFFSET_METADATA_TOO_LARGE if there are too many ranges.
         """
         wanted = {partition: tuple(rectangles) for partition, rectangles in ranges.items()}
         wanted = {partition: rectangles for partition, rectangles in wanted.items() if rectangles}
@@ -266,7 +267,7 @@ _REPEATED: Final = (
 async def fetch_progress(
     router: Router, group: str, topics: tuple[OffsetFetchRequestTopics, ...] | None = None
 ) -> dict[TopicPartition, KeyProgress]:
-    """The progress of a group in these partitions, or in all; a partition without commits is left out."""
+    """The progress of a group in these partitions, or in every partition; a partition without commits is left out."""
 
     async def ask(connection: Connection) -> dict[TopicPartition, KeyProgress]:
         if connection.version_of(OffsetFetchRequest, _LAST_WITH_NAMES) < _FIRST_FETCH_WITH_RANGES:
