@@ -176,7 +176,7 @@ def test_a_response_that_cannot_be_encoded_is_an_unexpected_exception() -> None:
 def test_a_late_response_that_cannot_be_encoded_closes_its_connection_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It may be given while the answers of other requests are: when a turn's batches are written, by a timer."""
+    """The answer may be given while other requests are answered: when a turn's batches are written, by a timer."""
     parked: list[RequestContext] = []
     server = DispatchBench(lambda request, context: parked.append(context))
     server.send(heartbeat())

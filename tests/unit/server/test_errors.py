@@ -47,7 +47,7 @@ def test_no_response_keeps_the_error_to_itself(api: Api, data: st.DataObject) ->
 
 
 def asks_for_something(value: Any) -> bool:
-    """Whether there is an element that has no further ones: partitions, mostly."""
+    """Whether there is an element that has no elements itself: partitions, mostly."""
     if not hasattr(value, "__schema__"):
         return True
     arrays = [getattr(value, field.name) or () for field in schema_of(type(value)).fields if type(field.type) is Array]

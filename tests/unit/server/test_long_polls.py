@@ -106,7 +106,7 @@ def test_a_poll_that_is_not_content_goes_on_waiting(bench: LongPollsBench) -> No
 
 
 def test_a_poll_receives_the_partitions_that_have_moved_and_wakes_for_each_again(bench: LongPollsBench) -> None:
-    """Looking at all of thousands of partitions for one that has moved would make every append cost as much."""
+    """Looking at all of thousands of partitions for a partition that has moved would make every append cost as much."""
     poll = Poll(bench.a, bench.b, tries_needed=5)
     bench.polls.park(poll, bench.connection, 500)
     for topic in ("a", "b", "b", "a"):
@@ -115,7 +115,7 @@ def test_a_poll_receives_the_partitions_that_have_moved_and_wakes_for_each_again
 
 
 def test_a_partition_that_moves_twice_before_a_poll_has_its_turn_is_named_once(bench: LongPollsBench) -> None:
-    """Its watcher stays armed, and the first turn has no time left for this poll."""
+    """The poll's watcher stays armed, and the first turn has no time left for this poll."""
     for _ in range(3):
         bench.polls.park(SlowPoll(bench.clock, bench.a), RecordingConnection(), 500)
     poll = Poll(bench.a, bench.b)
@@ -176,7 +176,7 @@ def test_before_a_stop_every_poll_is_answered_with_what_there_is(bench: LongPoll
 
 
 def crowd(bench: LongPollsBench, polls: int = MAX_POLLS) -> None:
-    """Park the polls of so many clients, one for each."""
+    """Park a poll of each of so many clients."""
     for _ in range(polls):
         assert bench.polls.park(Poll(bench.a), RecordingConnection(), 60_000)
 
@@ -276,7 +276,7 @@ def test_polls_of_very_many_partitions_count_as_many(bench: LongPollsBench) -> N
 
 
 def test_a_poll_that_fails_costs_its_connection_and_no_other_poll(bench: LongPollsBench) -> None:
-    """Answers leave in the order of their requests: behind one that never comes all later ones would wait."""
+    """Answers leave in the order of their requests: behind an answer that never comes all later answers would wait."""
     failing, other = FailingPoll(bench.a, tries_needed=9), Poll(bench.a)
     connection = RecordingConnection()
     bench.polls.park(failing, connection, 500)
@@ -345,7 +345,7 @@ def test_a_broken_invariant_in_a_poll_is_raised_at_once(bench: LongPollsBench) -
 
 
 def test_very_many_woken_polls_are_answered_in_several_turns(bench: LongPollsBench) -> None:
-    """Otherwise all their records would be in memory at once, and every other request would wait for the last one."""
+    """Otherwise all their records would be in memory at once, and every other request would wait for the last poll."""
     polls = [SlowPoll(bench.clock, bench.a) for _ in range(10)]
     for poll in polls:
         bench.polls.park(poll, bench.connection, 60_000)

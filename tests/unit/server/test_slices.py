@@ -1,4 +1,4 @@
-"""Long requests: one slice of one of them in a turn."""
+"""Long requests: a turn runs one slice of one request."""
 
 from collections.abc import Iterator
 

@@ -110,7 +110,7 @@ def test_one_bad_change_does_not_harm_the_next(node: AdminPath) -> None:
 
 @pytest.mark.parametrize("operation", [0, 9], ids=["both good", "one with an operation that is none"])
 def test_a_resource_that_is_named_twice_is_left_as_it_is(node: AdminPath, operation: int) -> None:
-    """INVALID_REQUEST for both, also if one of them has another error: the one that was meant is not known."""
+    """INVALID_REQUEST for both, also if a second error befalls either: which of the two was meant is not known."""
 
     def resource(name: str, operation: int) -> IncrementalAlterConfigsResource:
         config = IncrementallyAlterableConfig(name="retention.ms", config_operation=operation, value="1000")
@@ -136,7 +136,7 @@ def test_the_cleanup_policy_of_the_metadata_log_can_only_be_read(node: AdminPath
 
 
 def test_a_brokers_setting_that_kafka_knows_is_altered_without_effect(node: AdminPath) -> None:
-    """Settings that Kafka can change while it runs; librdkafka's tests alter the first one."""
+    """Settings that Kafka can change while it runs; librdkafka's tests alter the first of them."""
     for name, value in (("sasl.kerberos.min.time.before.relogin", "58000"), ("num.replica.fetchers", "2")):
         assert alter(node, ResourceType.BROKER, "1", (name, 0, value)).error_code == 0
         found = entry(describe(node, "1", kind=ResourceType.BROKER), name)

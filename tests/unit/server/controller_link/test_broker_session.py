@@ -106,7 +106,7 @@ class SessionBench:
         self.events.clear()
 
     def heartbeat(self) -> BrokerHeartbeat:
-        """The one that is under way."""
+        """The heartbeat that is under way."""
         (command,) = self.controller.commands
         assert isinstance(command, BrokerHeartbeat)
         return command
@@ -155,7 +155,7 @@ def test_it_beats_once_per_interval_whether_or_not_it_is_heard(bench: SessionBen
 
 
 def test_it_beats_on_while_a_slow_controller_answers_none_up_to_a_few(bench: SessionBench) -> None:
-    """Each heartbeat prolongs the session when it arrives, also if the controller is busy with other decisions."""
+    """A heartbeat prolongs the session when it arrives, also if the controller is busy with other decisions."""
     bench.serve()
     sent = []
     for _ in range(8):
@@ -207,7 +207,7 @@ def test_it_waits_for_the_session_of_its_own_last_life_to_end(bench: SessionBenc
 
 
 def test_it_waits_while_controllers_follow_one_another_and_sleep(bench: SessionBench) -> None:
-    """Each new controller starts every session with its full timeout, and adds the time that it slept itself."""
+    """A new controller starts every session with its full timeout, and adds the time that it slept itself."""
     bench.start()
     while bench.clock.monotonic_ms() < REGISTRATION_MS - 1_000:
         bench.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
@@ -274,7 +274,7 @@ def test_a_broker_that_is_refused_says_which_feature_it_is_as_soon_as_its_replic
     assert error.code is ErrorCode.UNSUPPORTED_VERSION
     assert f"the cluster runs metadata.version {METADATA_VERSION + 1}" in error.detail
     assert f"this release knows {OLDEST_METADATA_VERSION} to {METADATA_VERSION}" in error.detail
-    assert "start one that knows it" in error.detail
+    assert "that knows it" in error.detail
     assert bench.controller.waiting == []
 
 
@@ -293,7 +293,7 @@ def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows(bench: S
 def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_refused(
     bench: SessionBench,
 ) -> None:
-    """A broker is refused during an upgrade, and again during the next one: then its wait begins from zero."""
+    """A broker is refused during an upgrade, and again during the next upgrade: then its wait begins from zero."""
     bench.start()
     bench.refuse(ErrorCode.UNSUPPORTED_VERSION)
     bench.clock.advance(100)

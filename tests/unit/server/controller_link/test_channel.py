@@ -45,7 +45,7 @@ Answers = list[ControllerResponse | KafkaError]
 
 
 class ChannelBench:
-    """Three voters and an observer, each a broker; `node` is one that follows."""
+    """Three voters and an observer, each a broker; `node` is a broker that follows."""
 
     def __init__(self) -> None:
         self.cluster = BrokerCluster(1, BrokerPlan(requests_per_s=0, chaos_ms=2_000))
@@ -224,7 +224,7 @@ def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: 
         nodes.node.do(lambda: pool.allocate(ids.append))
     assert len(nodes.node.link.requests) <= 2  # the block, and perhaps a heartbeat
     nodes.go_on(1_000)
-    # The next block is there before this one is used up.
+    # The next block is there before this block is used up.
     for _ in range(block.size):
         nodes.node.do(lambda: pool.allocate(ids.append))
     assert ids == list(range(block.first + block.size, block.first + 3 * block.size))

@@ -186,7 +186,7 @@ def test_a_sender_that_is_not_ours_gets_kafkas_answer(controller: EnvelopesBench
     envelope = replace(controller.create("orders"), leader_epoch=-1, sender_id=ZERO_UUID, request_number=-1)
     answer = controller.answer(envelope)
     assert (created(answer), answer.metadata_end_offset) == ([ErrorCode.NONE], -1)
-    # Nothing tells a second one from the first.
+    # Nothing tells a second envelope from the first.
     assert created(controller.answer(envelope)) == [ErrorCode.TOPIC_ALREADY_EXISTS]
 
 

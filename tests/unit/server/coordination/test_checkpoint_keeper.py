@@ -236,7 +236,7 @@ def test_a_failed_sync_of_a_checkpoint_is_no_failure_of_the_log_directory(
 def test_a_checkpoint_whose_directory_is_not_synced_is_removed(
     disk: SimulatedDisk, path: CheckpointPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has its name, and the keeper has given it up: compactions would go beyond it."""
+    """The file has its name, and the keeper has given it up: compactions would go beyond it."""
     rename, sync_dir = disk.rename, disk.sync_dir
     renamed: list[str] = []
 

@@ -247,7 +247,9 @@ def test_waiting_requests_are_refused_once_when_the_leadership_ends(
     assert "event=answer-failed" in caplog.text, "the first answer failed, and cost the second one nothing"
     assert (host.state, host.history) == (HostState.CLOSED, ["activated", "closed"])
     host.submit(Add(ONE, 1), counters.answers.append)
-    assert isinstance(counters.answers[1], KafkaError), "a request that kept the host is refused as one that waited"
+    assert isinstance(counters.answers[1], KafkaError), (
+        "a request that kept the host is refused like a request that waited"
+    )
     assert counters.answers[1].code is E.NOT_COORDINATOR
 
 

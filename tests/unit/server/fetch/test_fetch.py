@@ -85,7 +85,7 @@ def test_a_fetch_does_not_wait_when_whole_batches_do_not_fill_the_limits(node: D
 
 
 def test_a_fetch_does_not_wait_for_records_that_begin_in_the_next_segment(node: DataPath) -> None:
-    """One read gives bytes of one segment; in Kafka such a fetch is answered at once too."""
+    """A read gives bytes of one segment; in Kafka such a fetch is answered at once too."""
     node.create("rolled", config=TopicConfig(segment_bytes=300))
     for _ in range(10):
         node.produce("rolled", b"v" * 200)
@@ -261,7 +261,7 @@ def test_a_waiting_fetch_is_answered_at_once_after_a_new_leader_epoch(node: Data
 
 @pytest.mark.parametrize("byte", [0, 11, 15], ids=["offset", "length", "leader epoch"])
 def test_changed_bytes_are_a_storage_error_and_never_served(byte: int) -> None:
-    """No checksum of the client's covers them. KAFKA_STORAGE_ERROR sends it to another replica, once there is one."""
+    """No checksum of the client's covers the bytes. KAFKA_STORAGE_ERROR sends the client to another replica, if any."""
     files = SimulatedDisk()
     node = DataPath("/logs", files=files)
     node.create()

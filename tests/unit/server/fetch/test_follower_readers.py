@@ -318,7 +318,7 @@ def test_a_replica_in_sync_is_never_held_back_and_its_bytes_count() -> None:
 
 
 def test_a_fetch_that_is_held_back_waits() -> None:
-    """It would come again at once otherwise, and again."""
+    """The fetch would come again at once otherwise, and again."""
     bench = ThrottledBench("*")
     bench.size_for(3)
     bench.produce(b"more")

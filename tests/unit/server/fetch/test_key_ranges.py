@@ -1,4 +1,4 @@
-"""Fetches of key ranges as a node carries them out (KIP-X): full ones, of sessions, and waiting ones."""
+"""Fetches of key ranges as a node carries them out (KIP-X): full fetches, fetches of sessions, and waiting fetches."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -215,7 +215,7 @@ def test_ranges_of_a_topic_that_is_not_shared_are_ignored() -> None:
 
 
 def assert_ignored(node: DataPath) -> None:
-    """All records come, and no echo: the reader filters them itself."""
+    """Every record comes, and no echo: the reader filters the records itself."""
     write(node, *KEYS)
     data = only(send(node, 0, HIGH))
     assert [record.key for record in records(data)] == KEYS

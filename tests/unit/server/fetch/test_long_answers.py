@@ -1,4 +1,4 @@
-"""An answer that is encoded in steps has the bytes of one that is encoded at once."""
+"""An answer that is encoded in steps has the same bytes as an answer that is encoded at once."""
 
 import pytest
 

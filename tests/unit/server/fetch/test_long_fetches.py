@@ -43,7 +43,7 @@ class LongFetchBench:
         return is_over
 
     def append(self, number: int) -> None:
-        """One record, committed."""
+        """Append a record and commit it."""
         partition = self.node.table.get("orders", number)
         self.node.produce("orders", b"a", partition=number, same_turn=True)
         self.node.table.write_staged()

@@ -66,7 +66,7 @@ class SessionFollower:
         return self.broker.node.send(request, self.version, connection=self.connection)
 
     def forget(self) -> None:
-        """Take the partition out of the session, and another one in: an empty session would end."""
+        """Take the partition out of the session, and another partition in: an empty session would end."""
         other = FetchPartition(partition=9, fetch_offset=0, current_leader_epoch=0, partition_max_bytes=1)
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=self.replica, replica_epoch=self.broker_epoch),
@@ -103,7 +103,7 @@ def consumer(broker: LeadingBroker, *, version: int = 17) -> SessionReader:
 
 
 def test_the_bytes_for_a_follower_count_when_its_answer_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise those of a slice would hold back the next one: a throttle holds back the next answer (KIP-73)."""
+    """Otherwise a slice's bytes would hold back the next slice: a throttle holds back the next answer (KIP-73)."""
     monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", 1)
     broker = LeadingBroker()
     broker.commit(b"a")
@@ -117,7 +117,7 @@ def test_the_bytes_for_a_follower_count_when_its_answer_is_whole(monkeypatch: py
 
     monkeypatch.setattr(FetchingFollower, "mark_sent", mark_sent)
     named = follower.next(0)
-    assert [data.error_code for data in named] == [ErrorCode.NONE], "the other one is known to be missing"
+    assert [data.error_code for data in named] == [ErrorCode.NONE], "the other partition is known to be missing"
     assert sent == [len(named[0].records or b"")]
 
 

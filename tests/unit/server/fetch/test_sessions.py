@@ -241,7 +241,7 @@ def test_a_log_start_that_moves_with_the_high_watermark_ends_the_wait(node: Data
 
 
 def test_a_new_role_is_an_error_at_once_and_the_partition_is_news_afterwards(node: DataPath) -> None:
-    reader = SessionReader(node, version=10)  # later ones may read from followers
+    reader = SessionReader(node, version=10)  # later versions may read from followers
     reader.open(ALL)
     waiting = reader.send(max_wait_ms=500)
     reader.epoch += 1

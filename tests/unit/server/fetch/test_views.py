@@ -100,7 +100,7 @@ def test_records_without_a_key_are_shared_out_by_blocks(node: ViewNode) -> None:
 
 @pytest.mark.parametrize("isolation", [0, READ_COMMITTED])
 def test_a_reader_that_has_all_stands_at_the_end(node: ViewNode, isolation: int) -> None:
-    """Batches have records of others behind its last one: a client's position would be behind the end of the view."""
+    """Batches have records of other views behind the last record: a client's position would be past the view's end."""
     for first in range(0, 60, 10):
         node.write(*KEYS[first : first + 10])
         for number in range(4):
@@ -153,7 +153,7 @@ def test_small_answers_lead_through_the_log(node: ViewNode) -> None:
 
 @pytest.mark.parametrize("hashing", ["0", "67108864"])
 def test_a_fetch_that_finds_nothing_gets_on(monkeypatch: pytest.MonkeyPatch, hashing: str) -> None:
-    """It scans one batch, and its reader names offset 0 again and again: no kept stretch of other readers helps, and no
+    """A fetch scans one batch, and its reader names offset 0 again and again: no stretch of other readers helps, and no
     key index."""
     monkeypatch.setattr(LogKeys, "next_match", lambda _keys, _slots, offset, _end_offset: offset)
     node = ViewNode(settings={"key.range.fetch.max.scan.bytes": "1024", "max.bytes.key.range.hashing": hashing})
@@ -550,7 +550,7 @@ def test_a_large_batch_is_split_in_steps_of_some_fetches(slow_node: ViewNode, co
     for number, reader in enumerate(readers):
         reader.read_on(until=ends[number])
         assert reader.offsets == offsets_of(KEYS, number, 4)
-    assert sum(reader.fetches for reader in readers) < 60, "one fetch goes on where another one has ended"
+    assert sum(reader.fetches for reader in readers) < 60, "a fetch goes on where another fetch has ended"
     assert not len(slow_node.broker.readable_views.reads._key_reads.large)
 
 
@@ -594,7 +594,7 @@ def running(node: ViewNode) -> int:
 
 
 def test_a_large_batch_waits_until_others_are_split(many_large: ViewNode) -> None:
-    """Its reader is not answered at once, to ask again and again, and nothing is read for it."""
+    """The batch's reader is not answered at once, to ask again and again, and nothing is read for it."""
     next_batch = large_splits.MOST_RUNNING * len(KEYS)
     before_ms = many_large.clock.monotonic_ms()
     waiting = many_large.fetch_views(VIEW, {0: next_batch}, max_wait_ms=100)

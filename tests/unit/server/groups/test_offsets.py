@@ -38,7 +38,7 @@ def codes(response: OffsetDeleteResponse) -> list[int]:
 
 
 def join(node: GroupPath, *topics: str, protocol_type: str = "consumer") -> None:
-    """One member that reads these topics."""
+    """Join a member that reads these topics."""
     metadata = encode_prefixed(ConsumerProtocolSubscription(topics=topics), 0)
     request = JoinGroupRequest(
         group_id="group",

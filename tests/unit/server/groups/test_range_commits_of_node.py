@@ -165,7 +165,7 @@ class TestRangesAreCommitted:
         assert stand(node) == (40, (low(40, 44),), 0)
 
     def test_many_in_one_turn_lose_nothing(self, node: TransactionPath) -> None:
-        """Each decision reads what those before it have appended, flushed or not."""
+        """A decision reads what earlier decisions have appended, flushed or not."""
         exchanges = []
         for number in range(20):
             request = OffsetCommitRequest(
@@ -272,7 +272,7 @@ class TestPlainCommits:
             assert (value.offset, value.expire_timestamp >= 0) == (offset, True)
 
     def test_have_their_leader_epoch_for_their_own_offset_alone(self, node: TransactionPath) -> None:
-        """Ranges that join on to the offset move it on: the epoch of the record before it is another one, perhaps."""
+        """Ranges that join on to the offset move it on: the record before it has another epoch, perhaps."""
         member = node.form_group("g")
         commit(node, WireRectangle(first_offset=5, last_offset=9, first_hash=0, last_hash=LAST), member=member)
         request = OffsetCommitRequest(
@@ -400,7 +400,7 @@ class TestRefusals:
 
 class TestQuestions:
     def test_only_those_that_ask_get_ranges(self, node: TransactionPath) -> None:
-        """Golden: the answer to a client that knows no ranges has the bytes of one for a group without any."""
+        """Golden: the answer to a client that knows no ranges has the bytes of an answer for a group without ranges."""
         commit(node, offset=7)
         asked = OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))
         request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=(asked,)),))
@@ -467,7 +467,7 @@ class TestTheirEnd:
 
 
 def test_a_transaction_that_has_set_the_offset_comes_first(node: TransactionPath) -> None:
-    """Its end would replace the ranges, or they would replace its offset."""
+    """The transaction's end would replace the ranges, or the ranges would replace its offset."""
     commit(node, low(0, 9))
     client = TransactionalClient(node, "copier")
     assert client.initialize() is E.NONE

@@ -42,7 +42,7 @@ def test_offsets_count_when_their_transaction_commits(version: int) -> None:
 def test_offsets_of_no_producer_are_not_pending(
     version: int, is_verified: str, identity: tuple[int, int], code: ErrorCode
 ) -> None:
-    """A batch of no producer is no transactional one, so no marker would ever end it."""
+    """A batch of no producer is not transactional, so no marker would ever end it."""
     node = transaction_node(settings={"transaction.partition.verification.enable": is_verified})
     client = TransactionalClient(node, "pay", version=version)
     node.find_transaction_coordinator("pay")

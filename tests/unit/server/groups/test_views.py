@@ -1,4 +1,4 @@
-"""Groups that read views (decision 0057): offsets are ordinary ones, and KIP-848 groups are given view partitions."""
+"""Groups that read views (decision 0057): offsets are ordinary, and KIP-848 groups are assigned view partitions."""
 
 from collections.abc import Sequence
 

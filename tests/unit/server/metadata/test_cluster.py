@@ -56,7 +56,7 @@ def controllers(node: AdminPath) -> set[int]:
 def test_the_controller_is_this_broker_wherever_the_active_one_is(
     node: AdminPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The active controller need not be a broker, may be a fenced one, and is -1 while there is none."""
+    """The active controller need not be a broker, may be a fenced broker, and is -1 while there is none."""
     for leader in (9, 2, -1):
         monkeypatch.setattr(type(node.controller), "leader_id", leader)
         assert controllers(node) == {1}

@@ -315,7 +315,7 @@ def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_an_offline_rep
 
 
 def restarted_with_a_damaged_log(name: str) -> AdminPath:
-    """A node with two partitions of `orders` that was killed; one of the logs was damaged below its flushed end."""
+    """A node with two partitions of `orders` that was killed, and a log damaged below its flushed end."""
     files = SimulatedDisk()
     node = AdminPath("/data", files=files)
     node.create_topics("orders", partitions=2)

@@ -266,7 +266,7 @@ def test_a_log_that_cannot_be_compacted_now_keeps_no_other_from_it(
 def test_a_log_that_a_pass_did_not_clean_is_skipped_until_more_can_be_compacted(
     node: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its dirty share is the largest all the while: it must keep no other from its turn, nor the node at work."""
+    """The log's dirty share is the largest all the while: it must not block the turns of other logs, nor the node."""
     waiting, orders = node.create("waiting", config=KEYED), node.create("orders", config=KEYED)
     for offset in range(2):
         waiting.log.append([stored_batch(offset, value_bytes=200, producer_id=7, is_transactional=True)])

@@ -374,7 +374,7 @@ def test_a_closed_table_removes_nothing_any_more(node: DataPath, files: Simulate
 def test_a_full_disk_has_few_lines_about_retention_that_fails(
     node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The active segment of each partition may go, and there is no space for the one that would follow it."""
+    """The active segment of each partition may go, and there is no space for the segment that would follow it."""
     for number in range(30):
         node.create(partition=number, config=replace(KEPT, retention_bytes=0))
         node.produce("orders", b"x" * 100, partition=number)

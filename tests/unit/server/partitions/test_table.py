@@ -466,7 +466,7 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_reported(
 def test_a_replica_that_was_removed_before_a_kill_is_not_missed_when_it_is_assigned_again(
     files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its directory is gone and its entries in the checkpoints are not. Found by simulation, seed 5,007,780."""
+    """The directory is gone and its entries in the checkpoints are not. Found by simulation, seed 5,007,780."""
     failures = NotedFailures()
     node = node_without_its_directory(files, failures)
     assert node.table.offline.take_vanished() == []  # the metadata of the start does not name it
@@ -720,7 +720,7 @@ def test_a_topic_that_has_taken_a_name_does_not_get_the_partition_of_the_one_bef
 
 @pytest.mark.parametrize("leader", [BROKER, NO_LEADER])
 def test_a_broker_without_the_partition_never_names_itself_as_its_leader(leader: BrokerId) -> None:
-    """Its clients would come straight back; so they look the leader up instead."""
+    """The broker's clients would come straight back; so they look the leader up instead."""
     node = new_node()
     node.table.leaders = RecreatedTopic(leader)
     with pytest.raises(NotLeader, match="is led by no broker as far as broker 1 knows") as caught:
@@ -784,7 +784,7 @@ def test_a_log_that_is_to_begin_earlier_is_noted_as_one_before_it_is_cut(files: 
 
 
 def test_a_log_that_is_deleted_before_its_cut_leaves_the_checkpoints(files: SimulatedDisk) -> None:
-    """A checkpoint that names a log which is not there says to the next start that the disk has lost one."""
+    """A checkpoint that names a log which is not there says to the next start that the disk has lost a log."""
     node, cut, _ = two_partitions(files)
     node.produce("cut", b"b")
     node.produce("cut", b"c")

@@ -185,7 +185,7 @@ def test_the_large_batches_of_a_client_that_has_gone_are_dropped(
 
 @pytest.mark.parametrize("hangs_up", [False, True], ids=["stays", "hangs up"])
 def test_batches_of_a_transaction_that_were_held_together_stay_in_order(hangs_up: bool) -> None:
-    """The connection is free while the coordinator is asked, so that small batches come behind a large one."""
+    """The connection is free while the coordinator is asked, so that small batches come behind a large batch."""
     coordinator = ScriptedVerifier(is_slow=True)
     node = DataPath("/logs", files=SimulatedDisk(), own_handlers=verified_by(coordinator))
     log = node.create().log
@@ -243,7 +243,7 @@ def test_a_fault_of_a_codec_holds_up_no_other_batch(
 def test_a_large_batch_is_compressed_anew_a_step_a_turn(
     node: DataPath, later: Later, monkeypatch: pytest.MonkeyPatch, codec: Codec, topic_codec: str
 ) -> None:
-    """Its offsets are not 0 to n - 1, or the topic has another codec."""
+    """The batch's offsets are not 0 to n - 1, or the topic has another codec."""
     node.create(config=TopicConfig(compression_type=topic_codec, max_message_bytes=64 << 20))
     monkeypatch.setattr("tailrace.replication.admission.compress", None)
     records = [raw_record(3, 0, value=raw_bytes(bytes(1 << 20))) for _ in range(8)]

@@ -151,7 +151,7 @@ def test_a_flush_that_hangs_ends_the_wait_for_acks_all(
 
 
 def test_a_missing_replica_is_reported_at_the_producers_timeout(disk: DeferredDisk) -> None:
-    """Of two partitions of a request, the partition that lacks a replica fails; the other has its flush awaited."""
+    """A request with two partitions: the partition that lacks a replica fails; the other waits for its flush."""
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     node.create(partition=0)
     node.create(partition=1, replicas=(1, 2), in_sync=(1, 2))
@@ -345,7 +345,7 @@ def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["the batch is written", "the disk is full"])
 def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: DeferredDisk, is_full: bool) -> None:
-    """One partition is safe and the other waits for the coordinator when the producer's time is over."""
+    """A partition is safe and the other waits for the coordinator when the producer's time is over."""
     files, coordinator = SimulatedDisk(), ScriptedVerifier(is_slow=True)
     node = DataPath("/logs", files=files, disk=disk, own_handlers=verified_by(coordinator))
 

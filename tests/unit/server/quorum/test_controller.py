@@ -1,4 +1,4 @@
-"""The controller on a quorum's log: the one that decides, when changes are visible, and the end of waiting requests."""
+"""The controller on a quorum's log: which node decides, when changes are visible, and the end of waiting requests."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -240,7 +240,7 @@ def test_heartbeats_count_from_their_arrival_while_a_long_decision_goes_on(
 
 
 def test_a_broker_that_dies_while_it_shuts_down_is_fenced_by_a_new_controller(cluster: QuorumCluster) -> None:
-    """It is dead, and clients see it in the metadata until a controller fences it."""
+    """The broker is dead, and clients see it in the metadata until a controller fences it."""
     leader = active(cluster)
     broker_id = min(BROKERS)
     epoch = leader.controller.image.brokers[broker_id].broker_epoch

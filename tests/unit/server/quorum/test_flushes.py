@@ -1,4 +1,4 @@
-"""Flushes of a quorum's log: a finished one is reported, also when the next one cannot be begun."""
+"""Flushes of a quorum's log: a finished flush is reported, also when the next flush cannot begin."""
 
 from typing import Any, cast
 

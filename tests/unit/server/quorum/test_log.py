@@ -175,7 +175,7 @@ def test_every_flipped_bit_of_what_was_fetched_is_refused_or_lies_in_what_was_le
             outcome = fetched(log, bytes(damaged))
             if isinstance(outcome, AppendRejected):
                 continue
-            # A length that grew makes the last batch look cut short; an epoch between the right ones passes for one.
+            # A length that grew makes the last batch look cut short; an epoch between right epochs passes for right.
             kept = b"".join(map(bytes, log.read(2, max_bytes=1000)))
             assert [record.value for record in read_records(kept)] == [b"a", b"b"]
             log.truncate(2)

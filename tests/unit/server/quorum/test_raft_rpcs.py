@@ -58,7 +58,7 @@ def follower(cluster: QuorumCluster, leader: QuorumNode) -> QuorumNode:
 
 
 class HandledRequest:
-    """One request on its way through a handler, in its newest version."""
+    """A request on its way through a handler, in its newest version."""
 
     def __init__(self, cluster: QuorumCluster, handler: Any, request: Any, version: int | None = None) -> None:
         self._cluster = cluster

@@ -71,7 +71,7 @@ class SnapshotsBench:
 
 
 def test_a_snapshot_that_is_loaded_while_another_is_written_keeps_its_number_of_records() -> None:
-    """The ratio of changed records is that of the one that was loaded: none of 3,000, not none of none."""
+    """The ratio of changed records is the loaded snapshot's: 0 of 3,000, not 0 of 0."""
     replica = SnapshotsBench()
     replica.snapshots.appended(TRIGGER.min_log_bytes)
     assert not replica.snapshots.is_due

@@ -101,7 +101,7 @@ def test_a_stranger_ends_no_epoch_while_there_is_a_leader(quorum: VoterProofsBen
 
 
 def test_a_voter_that_is_not_known_yet_is_heard_when_the_leader_is_gone(quorum: VoterProofsBench) -> None:
-    """Its vote may be the one that is missing: of two voters and a third that the lost leader has added."""
+    """The voter's vote may be the missing vote, with two voters and a third that the lost leader has added."""
     world, node = quorum.cluster.world, quorum.follower
     for other in quorum.cluster.nodes.values():
         if other is not node:

@@ -149,7 +149,7 @@ def test_no_proposal_is_made_for_a_replica_that_the_image_does_not_count_on() ->
 
 
 def test_a_lost_replica_that_nothing_counts_on_says_so_once() -> None:
-    """Its leader may still count on records that were fetched before, and begins a new epoch."""
+    """The partition's leader may still count on records that were fetched before, and begins a new epoch."""
     before = state((2, 3), leader=2)
     bench = FailuresBench(before)
     bench.failures.lost(orders(0))
@@ -286,14 +286,14 @@ def test_a_stalled_directory_gives_up_all_that_it_has_and_what_it_gets_meanwhile
 
 
 def test_a_directory_that_stalls_leaves_enough_in_sync() -> None:
-    """All nodes of a test may share one disk: the last two must not both leave."""
+    """Nodes of a test may share one disk: the last two must not both leave."""
     bench = FailuresBench(state((1, 2, 3)), state((1, 2)))
     bench.failures.directory_stalled()
     assert bench.proposals == [[(0, LeaveReason.STALLED, 7)]]
     bench.answer(after(state((1, 2, 3)), 2, 3, leader=2))
     assert bench.proposals == []
     bench.take(1, replace(state((1, 2, 3)), partition_epoch=8))
-    assert bench.proposals == [[(1, LeaveReason.STALLED, 8)]], "a third one is in sync now"
+    assert bench.proposals == [[(1, LeaveReason.STALLED, 8)]], "a third replica is in sync now"
     bench.answer(refusal(ErrorCode.INVALID_UPDATE_VERSION))
     bench.take(1, replace(state((1, 2)), partition_epoch=9))
     bench.clock.advance(50)
@@ -419,7 +419,7 @@ def test_a_stalled_replica_is_notified_that_it_leaves_before_the_controller_is_a
 
 
 def test_a_lost_replica_is_not_told_that_it_leaves() -> None:
-    """Its leader begins a new epoch, and refuses whatever it fetches."""
+    """The partition's leader begins a new epoch, and refuses whatever the replica fetches."""
     bench = FailuresBench(state((1, 2)))
     bench.failures.lost(orders())
     assert bench.proposals
@@ -481,7 +481,7 @@ def test_a_replica_whose_controller_knows_no_leaving_stays() -> None:
 
 
 def test_no_replica_of_a_directory_that_recovers_is_notified_that_it_stays() -> None:
-    """All its replicas are fetched again by then."""
+    """Every replica of the directory is fetched again by then."""
     bench = stalled_bench(state((1, 2, 3), leader=2))
     bench.new_decisions()
     bench.failures.directory_recovered()

@@ -137,7 +137,7 @@ class ReplicaFetchersBench:
 
     @property
     def sessions(self) -> list[tuple[int, int, int, list[int], list[int]]]:
-        """(leader, session id, epoch, partitions, forgotten ones) of the fetches that wait for an answer."""
+        """(leader, session id, epoch, partitions, forgotten partitions) of the fetches that wait for an answer."""
         return [
             (
                 node_id,
@@ -150,7 +150,7 @@ class ReplicaFetchersBench:
         ]
 
     def answer(self, *news: PartitionData, error: ErrorCode = ErrorCode.NONE, session_id: int = 0) -> None:
-        """Answer the oldest fetch; if it is a full one, also for the partitions without news.
+        """Answer the oldest fetch; if it is a full fetch, also for the partitions without news.
 
         `session_id` is that of the answer: a leader without sessions has none.
         """
@@ -349,7 +349,7 @@ def test_a_log_that_lost_its_records_to_retention_may_begin_lower_only_after_an_
 
 
 def test_a_committed_record_with_an_epoch_that_never_began_is_damage() -> None:
-    """Its own log has an epoch that no leader ever began, so the loss is not the leader's."""
+    """The follower's own log has an epoch that no leader ever began, so the loss is not the leader's."""
     bench = ReplicaFetchersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     log = bench.partition().log
@@ -811,7 +811,7 @@ def test_a_partition_that_is_gone_before_its_log_is_durable_is_not_followed() ->
 
 
 def test_a_new_log_that_is_in_use_before_it_is_durable_needs_no_flush_of_its_own() -> None:
-    """Its followers fetch at once; when it follows later, thousands of flushes would keep the disk busy."""
+    """The leader's followers fetch at once; when it follows later, thousands of flushes would keep the disk busy."""
     bench = ReplicaFetchersBench()
     bench.node.table.add(ORDERS, state=state(1, 0), config=TopicConfig())
     bench.node.table.add(TopicPartition("orders", 1), state=state(1, 0), config=TopicConfig())

@@ -292,7 +292,7 @@ def resting(bench: InSyncKeeperBench, replica: int) -> SessionVisits:
 
 
 def fetch_on(bench: InSyncKeeperBench, for_ms: int, *sessions: SessionVisits) -> None:
-    """These sessions fetch, twice within replica.lag.time.max.ms, and have nothing to name."""
+    """Let these sessions fetch, twice within replica.lag.time.max.ms, with nothing to name."""
     for _ in range(0, for_ms, LAG_MS // 2):
         bench.clock.advance(LAG_MS // 2)
         for visits in sessions:

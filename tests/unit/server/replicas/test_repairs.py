@@ -300,7 +300,7 @@ def test_a_log_that_is_found_damaged_while_it_is_used_is_fetched_anew() -> None:
 def test_damage_that_a_read_has_found_is_found_again_by_the_next_start(
     is_clean_stop: bool, is_cleanly_started: bool
 ) -> None:
-    """It may be in any segment, and a start looks no further back than the recovery point."""
+    """The damage may be in any segment, and a start looks no further back than the recovery point."""
     files = whole_disk(SMALL)
     assert len([name for name in files.list_dir("/logs/orders-0") if name.endswith(".log")]) == 3
     if is_cleanly_started:
@@ -528,7 +528,7 @@ def test_after_a_repair_the_checkpoints_speak_of_the_new_log() -> None:
     [None, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
 )
 def test_nothing_is_touched_before_the_leader_has_answered_a_read(says: ErrorCode | None) -> None:
-    """After the death of all nodes the image may name one that comes back damaged too."""
+    """After the death of all nodes the image may name a leader that comes back damaged too."""
     files = damaged_disk()
     content = files.read_bytes(LOG_FILE)
     node = RepairedBroker(files, leader_says=says)
@@ -649,7 +649,7 @@ def test_a_replica_whose_bound_of_gaps_is_damaged_leads_with_all_it_has() -> Non
 
 
 def test_a_replica_whose_topic_cannot_be_read_is_not_opened_before_it_was_chosen() -> None:
-    """It may be the log of another topic. The administrator, by the choice, says that it is not."""
+    """The log may be another topic's. The administrator, by the choice, says that it is not."""
     files = whole_disk()
     files.flip_bit(f"/logs/orders-0/{PARTITION_METADATA}", 0)
     node = RepairedBroker(files, LEADERLESS)
@@ -668,7 +668,7 @@ def test_a_replica_whose_topic_cannot_be_read_is_not_opened_before_it_was_chosen
 
 @pytest.mark.parametrize("is_cleanly_started", [False, True], ids=["after a kill", "after a clean stop"])
 def test_a_log_that_was_cut_knows_its_aborted_transactions(is_cleanly_started: bool) -> None:
-    """The cut takes the index of the last segment's; after a clean close a log without one has none."""
+    """The cut takes the last segment's index; after a clean close a log without the index aborted nothing."""
     records = [
         bytes(stored_batch(0, producer_id=4, base_sequence=0, leader_epoch=4, is_transactional=True).buffer),
         bytes(stored_marker(1, producer_id=4, leader_epoch=4, is_commit=False).buffer),
@@ -726,7 +726,7 @@ def test_a_replica_that_cannot_be_copied_is_not_cut_and_leaves_again(caplog: pyt
 
 
 def test_a_cut_that_was_given_up_is_not_tried_again_before_the_next_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each attempt copies the tail of the log, and the controller may take long to act on the report."""
+    """An attempt copies the tail of the log, and the controller may take long to act on the report."""
 
     def fail(cut: DamageCut) -> None:
         cut.fault = StorageError("more is damaged")

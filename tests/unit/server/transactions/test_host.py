@@ -127,7 +127,7 @@ def test_a_power_cut_between_decision_and_completion_changes_nothing(version: in
 @versions
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_a_completion_that_is_committed_late_is_not_taken_for_the_next_ones(version: int, is_commit: bool) -> None:
-    """It took longer than an answer waits, and was to be tried again: by then the next transaction is being ended."""
+    """The completion took longer than an answer waits, and was to be tried again: by then the next transaction ends."""
     clock = ManualClock()
     disk = HoldingDisk(clock.call_soon)
     node = transaction_node(clock=clock, disk=disk)
@@ -275,7 +275,7 @@ def test_a_node_takes_only_so_many_ids() -> None:
 @versions
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_a_transaction_ends_as_it_was_decided_whichever_write_fails(version: int, is_commit: bool) -> None:
-    """One write or sync after EndTxn fails: of the decision, a marker or the completion. A sync ends the process."""
+    """A write or sync after EndTxn fails: of the decision, a marker or the completion. A sync ends the process."""
     answers: set[ErrorCode | None] = set()
     for number in range(1, 9):
         files = SimulatedDisk(seed=number)

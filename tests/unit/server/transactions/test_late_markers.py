@@ -111,7 +111,7 @@ def test_a_repeated_marker_leaves_the_verification_of_the_next_transaction_alone
 
 
 def test_only_markers_of_producers_that_keep_their_epoch_have_a_number() -> None:
-    """All others are Kafka's, byte for byte."""
+    """Markers of producers with a new epoch are Kafka's, byte for byte."""
     for version, has_number in ((0, True), (2, False)):
         node = transaction_node(SimulatedDisk(seed=1))
         copies = MarkerCopies(node)

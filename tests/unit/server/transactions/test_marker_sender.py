@@ -32,7 +32,7 @@ TOPIC_ID = TopicId(b"i" * 16)
 
 
 def image(*leaders: BrokerId) -> ClusterImage:
-    """One topic, `orders`, whose partitions are led by these."""
+    """An image with one topic, `orders`, whose partitions are led by these brokers."""
     partitions = {
         number: PartitionState(
             topic_id=TOPIC_ID,
@@ -169,7 +169,7 @@ def test_silence_is_no_answer() -> None:
     bench.write(0)
     bench.peer.waiting.pop(0)[2](None)
     bench.clock.advance(1_000)
-    bench.peer.waiting.clear()  # and this one is never answered
+    bench.peer.waiting.clear()  # and this request is never answered
     bench.clock.advance(30_000)
     bench.answer_there()
     assert bench.done == 1
@@ -326,7 +326,7 @@ def test_one_refusal_is_not_the_others() -> None:
 
 
 def test_a_leader_answers_long_before_the_senders_timeout() -> None:
-    """It reports the durable markers when its time is over; a connection closed before that would lose the report."""
+    """The leader reports durable markers when its time is over; a connection closed earlier would lose the report."""
     bench = MarkerSenderBench(THERE)
     bench.write(0)
     assert bench.peer.timeout_ms is not None

@@ -18,7 +18,7 @@ SAFE, STUCK = 0, 1
 
 @pytest.fixture
 def node() -> DataPath:
-    """One partition with a single replica, and one with another in-sync replica that does not fetch."""
+    """A partition with a single replica, and a partition with another in-sync replica that does not fetch."""
     node = DataPath("/logs", files=SimulatedDisk())
     node.create(partition=SAFE)
     node.create(partition=STUCK, in_sync=(BROKER, 2), replicas=(BROKER, 2))

@@ -103,7 +103,7 @@ def test_a_write_that_fails_does_not_hold_up_the_next(bench: NextTransactionsBen
 
 
 def test_one_that_is_late_may_still_be_in_time(bench: NextTransactionsBench) -> None:
-    """Its end was not reported: the records on their way were dropped."""
+    """The transaction's end was not reported: the records on their way were dropped."""
     bench.add(1)
     bench.changing.clear()
     bench.clock.advance(WAIT_MS)

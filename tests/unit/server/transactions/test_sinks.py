@@ -258,7 +258,7 @@ def test_a_decision_that_is_too_large_is_refused_before_anything_is_written(monk
 
 
 def test_a_commit_of_5000_members_is_one_record_batch() -> None:
-    """The largest one is taken by the log too."""
+    """The log takes the largest batch too."""
     node = _node()
     writer = SinkWriter(node, "r1")
     members: list[MemberToCommit] = []

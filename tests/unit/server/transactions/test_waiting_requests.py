@@ -146,7 +146,7 @@ def test_a_producer_has_two_requests_that_wait_and_no_more() -> None:
 
 
 def test_a_request_ends_with_its_connection() -> None:
-    """It no longer counts as waiting, and its partitions stay out of the next transaction."""
+    """The request no longer counts as waiting, and its partitions stay out of the next transaction."""
     client, disk = _ending()
     connection = RecordingConnection()
     for _ in range(2):
@@ -215,7 +215,7 @@ class TestTheNextTransaction:
 
     @versions
     def test_its_offsets_are_to_come_again(self, version: int) -> None:
-        """Kafka's code in every version, and one that every client repeats."""
+        """Kafka's code in every version, and a code after which every client tries again."""
         client, _ = _ending(version=version)
         offsets = client.ask_for_offset("g", "orders", 7)
         client.node.clock.advance(2_000)
@@ -231,7 +231,7 @@ class TestTheNextTransaction:
         assert _added(added) is E.CONCURRENT_TRANSACTIONS
 
     def test_a_broker_that_asks_is_answered_at_once(self) -> None:
-        """The peer asks again by itself, and its requests for other producers must not wait behind this one."""
+        """The peer asks again by itself, and its requests for other producers must not wait behind this request."""
         client, _ = _ending(version=2)
         (result,) = client.ask_to_add("bills", version=5).response.results_by_transaction
         ((partition,),) = (topic.results_by_partition for topic in result.topic_results)
