@@ -1,4 +1,4 @@
-"""The small files: Kafka's bytes, and the refusal of what is none of them."""
+"""The small files: Kafka's bytes, and the refusal of other bytes."""
 
 import pytest
 

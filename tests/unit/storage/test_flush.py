@@ -9,7 +9,7 @@ from testkit.batches import stored_batch
 
 
 class SyncsBench:
-    """Logs in one directory, new ones, and the directories that are synced by name or all at once."""
+    """Logs in one directory, new logs, and the directories that are synced by name or all at once."""
 
     def __init__(self, logs: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.disk = SimulatedDisk()

@@ -51,7 +51,7 @@ def files_of_a_log() -> dict[str, bytes]:
 
 
 def _write_transactions(disk: SimulatedDisk) -> None:
-    """Two segments: a committed transaction, two aborted ones that overlap, one of them over both, and an open one."""
+    """Two segments: a committed transaction, two aborted, the longer over both, and an open transaction."""
     log = Log.open(f"{ROOT}/payments-0", files=disk, config=TopicConfig(segment_bytes=500), now_ms=0)
     sequences = {7: 0, 8: 0}
 

@@ -1,4 +1,4 @@
-"""One log on the simulated disk: appending, reading, rolling, failing, truncating, retiring."""
+"""A log on the simulated disk: appending, reading, rolling, failing, truncating, retiring."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -54,7 +54,7 @@ def names(disk: SimulatedDisk, suffix: str) -> list[int]:
 
 
 def fields(result: ReadResult) -> tuple[object, ...]:
-    """All of a result."""
+    """The fields of a result."""
     return result.records, result.size_bytes, result.first_offset, result.next_offset, result.end_position
 
 
@@ -380,7 +380,7 @@ def test_truncation_takes_producers_and_epochs_back() -> None:
 
 
 def test_a_truncation_that_cannot_load_the_producers_puts_the_log_offline(disk: SimulatedDisk) -> None:
-    """Those of the longer log would let a batch pass for a duplicate that was cut off."""
+    """The producers of the longer log would let a batch pass for a duplicate of a batch that was cut off."""
     log = open_log(disk)
     for n in range(20):
         log.append([stored_batch(n, producer_id=1, base_sequence=n)])
@@ -458,7 +458,7 @@ def test_a_log_that_cannot_begin_within_a_batch_is_as_it_was_or_offline() -> Non
 
 @pytest.mark.parametrize("rolls", [False, True], ids=["before the gap", "at a roll behind it"])
 def test_a_log_whose_sync_below_a_gap_fails_is_offline(disk: SimulatedDisk, rolls: bool) -> None:
-    """Data that such a sync has not written are written by no later one."""
+    """No later sync writes the data that such a sync has not written."""
     log = open_log(disk)
     fill(log, 3)
     if rolls:
@@ -535,7 +535,7 @@ def test_the_one_segment_of_a_log_goes_on_a_disk_without_space_for_its_indexes(i
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("is_under_way", [False, True], ids=["before the flush", "during the flush"])
 def test_the_state_of_producers_survives_the_segments_that_they_wrote_to(seed: int, is_under_way: bool) -> None:
-    """All before the new segment is flushed and may go; what the roll wrote is not flushed yet."""
+    """Data before the new segment is flushed and may go; the files of the roll are not flushed yet."""
     disk = durable_disk(seed)
     log = open_log(disk, replace(SMALL, retention_bytes=0))
     while log.segment_count == 1:

@@ -1,6 +1,6 @@
 """Logs that hold headers as producers wrote them: of older releases, of other programs, from older leaders.
 
-A largest time below the first one cannot be believed there: each reader of times asks the records then.
+A largest time below the first time cannot be believed there: each reader of times asks the records then.
 """
 
 from collections.abc import Sequence

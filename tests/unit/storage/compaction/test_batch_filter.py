@@ -137,7 +137,7 @@ def test_nothing_at_or_above_an_open_transaction_is_touched() -> None:
         sent(2, (b"a", b"3")),
         batch(3, (b"a", b"4"), (None, b"")),
     ]
-    assert compacted(stored) == stored[2:], "a record below may go, if a later one that counts has its key"
+    assert compacted(stored) == stored[2:], "a record below may go, if a later record that counts has its key"
 
 
 def test_the_ends_of_transactions_serve_the_next_pass() -> None:
@@ -147,7 +147,7 @@ def test_the_ends_of_transactions_serve_the_next_pass() -> None:
         ends.add(header, None if found is None else found.type)
     ends.end_at(3)
     assert ends.undecided_from == 1
-    assert ends.is_visible(read_header(sent(0, (b"c", b"1"), producer_id=Q))), "it was over before the one that is open"
+    assert ends.is_visible(read_header(sent(0, (b"c", b"1"), producer_id=Q))), "it was over before the open transaction"
     assert not ends.is_visible(read_header(sent(0, (b"a", b"1"))))
     ends.go_on()
     assert ends.undecided_from is None

@@ -73,7 +73,7 @@ def test_old_segments_become_one_and_only_the_last_of_each_key_stays(disk: Simul
 
 
 def batches(disk: SimulatedDisk) -> list[BatchHeader]:
-    """All that the log's files hold."""
+    """The headers of every batch in the log's files."""
     paths = [f"{DIRECTORY}/{base:020d}.log" for base in bases(disk)]
     return [header for path in paths for _, header in iter_batches(disk.read_bytes(path))]
 
@@ -123,7 +123,7 @@ def test_segments_without_anything_do_not_hide_where_the_rewritten_part_ends(dis
     append_without_keys(log, 8)
     compact(log, NOW_MS, end_offset=log.log_end_offset)
     with_nothing = [base for base in bases(disk)[:-1] if not disk.size_of(f"{DIRECTORY}/{base:020d}.log")]
-    assert with_nothing, "a segment of which nothing is left is there until it becomes one with others"
+    assert with_nothing, "a segment of which nothing is left is there until it is merged with other segments"
     assert empty_batches(disk) == [log.compactions.first_dirty_offset]
     append_without_keys(log, 8)
     compact(log, NOW_MS, end_offset=log.log_end_offset)
@@ -131,7 +131,7 @@ def test_segments_without_anything_do_not_hide_where_the_rewritten_part_ends(dis
 
 
 def test_a_read_goes_on_over_segments_that_hold_empty_batches_alone(disk: SimulatedDisk) -> None:
-    """Each producer's last batch stays. A reader that gets no record takes it for one that is too large."""
+    """Every producer's last batch stays. A reader that gets no record takes the batch for a too large record."""
     log = open_log(disk)
     for producer_id in range(40):
         log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
@@ -163,7 +163,7 @@ def test_a_read_over_empty_batches_keeps_to_its_end_and_to_its_bytes(disk: Simul
 def test_a_read_over_empty_batches_looks_into_so_many_segments(
     disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It must not hold up the event loop."""
+    """The read must not hold up the event loop."""
     monkeypatch.setattr(readable_log, "MAX_READS", 3)
     log = open_log(disk)
     for producer_id in range(40):

@@ -23,7 +23,7 @@ CONFIG = TopicConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms
 A, B = (of_slots(slot_of(hash_of(key, 0)), slot_of(hash_of(key, 0))) for key in (b"a", b"b"))
 NEITHER = of_slots(99, 99)
 BATCH_BYTES = 100
-"""Of a batch with one record: ten of them fill a segment."""
+"""The size of a batch with one record: ten such batches fill a segment."""
 
 
 @pytest.fixture
@@ -309,7 +309,7 @@ def test_a_damaged_file_is_made_anew(disk: SimulatedDisk, position: int) -> None
 
 
 def test_the_file_of_batches_that_another_program_has_changed_is_not_believed(disk: SimulatedDisk) -> None:
-    """It has cut the log at 15, and appended five batches as large as those that were there."""
+    """The program has cut the log at 15, and appended five batches as large as the batches that were there."""
     indexed_log(disk).close()
     stale = disk.read_bytes(path_of(10))
     log = open_log(disk, recovery_point=24, clean=True)

@@ -42,7 +42,7 @@ def note(log: Log, start: int, end: int) -> None:
 
 
 def known_to(log: Log, offset: int) -> int:
-    """The offset up to which batches can be passed over, but for the one with the key a."""
+    """The offset up to which batches can be passed over, but for the batch with the key a."""
     while (reached := log.keys.next_match(A, offset, 24)) > offset or reached == 12:
         offset = reached + (reached == 12)
     return offset

@@ -263,14 +263,14 @@ def test_a_marker_without_a_transaction_completes_nothing() -> None:
 
 
 def test_a_transaction_is_late_when_its_producer_has_been_silent_for_too_long() -> None:
-    """Its coordinator should have ended it: the oldest is the one that holds readers back."""
+    """The coordinator should have ended the transaction: the oldest transaction holds readers back."""
     state = state_of(header(4, 0, is_transactional=True))
     state.apply(stored_batch(5, producer_id=6, is_transactional=True, first_timestamp=0).header)
     last_ms = FIRST_TIMESTAMP_MS + 4
     assert not state.has_late_transaction(last_ms + 100, late_ms=100)
     assert state.has_late_transaction(last_ms + 101, late_ms=100)
     state.apply(marker_header(6), MARKER)
-    assert state.has_late_transaction(101, late_ms=100), "now the other one is the oldest"
+    assert state.has_late_transaction(101, late_ms=100), "now the other transaction is the oldest"
     assert not ProducerState().has_late_transaction(last_ms, late_ms=0)
 
 
@@ -331,7 +331,7 @@ def test_a_damaged_snapshot_is_refused_at_every_bit() -> None:
 
 
 def test_markers_of_made_up_producers_are_not_remembered_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are written all the same: a marker that is refused would keep its transaction open elsewhere."""
+    """The markers are written all the same: a marker that is refused would keep its transaction open elsewhere."""
     monkeypatch.setattr(producer_state, "MOST_PRODUCERS", 3)
     state = ProducerState()
     markers = [stored_batch(n, producer_id=n, is_transactional=True, is_control=True).header for n in range(5)]

@@ -91,7 +91,7 @@ CONFIG = TopicConfig(segment_bytes=300)
 
 
 def closed_log(disk: SimulatedDisk, *, producer_id: int = -1) -> ClosedLog:
-    """Of nine batches, after a clean close."""
+    """A log of nine batches, after a clean close."""
     log = Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=FIRST_TIMESTAMP_MS)
     for offset in range(9):
         log.append([stored_batch(offset, producer_id=producer_id, base_sequence=offset if producer_id >= 0 else -1)])

@@ -239,7 +239,7 @@ def test_a_bound_of_gaps_that_cannot_be_read_costs_an_operator_no_record(config:
 
 
 def test_above_the_flushed_end_no_gap_is_legal_if_their_bound_cannot_be_read() -> None:
-    """It would be a part of a torn write that is lost."""
+    """The gap would be a part of a torn write that is lost."""
     disk = log_with_gaps()
     log = Log.open(DIRECTORY, files=disk, config=COMPACTED, now_ms=0)
     log.append([stored_batch(10), stored_batch(15)])
@@ -420,7 +420,7 @@ def test_a_log_that_ends_below_its_start_begins_there_anew(disk: SimulatedDisk, 
 def test_a_log_start_above_the_end_of_a_log_that_is_whole_is_ignored(
     disk: SimulatedDisk, recovery_point: int, clean: bool, has_note: bool
 ) -> None:
-    """Its checkpoint has no checksum. A log start is never above what is flushed, and all of that is there."""
+    """The checkpoint of log starts has no checksum. A log start is never above the flushed end; all below is there."""
     if clean:
         open_log(disk).close()
     if not has_note:
@@ -692,7 +692,7 @@ def test_names_that_an_earlier_process_did_not_sync_are_synced_by_the_first_flus
 
 @pytest.mark.parametrize("is_flush_under_way", [False, True])
 def test_a_log_that_was_never_flushed_does_not_begin_at_a_later_segment(is_flush_under_way: bool) -> None:
-    """A power cut keeps names in any order: a log that begins later passes for one that retention has shortened."""
+    """A power cut keeps names in any order: a log that begins later passes for a log that retention has shortened."""
     for seed in range(40):
         disk = SimulatedDisk(seed)
         disk.make_dirs("/data")

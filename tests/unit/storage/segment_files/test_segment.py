@@ -1,4 +1,4 @@
-"""One segment file and its indexes, on a real disk."""
+"""A segment file and its indexes, on a real disk."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def reopened(path: Path) -> Segment:
 
 @pytest.mark.parametrize("offset", [BASE - 1, BASE + 2**31, 2**62])
 def test_a_batch_with_an_offset_of_another_segment_is_reported_as_damage(tmp_path: Path, offset: int) -> None:
-    """Found by fuzzing: the base offset lies outside the checksum, and no index entry can hold such a one."""
+    """Found by fuzzing: the base offset lies outside the checksum, and no index entry can hold such an offset."""
     segment = segment_in(tmp_path, 20)
     position = 10 * segment.size_bytes // 20
     content = bytearray((tmp_path / f"{BASE:020d}.log").read_bytes())
@@ -118,7 +118,7 @@ def test_a_read_of_the_rest_finds_what_one_step_by_step_finds(tmp_path: Path, da
     path.write_bytes(content)
     if damaged >= 8 or batch == 5:
         assert outcome(BASE + 12) == outcome(-1)
-    else:  # without an expected one, the first base offset is believed
+    else:  # without an expected offset, the first base offset is believed
         assert isinstance(outcome(BASE + 12), str)
 
 

@@ -16,7 +16,7 @@ OLD, NEW = stored_batch(0, text="old").buffer, stored_batch(0, text="new").buffe
 
 
 def ready_disk(seed: int) -> SimulatedDisk:
-    """A segment, and the one that is to take its place; both have aborted transactions."""
+    """A segment, and the segment that is to take its place; both have aborted transactions."""
     disk = SimulatedDisk.with_directory(DIRECTORY, seed)
     disk.sync_dir("/data")
     for suffix, content in (

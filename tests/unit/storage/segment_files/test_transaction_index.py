@@ -62,7 +62,7 @@ def test_a_look_up_ends_where_later_transactions_cannot_concern_it() -> None:
 def test_a_look_up_finds_the_same_as_a_full_scan(lengths: list[int], offset: int, size: int) -> None:
     markers = list(range(1, 1 + len(lengths)))
     entries = [
-        AbortedTxn(at, max(marker - length, 0), marker, 0)  # as if one were open from the start
+        AbortedTxn(at, max(marker - length, 0), marker, 0)  # as if a transaction were open from the start
         for at, (marker, length) in enumerate(zip(markers, lengths, strict=True))
     ]
     index = index_of(*entries)
@@ -168,7 +168,7 @@ def test_a_marker_in_a_later_segment_is_found(disk: SimulatedDisk) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 7, b"\x00" * ENTRY_SIZE])
 def test_a_damaged_file_is_made_anew(disk: SimulatedDisk, damage: bytes) -> None:
-    """But one that is empty or gone says that there is none: it is durable before anything relies on it."""
+    """An index that is empty or gone says that nothing was aborted: it is durable before anything relies on it."""
     log = opened(disk)
     log.append([data(0), abort(1), data(2, sequence=1, value_bytes=300)])
     log.close()
@@ -337,7 +337,7 @@ def test_a_transaction_of_more_keys_than_the_memory_holds_is_compacted_in_severa
 def test_the_ends_of_transactions_are_read_once_for_all_passes(
     disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each pass would read on to the end of the dirty part otherwise, however few keys it has room for."""
+    """Otherwise a pass would read on to the end of the dirty part, however few keys it has room for."""
     log = opened(disk, COMPACTED)
     for number in range(40):
         log.append([keyed(log.log_end_offset, b"%d" % number, in_transaction=True)])
@@ -426,7 +426,7 @@ def records_below(log: Log, end_offset: int) -> list[int]:
 
 
 def batches_below(log: Log, end_offset: int) -> Iterator[bytes]:
-    """Each batch that is left."""
+    """Yields the batches that are left."""
     offset = 0
     while (result := log.read(ReadLimits(offset, 1), end_offset)).size_bytes:
         content = b"".join(result.records)
@@ -489,7 +489,7 @@ def offsets_of(log: Log) -> list[int]:
 
 
 def test_an_aborted_batch_that_compaction_cannot_read_stays_hidden(disk: SimulatedDisk) -> None:
-    """Its sender wrote it before the topic was compacted; only its checksum is right."""
+    """The batch was sent before the topic was compacted; only its checksum is right."""
     unreadable = bytearray(data(0).buffer)
     unreadable[61:] = b"\xff" * (len(unreadable) - 61)
     seal(unreadable)

@@ -1,4 +1,4 @@
-"""Bytes that are a snapshot, and bytes that are none: a single one decides."""
+"""Bytes that are a snapshot, and bytes that are not: a single byte decides."""
 
 from collections.abc import Iterator
 
