@@ -1,10 +1,10 @@
 """Any history of a classic group, against what must always hold.
 
-Clients here are as real ones: each remembers its id and generation and acts on answers; in between come strangers,
+Clients here are as real clients: each remembers its id and generation and acts on answers; in between come strangers,
 expiries, failing writes and new coordinators.
 
-- A request is answered once; none is lost: when nothing is held back any more and time passes, every one is answered.
-- An assignment is the one that the leader of that generation gave this very member, and was committed before.
+- A request is answered once, never lost: when nothing is held back and time passes, every request has its answer.
+- A member's assignment is what the leader of that generation gave this very member, and was committed before.
 - All members with a generation's assignment got it from one leader's one assignment.
 - The committed state equals the replay of the log, and a new coordinator continues from it.
 - A commit that was acknowledged came from a member of the current generation, or the group had no members.
@@ -33,7 +33,7 @@ PROTOCOLS = st.sampled_from([{"range": b"1"}, {"range": b"1", "sticky": b"2"}, {
 
 @dataclass
 class ConsumerProcess:
-    """One consumer process."""
+    """A consumer process."""
 
     instance_id: str | None = None
     member_id: str = ""

@@ -32,7 +32,7 @@ MEMORY = st.sampled_from((1 << 20, 1 << 20, 300))
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of the model: what was sent, and what is left of it."""
+    """A batch of the model: the records that were sent, and the records that are left."""
 
     header: BatchHeader
     records: tuple[Record, ...]
@@ -203,7 +203,7 @@ class CompactionModel(RuleBasedStateMachine):
             compaction.step(1)
         end_offset = compaction.end_offset
         self.log.compactions.abort()
-        # One that had nothing to change is complete, and another would begin behind it.
+        # A pass that had nothing to change is complete, and another would begin behind it.
         self.log.compactions.first_dirty_offset = first_dirty_offset
         return end_offset
 

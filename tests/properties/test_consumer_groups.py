@@ -125,7 +125,7 @@ class _ConsumerGroupHistory:
                 assert owned <= _pairs(member.held), "no lost partition is read"
 
     def check_compacted(self, luck: Random) -> None:
-        """The next coordinator has the state of this one, whatever compaction removes."""
+        """The next coordinator has the state of this coordinator, whatever compaction removes."""
         records = self._log()
         last = {encode_record(record)[0]: index for index, record in enumerate(records)}
         store = GroupStore()
@@ -145,7 +145,7 @@ class _ConsumerGroupHistory:
         return [record for record in decoded if record is not None]
 
     def converge(self) -> None:
-        """All members stay: the group comes to rest with every partition read once."""
+        """No member leaves: the group comes to rest with every partition read once."""
         for _ in range(12):
             for name in NAMES:
                 if name not in self.joined:

@@ -60,7 +60,7 @@ ACTIONS = st.sampled_from(
 
 @dataclass(frozen=True)
 class LoggedBatch:
-    """One batch of the log: records of a producer, or the end of its transaction."""
+    """A batch of the log: records of a producer, or the end of its transaction."""
 
     base_offset: int
     records: tuple[Record, ...] = ()
@@ -201,7 +201,7 @@ class CoordinatorCheckpoints(RuleBasedStateMachine):
                 self.flip_a_bit(number)
 
     def get_another_leader(self, back: int, *, is_unclean: bool) -> None:
-        """Its log ends earlier; below the high watermark if its election was unclean.
+        """Elect a leader whose log ends earlier; below the high watermark if the election was unclean.
 
         Not below what was compacted: the last record of a key may be cut off there, when those before it are gone.
         """

@@ -19,7 +19,7 @@ from tailrace.model.partitions import TopicPartition
 NAME = TopicPartition("orders", 0)
 KEYS = st.sampled_from([None, b"a", b"b", b"c", b"d"])
 LOG = st.lists(st.tuples(KEYS, st.integers(1, 3)), min_size=1, max_size=30)
-"""Records: a key, and the distance to the offset of the next one. A compacted log has gaps."""
+"""Records: a key, and the distance to the offset of the next record. A compacted log has gaps."""
 STEP = st.tuples(
     st.sampled_from([*["read"] * 3, *["take"] * 3, *["finish"] * 6, *["commit"] * 3, "lost commit", "late", "crash"]),
     st.integers(0, 5),
@@ -61,7 +61,7 @@ class GroupUnderTest:
         self.partition.open(self.committed if self.knows_ranges else None)
 
     def is_covered(self, record: ConsumerRecord) -> bool:
-        """Whether the server has this record as done."""
+        """Whether a commit at the server covers this record."""
         if self.committed is None:
             return False
         if not self.knows_ranges:

@@ -64,7 +64,7 @@ NEWEST = [pytest.param(api, api.max_version, id=api.name) for api in APIS.values
 
 
 class WholeNode(GroupPath):
-    """All handlers of a node, two topics, one of them empty, and a group of one member that has committed."""
+    """A node with every handler, two topics, the second empty, and a group of a single member that has committed."""
 
     def __init__(self) -> None:
         settings = {"auto.create.topics.enable": "true"}

@@ -77,7 +77,7 @@ class Model:
 
 
 class FetchSessionMachine(RuleBasedStateMachine):
-    """One reader with a session, and everything that may happen to its partitions."""
+    """A reader with a session, and everything that may happen to its partitions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
         isolation=st.integers(0, 1),
     )
     def open(self, keys: list[Key], offset: int, version: int, isolation: int) -> None:
-        """Close the session, if there is one, and begin another."""
+        """Close the session, if any, and begin another session."""
         self.version, self.isolation, self.max_bytes = version, isolation, LARGE
         self.model = Model()
         self.model.wanted = dict.fromkeys(keys, offset)
@@ -271,7 +271,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.session_id)
     @rule(skip=st.integers(1, 5))
     def send_a_wrong_epoch(self, skip: int) -> None:
-        """It changes nothing."""
+        """A wrong epoch changes nothing."""
         request = self._request(
             {}, list(self.model.wanted), session_id=self.session_id, session_epoch=self.epoch + skip
         )
@@ -333,7 +333,7 @@ def machine() -> Iterator[FetchSessionMachine]:
 
 
 def test_an_error_that_is_due_comes_beside_the_errors_of_other_partitions(machine: FetchSessionMachine) -> None:
-    """The first fetch is answered early with the error of a/1. So the wait for b/0 ends in the second one."""
+    """The first fetch is answered early with the error of a/1. So the wait for b/0 ends in the second fetch."""
     machine.open([("b", 0)], offset=0, version=12, isolation=0)
     machine.change_role(("b", 0), leads=False)
     machine.send_fetch({("a", 0): 0, ("a", 1): 1, ("b", 0): 1}, [], max_bytes=1, waits=True)

@@ -1,4 +1,4 @@
-"""One flipped bit in any small file beside the batches: the log is what it was, or it does not open. Never another."""
+"""A flipped bit in any small file beside the batches: the log is as it was, or does not open; it never differs."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)
 COUNT = 30
 STEP = 7
-"""Of the bits, one in so many: in turn each of a byte."""
+"""The distance between the bits that are flipped: in turn each bit of a byte."""
 
 
 def disk_with_log(*, clean: bool) -> SimulatedDisk:
@@ -33,7 +33,7 @@ def opened(disk: SimulatedDisk, *, clean: bool) -> Log:
 
 
 def content(log: Log) -> tuple[object, ...]:
-    """All that can be asked of a log."""
+    """Every answer that a log gives."""
     offsets = range(log.log_start_offset, log.log_end_offset)
     return (
         log.log_start_offset,

@@ -71,7 +71,7 @@ class FullScan:
         self.standing: set[PartitionKey] = set()
         """Named by a fetch, and ready without interruption since."""
         self.asked: set[PartitionKey] = set()
-        """Of the fetch in flight, without what has been let go or begun anew since."""
+        """The partitions of the fetch in flight, without those that were dropped or begun anew since."""
 
     @property
     def wanted(self) -> list[Wanted]:

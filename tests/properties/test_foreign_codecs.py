@@ -234,14 +234,14 @@ def narrowed_for_kafka_python(cls: type) -> Any:
         if is_ours(field):
             return st.just(field.default)
         if cls is ApiVersionsResponse and field.name == "error_code":
-            return st.just(0)  # it takes any other answer for one in v0, as KIP-511 says of error 35
+            return st.just(0)  # it reads any other answer as v0, as KIP-511 says of error 35
         return None
 
     return narrowed
 
 
 def to_kafka_python(value: Any, cls: Any, version: int) -> Any:
-    """The same value as kafka-python's object, without absent fields and without tagged ones at their defaults."""
+    """The same value as kafka-python's object, without absent fields and without tagged fields at their defaults."""
     flexible = cls._flexible_versions is not None and cls.flexible_version_q(version)
     return to_kafka_python_part(value, cls, version, flexible)
 

@@ -45,7 +45,7 @@ ACTIONS = st.tuples(
 
 
 class _Client:
-    """A process in one of three places: it speaks either protocol, is stopped and started with the other one."""
+    """A process in one of three places: it speaks either protocol, is stopped and started with the other protocol."""
 
     def __init__(self, node: GroupPath, name: str, *, is_cooperative: bool) -> None:
         self.node, self.name = node, name
@@ -174,7 +174,7 @@ class _MigrationHistory:
                 read |= client.reads
 
     def check_compacted(self, luck: Random) -> None:
-        """The next coordinator has the state of this one, whatever compaction removes."""
+        """The next coordinator has the state of this coordinator, whatever compaction removes."""
         partition = self.node.coordinators.host_of("g").partition
         data = partition.read(ReadLimits(0, 1 << 24)).records
         decoded = [

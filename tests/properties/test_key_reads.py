@@ -80,7 +80,7 @@ def test_each_reader_gets_its_records_once(
     split_bytes: int,
     is_indexed: bool,
 ) -> None:
-    """With a key index or without one, to which the first reader of a batch adds it."""
+    """Partitions with a key index, or without an index until the first reader of a batch adds it."""
     partition: Any = PartitionOfBatches(batches, is_indexed=is_indexed)
     reads = KeyRangeReads(
         ManualClock(),

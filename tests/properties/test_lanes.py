@@ -85,7 +85,7 @@ class LanesUnderTest:
         for work in self.lanes.take(self.now_ms):
             lane = self.lane_of(work.name, work.record)
             assert self.queues[lane][0] == work.record, "the first record of the lane"
-            assert lane not in {self.lane_of(task.name, task.record) for task in self.running}, "one at a time"
+            assert lane not in {self.lane_of(task.name, task.record) for task in self.running}, "a record at a time"
             assert self.held_until.pop(lane, 0) <= self.now_ms
             assert work.name not in self.leaving
             self.running.append(work)
@@ -162,7 +162,7 @@ def test_each_key_is_in_order_and_alone_and_none_is_forgotten(concurrency: int, 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 4), st.data())
 def test_no_lane_is_passed_over(sizes: list[int], concurrency: int, data: st.DataObject) -> None:
-    """Until a lane that waits has its turn, each other lane of its partition has one at most."""
+    """Until a lane that waits has its turn, each other lane of its partition has one turn at most."""
     (name, *_) = PARTITIONS
     lanes = Lanes(concurrency, most_records=1_000, most_bytes=1 << 30)
     lanes.open(name)

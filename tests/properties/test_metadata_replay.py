@@ -173,7 +173,7 @@ def with_present_epoch(command: ControllerCommand, image: ClusterImage, choice: 
 
 
 def proposals(leader: BrokerId, image: ClusterImage, choice: int) -> tuple[InSyncChange, ...]:
-    """For every partition that this broker leads, one of the sets of in-sync replicas that there can be."""
+    """For every partition that this broker leads, a possible set of in-sync replicas."""
     return tuple(
         InSyncChange(
             topic_id=topic_id,

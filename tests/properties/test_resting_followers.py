@@ -1,4 +1,4 @@
-"""A leader whose followers rest in a session, against one whose followers name all partitions with each fetch.
+"""A leader whose followers rest in a session, against a leader whose followers name all partitions with each fetch.
 
 The broker's end of the session does no more than `SessionVisits` asks of it. After every event both leaders must agree
 on all times, on the high watermark, and on the in-sync replicas that they propose.
@@ -45,7 +45,7 @@ def state(partition_epoch: int, *, is_in_sync: bool) -> PartitionState:
 
 
 class LedPartition:
-    """One partition: its leader as it sees full fetches, and as it sees a session."""
+    """A partition: its leader as it sees full fetches, and as it sees a session."""
 
     def __init__(self, *, is_in_sync: bool) -> None:
         self.end = self.held = 0

@@ -28,7 +28,7 @@ class Replayed(NamedTuple):
     open: dict[int, int]
     """The start of the open transaction of each producer."""
     ended: list[tuple[int, int]]
-    """The start of each other one, and its marker."""
+    """The start of each other transaction, and its marker."""
     aborted: list[AbortedTxn]
     coordinator_epochs: dict[int, int]
 

@@ -36,7 +36,7 @@ PLAIN = 0
 
 @dataclass
 class Written:
-    """One record, and whether it counts: None while its transaction is open."""
+    """A record, and whether it counts: None while its transaction is open."""
 
     producer_id: int
     key: bytes
@@ -77,7 +77,7 @@ class TransactionalCompaction(RuleBasedStateMachine):
         self.write_one(producer_id, made, codec=codec)
 
     def write_one(self, producer_id: int, records: list[Record], *, codec: int) -> None:
-        """One batch; the values tell the offsets."""
+        """Write a batch; the values tell the offsets."""
         start = self.log.log_end_offset
         made = [
             record._replace(offset=start + at, value=record.value and record.value + b"%d" % (start + at))

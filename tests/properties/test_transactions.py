@@ -24,7 +24,7 @@ from testkit.transaction_path import MarkerCopies, TransactionalClient, Transact
 E = ErrorCode
 TOPICS = ("orders", "bills")
 IDS = {"pay": 0, "ship": 2}
-"""Each with the transaction.version of its producers."""
+"""Transactional ids, with the transaction.version of their producers."""
 SETTINGS = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "1"}
 names = st.sampled_from(sorted(IDS))
 
@@ -48,7 +48,7 @@ class Transactions(RuleBasedStateMachine):
         """By transaction: the topics it wrote to."""
         self.committed: set[int] = set()
         self.unknown: set[int] = set()
-        """Its end is not known to the producer."""
+        """Transactions whose end the producer does not know."""
         self.open: dict[str, Open | None] = {}
         self.clients: dict[str, TransactionalClient] = {}
         self.offset = -1
@@ -95,7 +95,7 @@ class Transactions(RuleBasedStateMachine):
     def commit_offset(self, name: str) -> None:
         client, transaction = self.clients[name], self._transaction(name)
         if any(other is not None and other.offset is not None for other in self.open.values()):
-            return  # one at a time: which of two counts is for another test
+            return  # a single open offset: which of two counts is for another test
         if client.version < 2:
             assert client.add_offsets("g") is E.NONE
         assert client.commit_offset("g", "orders", transaction.number) is E.NONE
@@ -130,7 +130,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule(name=names, topic=st.sampled_from(TOPICS), ends=st.lists(st.booleans(), min_size=2, max_size=4))
     def some_transactions(self, name: str, topic: str, ends: list[bool]) -> None:
-        """One after the other, while the network repeats markers. They are rules apart too, but seldom in a row."""
+        """Transactions in turn, while the network repeats markers. The steps are rules too, but seldom in a row."""
         for is_commit in ends:
             self.write(name, topic, repeats=True)
             self.nothing_is_half()
