@@ -29,7 +29,7 @@ OF_ALL = (
 
 
 class Flip(NamedTuple):
-    """One bit that was flipped."""
+    """A bit that was flipped."""
 
     path: Path
     position: int

@@ -32,7 +32,9 @@ def committed_values(bootstrap: str, place: TopicPartition) -> list[bytes]:
         _, end_offset = consumer.get_watermark_offsets(partition, PATIENCE_S)
         consumer.assign([partition])
         deadline = time.monotonic() + PATIENCE_S
-        while end_offset and consumer.position([partition])[0].offset < end_offset:  # an empty one has no position
+        while (
+            end_offset and consumer.position([partition])[0].offset < end_offset
+        ):  # an empty partition has no position
             assert time.monotonic() < deadline, f"{place} cannot be read to its stable end {end_offset}"
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:

@@ -9,7 +9,7 @@ from crash.power import Power
 
 @pytest.fixture
 def power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Power:
-    """Of the nodes that are started from now on."""
+    """The power of the nodes that are started from now on."""
     power = Power(tmp_path / "cluster", tmp_path / "platter")
     for name, text in power.environment.items():
         monkeypatch.setenv(name, text)

@@ -1,4 +1,4 @@
-"""Offsets of acknowledged records by librdkafka's delivery reports: one in a while is not known."""
+"""Offsets of acknowledged records by librdkafka's delivery reports: now and then an offset is not known."""
 
 from collections.abc import Mapping
 

@@ -268,7 +268,7 @@ class GroupMember:
 
 
 def group(program: Program, servers: str) -> None:
-    """Two members of one group; one of them leaves and joins again now and then."""
+    """Two members of one group; the second leaves and joins again now and then."""
     members = [GroupMember(program, f"m{n}", servers) for n in range(2)]
     turns = 0
     while program.goes_on:
@@ -320,7 +320,7 @@ def _try(program: Program, action: str, answers: dict[Any, "Future[Any]"], **fac
 
 
 def read(program: Program, servers: str) -> None:
-    """All that is in the topics, from their starts to their ends; does not wait for stdin."""
+    """Read the topics from their starts to their ends; does not wait for stdin."""
     places = [confluent_kafka.TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)]
     places.append(confluent_kafka.TopicPartition(COMPACTED, 0, 0))
     consumer = confluent_kafka.Consumer(

@@ -1,6 +1,6 @@
 """The possible states of topics that clients made, altered and deleted while the nodes of a cluster died.
 
-A change that was acknowledged has happened. One that was not may have happened, or may happen later; no client asks for
+A change that was acknowledged has happened. An unknown change may have happened, or happens later; no client asks for
 another of that topic.
 """
 
@@ -12,11 +12,11 @@ SETTING = "delete.retention.ms"
 
 
 class TopicState(NamedTuple):
-    """A topic; with no partitions, one that does not exist."""
+    """A topic; without partitions, the topic does not exist."""
 
     partitions: int = 0
     value: str | None = None
-    """Of SETTING; None: not set."""
+    """The value of SETTING; None: not set."""
 
 
 ABSENT = TopicState()
@@ -38,7 +38,7 @@ def after(state: TopicState, change: Mapping[str, Any]) -> TopicState:
 
 @dataclass(slots=True)
 class Expectation:
-    """All possible states of the topics, by the answers to the clients."""
+    """Possible states of the topics, by the answers to the clients."""
 
     possible: dict[str, set[TopicState]] = field(default_factory=dict)
     acknowledged: int = 0

@@ -84,9 +84,9 @@ CLIENTS: Final[Mapping[str, Any]] = {"own": Own, "librdkafka": Librdkafka}
 
 
 class MetadataLoad:
-    """One topic after the other: made, changed, and most of them deleted, so that a long run stays as quick as a short.
+    """Topics in turn: made, changed, and most of them deleted, so that a long run stays as quick as a short run.
 
-    A topic is left as it is once a change of it was not acknowledged: that one may still happen.
+    A topic is left as it is once a change of it was not acknowledged: that change may still happen.
     """
 
     def __init__(self, program: Program, name: str, client: Any) -> None:

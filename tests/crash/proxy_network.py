@@ -162,7 +162,7 @@ class ProxyNetwork:
 
 
 class _Ended(Exception):
-    """One side has closed the connection."""
+    """A side has closed the connection."""
 
 
 async def _until_open(reader: asyncio.StreamReader, *ways: asyncio.Event) -> bytes:
@@ -231,7 +231,7 @@ class RacksOfProcesses:
         self._seen_s = {process: self._seen_s.get(process, now_s) for process in running}
         self._racks = {process: rack for process, rack in self._racks.items() if process in self._seen_s}
         for process, seen_s in self._seen_s.items():
-            # Another program, with another environment, may still take the place of one that has just begun.
+            # Another program, with another environment, may still take the place of a process that has just begun.
             if process not in self._racks and now_s - seen_s < _YOUNG_S:
                 rack = _rack_of(process)
                 if rack != _MACHINE:

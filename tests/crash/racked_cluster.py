@@ -1,4 +1,4 @@
-"""A cluster of which each broker stands in a rack of a `RackNetwork`; without one, on one address."""
+"""A cluster of which each broker stands in a rack of a `RackNetwork`; without a network, on one address."""
 
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence

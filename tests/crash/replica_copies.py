@@ -31,7 +31,7 @@ def directory_of(place: Place) -> str:
 
 
 def stored_batches(data: Path, place: Place) -> Iterator[tuple[bytes, BatchHeader]]:
-    """The batches of a replica with their headers, in order. Raises CorruptRecords if one is damaged."""
+    """The batches of a replica with their headers, in order. Raises CorruptRecords if a batch is damaged."""
     for path in sorted((data / directory_of(place)).glob("[0-9]*.log")):
         content = path.read_bytes()
         end = 0
@@ -43,7 +43,7 @@ def stored_batches(data: Path, place: Place) -> Iterator[tuple[bytes, BatchHeade
 
 
 def replica_log(data: Path, place: Place, *, is_compacted: bool, text_of: TextOf) -> ReplicaLog:
-    """One replica. Raises CorruptRecords if a batch is damaged."""
+    """Reads a replica's log. Raises CorruptRecords if a batch is damaged."""
     batches: list[StoredBatch] = []
     last_values: dict[str, tuple[int, str]] = {}
     for content, header in stored_batches(data, place):

@@ -1,4 +1,4 @@
-"""The faults that brokers and their network are put through, one at a time, each for a while.
+"""The faults that brokers and their network are put through, one after another, each for a while.
 
 Cuts of the network take a `RackNetwork`; the other kinds are possible everywhere.
 """
@@ -145,7 +145,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
 
 
 def possible_faults(network: RackNetwork | None, words: Sequence[str] = ("",)) -> Mapping[str, Fault]:
-    """The kinds that can be injected, and have one of these words in their names."""
+    """The kinds that can be injected, and have any of these words in their names."""
     possible = FAULTS.keys() if network is not None else FAULTS.keys() - _NETWORK.keys()
     return {kind: FAULTS[kind] for kind in possible if any(word in kind for word in words)}
 

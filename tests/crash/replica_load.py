@@ -4,7 +4,7 @@
 |---|---|---|
 | writer | the producer | librdkafka, idempotent, acks=all, for ever; to all topics but the transactional one |
 | transactions | the producer | librdkafka, commits four of five transactions and aborts the fifth |
-| reader | a rack | librdkafka's consumer alone and one in a group, and Tailrace's own, all of that rack |
+| reader | a rack | librdkafka's consumer alone and a consumer in a group, and Tailrace's own, all of that rack |
 
 Readers read committed records. Each program works until its stdin is closed, brings its work to an end and exits; a
 reader reads to the ends of all partitions first. The history has the events of `testkit.replica_history`, and
@@ -67,7 +67,7 @@ def text_of(value: bytes | None) -> str:
 
 
 class Writer:
-    """One idempotent producer that never gives a record up."""
+    """An idempotent producer that never gives a record up."""
 
     def __init__(self, program: Program, name: str, servers: str) -> None:
         self._program = program
@@ -141,7 +141,7 @@ def writer(program: Program, name: str, servers: str) -> None:
 
 
 def transactions(program: Program, name: str, servers: str) -> None:
-    """Transactions of one to eight records, one after the other."""
+    """Transactions of 1 to 8 records, in turn."""
     chance = random.Random(name)
     number = 0
     producer = _new_transactional(name, servers)
@@ -198,7 +198,7 @@ def _new_transactional(name: str, servers: str) -> confluent_kafka.Producer:
 
 
 class RackReader:
-    """One librdkafka consumer of a rack, and what it has got."""
+    """A librdkafka consumer of a rack, and the records that it has got."""
 
     def __init__(self, program: Program, name: str, rack: str, servers: str, group: str | None) -> None:
         self._program = program
@@ -346,7 +346,7 @@ class OwnRackReader:
 
 
 def reader(program: Program, rack: str, servers: str) -> None:
-    """All consumers of one rack, each on a thread of its own."""
+    """Run the consumers of one rack, each on a thread of its own."""
     alone = RackReader(program, f"alone-{rack}", rack, servers, None)
     readers: list[RackReader | OwnRackReader] = [
         alone,

@@ -1,6 +1,6 @@
 """A run of replicated topics under load, with or without faults, and its verdict.
 
-Three brokers in three racks, three replicas, two of which must be in sync. Two idempotent producers and one with
+Three brokers in three racks, three replicas, two of which must be in sync. Two idempotent producers and another with
 transactions write; three consumers per rack read (`crash.replica_load`). In the end all faults are over, the readers
 read to the ends, and the files of all replicas are compared.
 """
@@ -58,7 +58,7 @@ _TOPIC_CONFIGS = {
 }
 _PLACES: Sequence[Place] = [(topic, number) for topic, count in load.PARTITIONS.items() for number in range(count)]
 _KEPT_RECORDS = 500
-"""Of the trimmed topic, about so many newest records stay."""
+"""About so many newest records of the trimmed topic stay."""
 NO_FAULTS = -1
 _LATEST = -1
 _NETWORKS: Mapping[str, Callable[[int], RackNetwork]] = {"namespaces": NamespaceNetwork, "proxies": ProxyNetwork}
@@ -348,7 +348,7 @@ def _without_figures(events: Iterator[dict[str, Any]], report: Report, worker: W
 
 
 def _high_watermarks(cluster: Cluster) -> dict[Place, int]:
-    """Of the partitions that there are."""
+    """The high watermarks of the existing partitions."""
     with Admin(cluster.bootstrap_servers) as admin:
         there = {topic.name: len(topic.partitions) for topic in admin.list_topics()}
         places = {TopicPartition(*place): _LATEST for place in _PLACES if place[1] < there.get(place[0], 0)}

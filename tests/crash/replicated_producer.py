@@ -5,7 +5,7 @@
 A process of its own: a client made of C takes everything with it when it falls. One JSON line per delivery goes to
 HISTORY: [seconds, partition, offset, value] for what was acknowledged, by the clock that never jumps, and in the end
 ["end", sent, not delivered]. The offset is -1 where librdkafka does not know it. PAUSE: so many seconds between a
-record for each partition and the next ones. WAIT: so many for an answer, 60 if it does not say; with DELIVERY_S an
+record for each partition and the next records. WAIT: so many for an answer, 60 if it does not say; with DELIVERY_S an
 answer that does not come fails its records.
 """
 

@@ -29,9 +29,9 @@ RECORDS = int(os.environ.get("SPARK_RECORDS", "2000000"))
 KILLS = int(os.environ.get("WORKER_KILLS", "10"))
 BATCHES = 2 * KILLS + 2
 RACKS = ("a", "b", "c")
-"""Of the brokers; workers are in the first two."""
+"""The racks of the brokers; workers are in the first two."""
 OF_OTHER_RACKS = 0.02
-"""The part of the bytes that may come from another rack: a replica that lags is none to read from for a moment."""
+"""The part of the bytes that may come from another rack: a replica that lags is not read from for a moment."""
 PARTITIONS = 4
 SOURCE, TARGET = "orders", "copies"
 PROGRAM = Path(packed_copier.__file__)
@@ -139,7 +139,7 @@ def test_the_doctor_lists_workers_whose_python_lacks_tailrace_and_pyarrow(
 
 
 def test_the_doctor_ends_a_job_that_no_executor_takes(spark: StandaloneSpark, archive: Path) -> None:
-    """The workers have one core each; Spark itself would wait for one with two for ever."""
+    """The workers have one core each; Spark itself would wait for a worker with two for ever."""
     limit = ("--conf", "spark.executor.cores=2", "--timeout", "60")
     ended = spark.examine(archive, "--archives", f"{archive}#environment", *limit)
     assert (ended.returncode, ended.stdout) == (1, "")

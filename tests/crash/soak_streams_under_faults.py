@@ -68,7 +68,7 @@ def places(topic: str) -> list[TopicPartition]:
 
 
 def leaders_moved(scene: Scene) -> str:
-    """Another replica of each partition is the preferred one, and is elected."""
+    """Another replica of each partition is the preferred replica, and is elected."""
     order = scene.chance.sample(scene.cluster.broker_ids, 3)
     wanted = {place: order[index % 3 :] + order[: index % 3] for index, place in enumerate(places(SOURCE))}
     wanted |= {place: order[(index + 1) % 3 :] + order[: (index + 1) % 3] for index, place in enumerate(places(TARGET))}

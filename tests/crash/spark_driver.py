@@ -30,7 +30,7 @@ def processes_of(session: int) -> list[int]:
 
 
 def kill_session(session: int) -> None:
-    """Kill all its processes, this one last if it is one of them."""
+    """Kill all its processes, this process last if it belongs to them."""
     while others := [process for process in processes_of(session) if process != os.getpid() and is_alive(process)]:
         for process in others:
             with suppress(ProcessLookupError):
@@ -40,7 +40,7 @@ def kill_session(session: int) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether it runs; one that has ended and was not waited for does not."""
+    """Whether the process runs; a process that has ended and was not waited for does not."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
@@ -100,7 +100,7 @@ class Driver:
         self.starts = 0
 
     def start(self, batch: int, step: str = "") -> None:
-        """Go on with the copy, with so many records a batch at most; the driver dies at that step of its second one."""
+        """Go on with the copy, with so many records a batch at most; the driver dies at this step of batch two."""
         self.starts += 1
         checkpoint = self._directory / "checkpoint"
         arguments = [self._servers, self._source, self._target, str(checkpoint), str(batch), *([step] if step else [])]
@@ -114,12 +114,12 @@ class Driver:
             )
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """The driver's exit code; None while it runs."""
         assert self._process is not None, "it was started"
         return self._process.poll()
 
     def wait(self) -> int:
-        """Its exit code, when it has ended; negative if it was killed."""
+        """Waits for the end. Returns the exit code; negative if the driver was killed."""
         assert self._process is not None, "it was started"
         return self._process.wait(TIME_LIMIT_S)
 
@@ -137,7 +137,7 @@ class Driver:
             self._process.wait()
 
     def kill_worker(self, chance: random.Random) -> bool:
-        """Kill a Python process that works for it; whether there was one."""
+        """Kill a Python process that works for it; whether there was such a process."""
         assert self._process is not None, "it was started"
         workers = []
         for process in processes_of(self._process.pid):

@@ -1,4 +1,4 @@
-"""One bad disk of three: full, failing or hung. Writes go on without it, nothing is lost, and the node comes back.
+"""A bad disk of three: full, failing or hung. Writes go on without it, nothing is lost, and the node comes back.
 
 BAD_DISKS in the environment says how many faults of each kind, BAD_DISK_KINDS which; `make soak` runs more.
 """
@@ -72,7 +72,7 @@ class ReplicatedLoad:
         return self._times
 
     def wait_for_each(self, after: float, within_s: float) -> float:
-        """Wait until something of each partition was acknowledged after this time; how long that took the last one."""
+        """Wait until a record of each partition was acknowledged after this time, which is returned."""
         deadline = time.monotonic() + within_s
         while min((times := self.last_times()).values()) < after:
             assert time.monotonic() < deadline, f"nothing acknowledged since {after}: {times}"
@@ -93,7 +93,7 @@ class ReplicatedLoad:
 def wait_until_whole(servers: str, topic: str = TOPIC) -> None:
     """Until all replicas of all partitions are in sync, as every broker knows.
 
-    The metadata of one whose disk has just hung or been full stands where it did before the fault.
+    The metadata of a node whose disk has just hung or been full stands where it did before the fault.
     """
     deadline = time.monotonic() + WHOLE_WITHIN_S
     while not_whole := {server: found for server in servers.split(",") if (found := _not_whole(server, topic))}:
@@ -194,9 +194,9 @@ def written(producer: confluent_kafka.Producer, topic: str) -> float:
 @pytest.mark.crash
 @pytest.mark.timeout(600)
 def test_an_idle_partition_takes_writes_beside_a_disk_that_hangs(tmp_path: Path) -> None:
-    """Its leader has nothing else that the bad node could store: that node could ask it for ever, caught up.
+    """The leader has nothing else that the bad node could store: that node could ask it for ever, caught up.
 
-    Leaders drop no replica here by themselves: one that is put back in sync stops acks=all for good.
+    Leaders drop no replica here by themselves: a replica that is put back in sync stops acks=all for good.
     """
     directory, orders = tmp_path / "cluster", tmp_path / "orders"
     orders.mkdir()
@@ -220,7 +220,7 @@ def test_an_idle_partition_takes_writes_beside_a_disk_that_hangs(tmp_path: Path)
         left = time.monotonic()
         while time.monotonic() < left + IDLE_S:
             written(producer, "busy")
-        print(f"and an idle one in {written(producer, 'idle'):.1f} s")  # noqa: T201
+        print(f"and an idle partition in {written(producer, 'idle'):.1f} s")  # noqa: T201
         (orders / f"node-{bad}").unlink()
         for name in replicas:
             wait_until_whole(servers, name)

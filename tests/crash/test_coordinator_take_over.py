@@ -52,7 +52,7 @@ def _commit(consumer: confluent_kafka.Consumer, offset: int) -> None:
 
 
 def _committed(bootstrap: str) -> set[int]:
-    """The offsets of all partitions, each as a set of one: there are no others."""
+    """The offsets of all partitions, as a set of a single offset: there are no others."""
     consumer, found = _consumer(bootstrap), set[int]()
     asked = [confluent_kafka.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
 

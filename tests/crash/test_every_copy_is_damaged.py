@@ -1,4 +1,4 @@
-"""Every copy of a partition is damaged: an administrator chooses one, and sees its losses."""
+"""Every copy of a partition is damaged: an administrator chooses a copy, and sees its losses."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def leader(admin: Admin, topic: str = "orders") -> int:
 
 
 def write(servers: str, count: int, topic: str = "orders", first: int = 0) -> None:
-    """One batch per record."""
+    """Write a batch per record."""
     with Producer(servers) as producer:
         for number in range(first, first + count):
             producer.send(topic, b"value %d" % number).result(WITHIN_S)

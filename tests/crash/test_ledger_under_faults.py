@@ -29,7 +29,7 @@ FAULT_SECONDS = float(os.environ.get("TRANSACTION_FAULT_SECONDS", "4"))
 LEAST_FAULTS = 2
 WANTED = os.environ.get("LEDGER_CLIENTS", " ".join(CLIENTS)).split()
 TIMEOUT_MS = 10_000
-"""Of transactions."""
+"""The timeout of transactions."""
 EXCUSES = Excuses(timeout_ns=TIMEOUT_MS * 10**6)
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(7200)]

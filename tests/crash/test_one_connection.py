@@ -1,4 +1,4 @@
-"""One connection with fetches of a large session, or with other requests of many names, and a writer with acks=all.
+"""A connection with fetches of a large session, or with other requests of many names, and a writer with acks=all.
 
 By default one attack of each kind, which no busy machine outlasts: the verdict is that the writer's records are
 acknowledged while the attack goes on. ATTACKS=all in the environment tries every attack with product settings, on an
@@ -89,7 +89,7 @@ class Attack(NamedTuple):
 
 FEW = Attack("600 idle partitions, another isolation level each time", 600, 0, 64, changes_isolation=True)
 ATTACKS = [
-    Attack("100,000 missing partitions, one in flight", 0, 100_000, 1, changes_isolation=False),
+    Attack("100,000 missing partitions, a single fetch in flight", 0, 100_000, 1, changes_isolation=False),
     Attack("100,000 missing partitions", 0, 100_000, 16, changes_isolation=False),
     Attack("10,000 missing partitions", 0, 10_000, 64, changes_isolation=False),
     Attack("4,000 missing partitions", 0, 4_000, 64, changes_isolation=True),
@@ -281,7 +281,7 @@ FLOODS = [
 
 
 class Flooder:
-    """A connection, a thread that sends as much as the node takes, and one that takes the answers."""
+    """A connection, a thread that sends as much as the node takes, and a thread that takes the answers."""
 
     def __init__(self, address: str, flood: Flood) -> None:
         frame = b"".join(encode_request(flood.request(), flood.version, 1, "attacker"))

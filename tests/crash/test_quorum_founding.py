@@ -45,7 +45,7 @@ def serving_brokers(cluster: Cluster, node: int) -> list[int]:
 
 
 def role_of(cluster: Cluster, node: int) -> str:
-    """The last one that it has told of."""
+    """The last role that the node has logged."""
     return str(re.findall(r"event=quorum-role .*role=(\S+)", cluster.log_text(node))[-1])
 
 

@@ -18,7 +18,7 @@ SECONDS = float(os.environ.get("QUORUM_SECONDS", "12"))
 
 
 def kill_one(cluster: Cluster, chance: random.Random) -> None:
-    """One node dies, every second time the one that leads, and comes back after a while."""
+    """A node dies, every second time the node that leads, and comes back after a while."""
     node = cluster.controller_id if chance.random() < 0.5 else chance.choice(cluster.node_ids)
     cluster.kill(node)
     time.sleep(chance.choice((0, 0.2, 1, 3)))

@@ -28,7 +28,7 @@ TOPIC = 2
 
 
 def metadata_files(cluster: Cluster, node: int, suffix: str) -> list[str]:
-    """Of the metadata log, by name."""
+    """The files of the metadata log, by name."""
     return sorted(path.stem for path in (cluster.data_dir(node) / "__cluster_metadata-0").glob(f"*{suffix}"))
 
 

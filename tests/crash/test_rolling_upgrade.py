@@ -1,4 +1,4 @@
-"""Three nodes of the release before this one are replaced one by one; then the cluster takes the new format."""
+"""Three nodes of the release before this are replaced in turn; then the cluster takes the new format."""
 
 from pathlib import Path
 

@@ -154,7 +154,7 @@ def run(directory: Path, chance: random.Random) -> tuple[SharingEvidence, dict[s
 
 
 def _finish(servers: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The stable offsets and the ends, when they are one, or when the group has had its time for that."""
+    """The stable offsets and the ends, when these are equal, or when the group has had its time for that."""
     deadline_s = time.monotonic() + QUIET_SECONDS
     with Admin(servers) as admin:
         while True:

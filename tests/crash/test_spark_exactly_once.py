@@ -89,7 +89,7 @@ def copied(servers: str, topic: str = TARGET) -> Counter[int]:
 
 
 def read_by_spark(servers: str) -> dict[str, int]:
-    """The rows that Spark finds: how many there are, how many different ones, the least and the greatest."""
+    """The rows that Spark finds: how many there are, how many different rows, the least and the greatest."""
     command = [sys.executable, "-m", "crash.spark_reader", servers, TARGET]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=TIME_LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -117,9 +117,9 @@ class Kills:
         self._chance = chance
         self.counts: Counter[str] = Counter()
         self.unfinished = 0
-        """Of these, the kills that came while records were still to be copied."""
+        """The kills that came while records were still to be copied."""
         self.in_a_batch = 0
-        """Of these, the kills that came while a batch ran."""
+        """The kills that came while a batch ran."""
 
     def next(self) -> None:
         """Wait for the batch that is due, and for a moment in it, and kill something."""

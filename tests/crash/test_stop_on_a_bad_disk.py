@@ -49,7 +49,7 @@ class BadNode:
             time.sleep(0.02)
 
     def ready_at(self) -> str:
-        """Its address, when it is ready and has a topic."""
+        """Waits until the node is ready and has a topic. Returns the node's address."""
         self.wait_for(lambda: " dev\n" in self.output())
         servers = self.output().partition("tailrace ready: ")[2].split()[0]
         with Admin(servers) as admin:

@@ -136,7 +136,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
     ("cluster", "requests"), [((1, 1), (*OF_ALL, *OF_OLDER)), ((1, 2), OF_ALL)], indirect=["cluster"]
 )
 def test_a_worker_dies_before_and_behind_each_request(cluster: Cluster, requests: Sequence[str]) -> None:
-    """Each process commits one transaction and dies in its second one, but for those that die at their begin."""
+    """Every process commits one transaction and dies in its second, except the processes that die at their begin."""
     servers = cluster.bootstrap_servers
     _fill(servers, 1)
     for request in ("InitProducerId 1", *requests):
@@ -171,7 +171,7 @@ def test_a_worker_goes_on_while_its_coordinators_die(cluster: Cluster) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("cluster", [(1, 1), (1, 2)], indirect=True)
 def test_a_worker_that_was_stopped_commits_nothing_of_another_ones_partition(cluster: Cluster) -> None:
-    """One at a time has the partition. It stops beyond its session, in whatever it was doing, and goes on later."""
+    """A single worker at a time has the partition. It stops beyond its session, in any step, and goes on later."""
     servers = cluster.bootstrap_servers
     _fill(servers, 1)
     copiers = [_copier(servers, name=name) for name in ("one", "two")]
@@ -209,5 +209,5 @@ def _await_progress(admin: Admin, offset: int, *copiers: "subprocess.Popen[bytes
         committed = admin.group_offsets(GROUP).get(SOURCE)
         if committed is not None and committed.offset >= offset:
             return
-        assert all(copier.poll() is None for copier in copiers), "one has ended"
+        assert all(copier.poll() is None for copier in copiers), "a copier has ended"
         assert time.monotonic() < deadline, f"no progress beyond {committed}"

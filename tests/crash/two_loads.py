@@ -36,7 +36,7 @@ class OurLoad:
 
     def __init__(self, servers: str) -> None:
         self.written: list[tuple[int, int, bytes]] = []
-        """Partition, offset and value of the acknowledged ones."""
+        """Partition, offset and value of the acknowledged records."""
         self.failed: list[BaseException] = []
         self._servers = servers
         self._is_over = threading.Event()

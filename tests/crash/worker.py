@@ -22,7 +22,7 @@ class Worker:
     def __init__(
         self, name: str, directory: Path, program: str, *words: str, place: Callable[[list[str]], list[str]] = list
     ) -> None:
-        """`words` are the arguments of the program, but for the last one: the file of the history.
+        """`words` are the arguments of the program, except the last: the file of the history.
 
         `place` changes the command so that it runs elsewhere.
         """
@@ -63,7 +63,7 @@ class Worker:
             self._process.stdin.close()
 
     def wait(self) -> None:
-        """Wait for the end of the process, which must be a good one."""
+        """Wait for the end of the process, with the status 0."""
         assert self._process.wait(2 * DEADLINE_S) == 0, f"{self.name}: {self._process.returncode}\n{self._printed()}"
         self._reader.join()
 

@@ -33,8 +33,8 @@ def differences(cluster: Cluster, ends: Mapping[Place, int]) -> list[str]:
 def epochs_of(cluster: Cluster, places: Iterable[Place]) -> dict[str, tuple[int, int]]:
     """By client: the number of its transactions in the logs, aborted ones too, and of the epochs that they had.
 
-    With transaction.version 2 each transaction has its own (KIP-890), before that all of one life share one, unless a
-    failed transaction has raised it (KIP-360).
+    With transaction.version 2 each transaction has its own epoch (KIP-890), before that all of a life share an epoch,
+    unless a failed transaction has raised it (KIP-360).
     """
     transactions: dict[str, set[str]] = defaultdict(set)
     identities: dict[str, set[_Identity]] = defaultdict(set)

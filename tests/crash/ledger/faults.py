@@ -62,7 +62,7 @@ QUICK: Final = ("kill -9 of a leader", "SIGSTOP of a leader", "kill -9 of a clie
 
 
 def possible_kinds(scene: LedgerScene) -> list[str]:
-    """All kinds that can be injected here, or those with a word of LEDGER_FAULT_KINDS in their names."""
+    """Kinds of faults that can be injected here, of these only the kinds named by a word of LEDGER_FAULT_KINDS."""
     kinds = [*possible_faults(scene.nodes.network, _OF_REPLICAS), *_OF_CLIENTS, *_OF_COORDINATORS]
     words = os.environ.get("LEDGER_FAULT_KINDS", "").split(",")
     return [kind for kind in kinds if any(word in kind for word in words)]
@@ -114,7 +114,7 @@ def _move_leaders(scene: LedgerScene) -> str:
 def _lower_transaction_version(scene: LedgerScene) -> str:
     """Clients that begin meanwhile speak as before KIP-890, until they connect to a coordinator anew.
 
-    So one that knows KIP-890 is killed when the version falls, and one when it has risen.
+    So a coordinator that knows KIP-890 is killed when the version falls, and another when it has risen.
     """
     newer = [client for client in scene.clients if client.name in WITH_KIP_890] or scene.clients
     _set_transaction_version(scene, 1, UpgradeType.SAFE_DOWNGRADE)

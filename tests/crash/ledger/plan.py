@@ -15,7 +15,7 @@ READ: Final = "read"
 OF_ONE_COPY: Final = 6
 """The most records that one transaction copies."""
 ABORT_EVERY: Final = 7
-"""Each transaction whose number this divides is aborted on purpose."""
+"""Transactions whose number this divides are aborted on purpose."""
 SIGHT: Final = 6
 """The most records of a partition that a transfer names."""
 
@@ -50,7 +50,7 @@ class ProgramPlan:
 
     @property
     def places(self) -> list[Place]:
-        """All partitions of the ledger."""
+        """The partitions of the ledger."""
         return [Place(topic, number) for topic, count in self.partitions.items() for number in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""The programs of the ledger as processes, one kind for each client, and the reasons why one cannot be run here."""
+"""The programs of the ledger as processes, one kind for each client, and the reasons why a client cannot run here."""
 
 import json
 import os
@@ -74,7 +74,7 @@ class Launcher:
 
 
 class LedgerProcess:
-    """One process of a program, which ends when its stdin does."""
+    """A process of a program, which ends when its stdin does."""
 
     def __init__(self, launcher: Launcher, plan: ProgramPlan, place: Callable[[list[str]], list[str]] = list) -> None:
         """`place` changes the command so that it runs elsewhere."""
@@ -130,7 +130,7 @@ class SupervisedClient:
     def __init__(self, launcher: Launcher, plan: ProgramPlan, place: Callable[[list[str]], list[str]]) -> None:
         """A program that writes nothing into its diary for long after a fault is killed: it hangs.
 
-        One that hangs without a fault is left alone: the run fails then.
+        A process that hangs without a fault is left alone: the run fails then.
         """
         self.name = plan.client
         self.transactional_id = plan.transactional_id
@@ -234,7 +234,7 @@ class SupervisedClient:
         return self.lives[-1].wait()
 
     def close(self) -> None:
-        """All processes are gone afterwards in any case."""
+        """End every process: none is left in any case."""
         self._is_ending.set()
         self._watch.join()
         for life in self.lives:

@@ -19,7 +19,7 @@ class LedgerReport:
     errors: list[ClientError] = field(default_factory=list)
     lives: dict[str, int] = field(default_factory=dict)
     quiet_commits: dict[str, int] = field(default_factory=dict)
-    """Of each client, in times without faults."""
+    """The commits of each client in times without faults."""
     longest_s: dict[str, float] = field(default_factory=dict)
     """The longest time from the begin of a fault until all clients had committed again, by kind."""
     divergences: list[str] = field(default_factory=list)

@@ -196,7 +196,7 @@ class LedgerRun:
             commits[worker.name] = commits.get(worker.name, 0) + worker.committed - before[worker.name]
 
     def finish(self) -> LedgerEvidence:
-        """Have the clients end, all readers read to the end, and the nodes stop; gather the evidence."""
+        """End the clients, let every reader read to the end, stop the nodes; gather the evidence."""
         for worker in self._workers:
             code = worker.end()
             assert code == 0, f"{worker.name} ended with {code}: {worker.lives[-1].printed()}"

@@ -1,4 +1,4 @@
-"""Runs first in a node that is to be of the release before this one, as far as the format of the metadata goes.
+"""Runs first in a node that is to be of the release before this, as far as the format of the metadata goes.
 
 Python imports a module of this name before all others.
 """

@@ -30,7 +30,7 @@ class Platter:
         self._lock = threading.Lock()
 
     def created(self, descriptor: int) -> None:
-        """A new file may have the inode number of one that is gone."""
+        """A new file may have the inode number of a file that is gone."""
         with self._lock:
             number = os.fstat(descriptor).st_ino
             self._same_bytes[number] = 0
