@@ -7,7 +7,7 @@ from benchmarks.peers import TAILRACE
 
 
 def samples(**rounds: list[float]) -> Samples:
-    """One test, in which each server has these rounds of `rate`."""
+    """A test in which each server has these rounds of `rate`."""
     found = Samples()
     for server, values in rounds.items():
         for value in values:

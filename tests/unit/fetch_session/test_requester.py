@@ -25,7 +25,7 @@ def take(
 
 
 def in_session(max_partitions: int | None = None, **wanted: int) -> Requester:
-    """Its session has these partitions."""
+    """A requester whose session has these partitions."""
     requester = Requester(max_partitions=max_partitions)
     request = requester.request(wanted.items(), ())
     assert take(requester, dict(request.partitions))
@@ -238,7 +238,7 @@ def test_a_session_that_is_opened_behind_a_close_is_closed_too() -> None:
 
 
 def sliced(requester: Requester, session_id: int = ID) -> list[tuple[int, list[str], list[str]]]:
-    """The fetches until one is no slice: epoch, partitions, forgotten ones."""
+    """The fetches up to the first that is no slice: epoch, partitions, forgotten partitions."""
     fetches = []
     is_slice = True
     while is_slice:

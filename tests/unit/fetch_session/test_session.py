@@ -1,4 +1,4 @@
-"""One fetch session at the broker: which partitions are due, in which order, and what answers have said of them."""
+"""A fetch session at the broker: the partitions that are due, their order, and the data of them in answers."""
 
 import sys
 from itertools import permutations

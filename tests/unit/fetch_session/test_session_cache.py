@@ -246,7 +246,7 @@ def test_sixty_consumers_of_5000_partitions_have_places() -> None:
 
 
 def test_consumers_beyond_the_places_get_sessions_by_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal ones do not displace each other; a larger one takes the places of older ones, one that rests gives them."""
+    """Equal sessions do not displace each other; a larger session takes the places of older and resting sessions."""
     bench = places(monkeypatch, consumers=200)
     opened = [bench.open(5, client=f"host {number}") for number in range(60)]
     assert [session is not None for session in opened] == [True] * 40 + [False] * 20
@@ -257,7 +257,7 @@ def test_consumers_beyond_the_places_get_sessions_by_the_rules(monkeypatch: pyte
     bench.must_open(6, client="host 60", now_ms=LATER)
     assert bench.removed == opened[:2], "two of five make room for six"
     bench.must_open(5, client="host 61", now_ms=2 * LATER + 1)
-    assert bench.removed == opened[:3], "four places were left, and one that rests gives its own"
+    assert bench.removed == opened[:3], "four places were left, and a resting session gives its own"
 
 
 def test_the_client_with_the_most_places_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

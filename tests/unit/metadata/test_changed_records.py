@@ -1,4 +1,4 @@
-"""Outdated records of a snapshot, counted as KIP-630 says, one by one."""
+"""Outdated records of a snapshot, counted as KIP-630 says, record by record."""
 
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records.kinds import MetadataRecord

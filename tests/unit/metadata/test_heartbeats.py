@@ -32,7 +32,7 @@ def test_a_controller_that_slept_does_not_hold_its_sleep_against_brokers() -> No
     assert heartbeats.awake(1_000 + asleep_ms) == asleep_ms - WATCH_INTERVAL_MS
     woken_ms = 1_000 + asleep_ms
     assert heartbeats.silent(woken_ms) == []
-    # The rest of their sessions is still left, and never more than a whole one.
+    # The rest of their sessions is still left, and never more than a whole session.
     assert watch(heartbeats, woken_ms, woken_ms + 1_250) == [ONE] or heartbeats.silent(woken_ms + 1_500) == [ONE]
     assert heartbeats.silent(woken_ms + SESSION_MS) == [ONE, TWO]
 

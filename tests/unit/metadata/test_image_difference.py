@@ -1,4 +1,4 @@
-"""The difference of two images is what records would have reported on the way from one to the other."""
+"""The difference of two images is what records between the first image and the second would have reported."""
 
 from dataclasses import replace
 

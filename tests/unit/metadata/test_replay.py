@@ -283,7 +283,7 @@ def test_removed_ids_are_in_the_pieces_of_a_long_delta() -> None:
 
 
 def test_records_of_kafkas_migration_change_nothing() -> None:
-    """Each new log of Kafka 3.4 to 3.9 has this record, also one that never saw ZooKeeper; Kafka 4 reads over it."""
+    """A new log of Kafka 3.4 to 3.9 has this record, even without ZooKeeper before; Kafka 4 reads over the record."""
     image, _ = apply_all(EMPTY_IMAGE, topic("orders", ORDERS, (1,)))
     assert apply(image, ZkMigrationStateRecord(zk_migration_state=0)) == image
 

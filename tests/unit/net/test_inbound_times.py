@@ -102,7 +102,7 @@ async def _connections(server: ListenerBench, count: int) -> tuple[InboundConnec
 
 
 def test_the_hang_up_of_a_client_at_its_limit_is_noticed_at_once(run: Run) -> None:
-    """Its requests may wait for minutes, and hold room that others need."""
+    """The client's requests may wait for minutes, and hold room that other requests need."""
     held: list[int] = []
 
     def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:

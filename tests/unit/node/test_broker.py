@@ -20,7 +20,7 @@ def fail(broken: BaseException) -> None:
 
 
 class SlowPartitions:
-    """Notes the changes of partitions; the metadata changes while the first one is opened."""
+    """Notes the changes of partitions; the metadata changes while the first partition is opened."""
 
     def __init__(self, node: AdminPath) -> None:
         self.node = node

@@ -1,4 +1,4 @@
-"""Addresses at which a controller is looked for: the next one after one with no answer, or with another node's."""
+"""Addresses at which a controller is looked for: the next address after no answer, or after another node's answer."""
 
 from typing import Any
 

@@ -174,7 +174,7 @@ process.run(config, command=("tailrace", "--disk-failures"), disk_failures=failu
 def test_a_node_begins_anew_if_nothing_tells_it_to_stop(
     tmp_path: Path, moment: str, failures: int, code: int, output: str
 ) -> None:
-    """It fails in its start; after a signal to stop that it has not read yet; or in its clean stop.
+    """The node fails in its start; after a signal to stop that it has not read yet; or in its clean stop.
 
     The fresh process handles signals, all but a SIGHUP that `nohup` has ignored.
     """

@@ -137,7 +137,7 @@ class LeaderSearchBench:
 
     async def close(self) -> None:
         if self._quorum is not None:
-            self._quorum._replica = None  # without one, `close` closes the log
+            self._quorum._replica = None  # without a replica, `close` closes the log
             self._quorum.close()
         for listener in self._listeners:
             await listener.stop()

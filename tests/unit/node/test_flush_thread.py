@@ -21,7 +21,7 @@ Callback = Callable[[], None]
 
 
 class SteppedLoop:
-    """An event loop that runs its callbacks one at a time, when the test says so."""
+    """An event loop that runs a single callback whenever the test says so."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callback] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""The warning of a node whose directory is not the one that the quorum's voters name."""
+"""The warning of a node whose directory is not the directory that the quorum's voters name."""
 
 import pytest
 

@@ -44,7 +44,7 @@ class SlowThread:
 
 
 class HangWatchBench:
-    """A disk with rounds a little longer than the time allowed for one."""
+    """A disk with rounds a little longer than the time allowed for a round."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -71,7 +71,7 @@ class HangWatchBench:
 
 
 def test_a_disk_that_is_slow_in_every_round_hangs_from_the_first_to_the_last() -> None:
-    """Its replicas would leave and join in every round."""
+    """Otherwise the disk's replicas would leave and join in every round."""
     disk = HangWatchBench()
     disk.clock.advance(30_000)
     assert disk.reports == [True]

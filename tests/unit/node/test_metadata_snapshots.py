@@ -43,7 +43,7 @@ def until(is_so: Callable[[], bool], cluster: Cluster) -> None:
 
 
 def test_half_of_the_records_must_have_changed_and_new_ones_do_not_count(tmp_path: Path) -> None:
-    """Each setting is a record; without the ratio the log would have to grow to ten times the 4,000 bytes."""
+    """A setting is a record; without the ratio the log would have to grow to ten times the 4,000 bytes."""
     settings = {"metadata.log.max.record.bytes.between.snapshots": "4000"}
     with Cluster(config=settings, directory=tmp_path) as cluster, Admin(cluster.bootstrap_servers) as admin:
         admin.create_topics(dict.fromkeys(_TOPICS, 1))

@@ -59,7 +59,7 @@ def connecting_takes_as_long_as_it_must(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class PeersBench:
-    """A node that asks, and one that is asked."""
+    """A node that asks, and a node that is asked."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()

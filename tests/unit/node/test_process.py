@@ -379,7 +379,7 @@ process.run(NodeConfig({"log.dirs": sys.argv[1], "listeners": "127.0.0.1:0"}))
 
 
 def test_a_thread_gets_the_interpreters_lock_between_two_system_calls_of_a_busy_event_loop(tmp_path: Path) -> None:
-    """Each system call of the loop begins the thread's wait for the lock anew, and slices of work have none inside."""
+    """A system call of the loop restarts the thread's wait for the lock; slices of work have no system call inside."""
     done = subprocess.run(
         [sys.executable, "-c", LOCK_ASKED_FOR, str(tmp_path / "data")],
         capture_output=True,

@@ -208,7 +208,7 @@ def is_number(node: ast.expr) -> bool:
 
 
 def bare_api_numbers(source: str) -> Iterator[int]:
-    """The lines with an API's number: as `api_key`, compared with one, as index of `APIS`, as key of a handler."""
+    """The lines with an API's number: as `api_key` or compared with it, as index of `APIS`, as key of a handler."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.keyword(arg="api_key", value=value):

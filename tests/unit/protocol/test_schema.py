@@ -47,7 +47,7 @@ class Crew:
 
 @message(versions="0-3", flexible="2+")
 class Voyage:
-    """One of everything that the wire knows."""
+    """A field of every type that the wire knows."""
 
     number: Int32
     name: str | None = field(nullable="1+")

@@ -160,7 +160,7 @@ class TestPreVotes:
     def test_are_granted_by_a_replica_that_takes_a_snapshot_and_has_no_contact_with_the_leader_for_long(
         self, bench: RaftBench
     ) -> None:
-        """It fetches nothing meanwhile and notices nothing; the others must not have to wait for its disk."""
+        """The voter fetches nothing meanwhile and notices nothing; other voters must not have to wait for its disk."""
         bench.receive(begin(2, 5))
         snapshot_id = SnapshotId(3, 5)
         (fetch,) = bench.sent(FetchRecords)

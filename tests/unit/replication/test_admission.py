@@ -73,7 +73,7 @@ def test_a_compacted_topic_refuses_a_batch_with_a_record_without_key_and_names_t
 
 @pytest.mark.parametrize("config", [TopicConfig(cleanup_policy=("compact",)), TopicConfig()], ids=["keys", "times"])
 def test_a_refusal_names_the_first_records_at_fault_and_makes_nothing_of_the_others(config: TopicConfig) -> None:
-    """A million records, 1 MB with zstd, were named one by one: 12 s of one turn, and 1.3 GB."""
+    """A million records, 1 MB with zstd, were each named: 12 s of one turn, and 1.3 GB."""
     late = NOW_MS + 2 * 3_600_000
     records = [Record(0, NOW_MS, b"k", b"v")] + [Record(0, late, None, b"v")] * (MOST_NAMED + 5)
     with pytest.raises(InvalidRecords) as caught:
@@ -136,7 +136,7 @@ def test_a_recompressed_batch_is_not_too_new_whatever_its_header_has() -> None:
 
 
 def test_records_that_lie_further_apart_than_64_bits_keep_their_times_where_the_batch_is_compressed_anew() -> None:
-    """Each time fits, as does each delta from the producer's base; from the first record to the second none does."""
+    """The times fit, as do the deltas from the producer's base; the delta between the two records does not."""
     records = bytearray()
     for index, delta in enumerate((2**62, -(2**62) - 2**61)):
         append_record(records, index, delta, b"k", b"v", ())

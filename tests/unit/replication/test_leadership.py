@@ -49,7 +49,7 @@ class LeadershipBench:
 
 def test_the_high_watermark_is_the_smallest_end_of_those_in_sync() -> None:
     bench = LeadershipBench(state(ONE, TWO))
-    assert bench.safe() == -1, "one that has said nothing holds it"
+    assert bench.safe() == -1, "a replica that has not fetched holds the safe end"
     bench.fetch(TWO, 17)
     assert (bench.safe(), bench.safe(own=15)) == (17, 15)
 
@@ -113,7 +113,7 @@ def test_a_proposed_replica_holds_the_high_watermark_until_the_outcome_is_known(
     assert proposal == InSyncProposal(5, 0, ((ONE, -1), (TWO, -1)))
     bench.now_ms = 10 * LAG_MS
     assert bench.safe() == 15
-    assert bench.propose() is None, "one at a time"
+    assert bench.propose() is None, "a single change at a time"
 
 
 def refused(bench: LeadershipBench, code: ErrorCode = ErrorCode.INELIGIBLE_REPLICA) -> None:
@@ -219,7 +219,7 @@ def test_a_silent_replica_does_not_come_in_sync_with_another_one() -> None:
 
 
 def test_a_slow_replica_comes_in_sync_by_its_own_fetch_only() -> None:
-    """It has not been caught up for replica.lag.time.max.ms, and has everything below the high watermark."""
+    """The replica was not caught up for replica.lag.time.max.ms, and has everything below the high watermark."""
     bench = LeadershipBench(state(ONE))
     bench.now_ms = 10 * LAG_MS
     assert bench.fetch(TWO, 12)
@@ -365,7 +365,7 @@ def test_a_replica_that_may_join_is_reconsidered_when_no_proposal_is_pending() -
     bench.fetch(TWO, 20)
     assert bench.propose() == (ONE, TWO)
     bench.fetch(THREE, 20)
-    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.NOTHING, "one is pending"
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.NOTHING, "a change is pending"
     bench.leadership.take_state(state(ONE, TWO, epoch=1))
     assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.PROPOSE_ANEW
     bench.now_ms = LAG_MS + 1

@@ -20,7 +20,7 @@ Outcomes = list[Appended | KafkaError]
 
 
 class PartitionBench:
-    """One partition; its disk flushes when the test says so."""
+    """A partition whose disk flushes when the test says so."""
 
     def __init__(self, *, is_flushed: bool = True) -> None:
         self.files = SimulatedDisk()
@@ -371,7 +371,7 @@ def test_records_in_the_log_are_readable_after_a_crash_and_a_restart(tmp_path: P
     node = DataPath(str(tmp_path))
     node.create()
     node.produce("orders", b"a")
-    again = DataPath(str(tmp_path))  # the first one was never closed
+    again = DataPath(str(tmp_path))  # the first node was never closed
     again.create()
     again.end_turn()
     assert again.values("orders") == [b"a"]

@@ -436,7 +436,7 @@ def test_the_flush_of_a_deleted_follower_fails() -> None:
 
 
 def test_the_flush_of_a_follower_whose_log_fails_fails_too() -> None:
-    """Its next fetch must not acknowledge records that may be lost, nor wait for the disk for ever."""
+    """The follower's next fetch must not acknowledge records that may be lost, nor wait for the disk for ever."""
     bench = CopyBench(state(1, 2, leader=2))
     bench.receive(0, b"a")
     faults: list[KafkaError | None] = []
@@ -481,7 +481,7 @@ def test_a_follower_accepts_missing_offsets_when_the_leader_has_sent_them_twice(
 
 
 def test_missing_offsets_of_one_leader_are_not_accepted_from_the_next() -> None:
-    """Its log may be whole: then a batch that stands elsewhere is damage, as it was before."""
+    """The next leader's log may be whole: then a batch that stands elsewhere is damage, as before."""
     bench = CopyBench(state(2, leader=2))
     with pytest.raises(CorruptRecords):
         bench.receive(5, b"a")
@@ -595,7 +595,7 @@ def test_only_what_lies_below_the_log_start_is_retired_on_a_follower() -> None:
 
 
 def test_a_follower_below_the_high_watermark_is_sent_no_bytes_with_a_wrong_checksum() -> None:
-    """It would refuse them and ask again for ever: only the leader can find out that its own copy is damaged."""
+    """The follower would refuse the bytes and ask for ever: only the leader can find the damage of its own copy."""
     bench = CopyBench(state(1, 2))
     bench.produce(b"first")
     bench.produce(b"second")

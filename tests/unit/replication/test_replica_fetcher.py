@@ -74,7 +74,7 @@ class ReplicaFetcherBench:
 
     @property
     def fetches(self) -> list[SendFetch]:
-        """The fetch of the last step, if it made one."""
+        """The fetch of the last step, if it made a fetch."""
         fetches = [effect for effect in self.effects if isinstance(effect, SendFetch)]
         assert len(fetches) <= 1
         return fetches
@@ -412,7 +412,7 @@ def test_another_reason_is_another_refusal_and_a_good_answer_ends_it() -> None:
         (50, 3, -1, True),  # nothing committed goes
         (49, 3, -1, False),
         (49, 3, 4, True),  # an unclean election since then may have lost it
-        (49, 4, 4, False),  # one that this log has followed already has not
+        (49, 4, 4, False),  # an election that this log has followed already has not
         (49, 5, 4, False),
         (49, -1, -1, False),
     ],
@@ -503,7 +503,7 @@ def test_a_throttled_replica_that_is_behind_pauses_until_the_rate_has_come_down(
     bench.answer(behind(A, 3_600), behind(B, 3_600))
     bench.stored(B, 5)
     bench.stored(A, 5)
-    assert bench.requested == [(B, 5)], "the other one is not throttled"
+    assert bench.requested == [(B, 5)], "the other partition is not throttled"
     bench.answer(behind(B, 3_600))
     bench.later(900)
     bench.stored(B, 9)

@@ -36,7 +36,7 @@ def test_a_fetch_from_before_the_last_registration_is_stale() -> None:
     assert progress.is_stale(FollowerFetch(12, broker_epoch=6))
     assert not progress.is_stale(FollowerFetch(12, broker_epoch=7))
     assert not progress.is_stale(FollowerFetch(3, broker_epoch=8))
-    assert not progress.is_stale(FollowerFetch(3)), "one that does not say is believed, as in Kafka"
+    assert not progress.is_stale(FollowerFetch(3)), "a fetch without a broker epoch is believed, as in Kafka"
 
 
 def test_a_fetch_without_a_broker_epoch_does_not_lower_the_one_that_is_known() -> None:

@@ -133,7 +133,7 @@ def test_after_a_cut_a_follower_shows_no_transaction_of_the_part_that_is_gone(
 def test_a_follower_that_is_elected_refuses_the_markers_of_earlier_transactions(
     leader: TransactionalReplica, follower: TransactionalReplica
 ) -> None:
-    """It has the number of the last decision from the marker that it has copied."""
+    """The follower has the number of the last decision from the marker that it has copied."""
     first, second = (EndTransactionMarker(ControlType.COMMIT, 3, decision_offset=offset) for offset in (20, 30))
     leader.write(b"a")
     leader.end(first)

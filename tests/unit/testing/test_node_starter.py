@@ -26,7 +26,7 @@ def begin(starter: NodeStarter, errors: Path, *words: str, **environment: str) -
 
 
 def end(node: ForkedNode) -> int:
-    """Its exit code. The pipes are closed."""
+    """The node's exit code. Closes the pipes."""
     node.stdin.close()
     code = node.wait(60)
     node.stdout.close()

@@ -1,4 +1,4 @@
-"""Kills of Spark's Python processes, without Spark: the number of kills, and the rows that are written before one."""
+"""Kills of Spark's Python processes, without Spark: the number of kills, and the rows written before a kill."""
 
 import os
 import signal

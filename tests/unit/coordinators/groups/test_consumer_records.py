@@ -24,7 +24,7 @@ K = ConsumerRecordKind
 TOPIC = bytes(range(16))
 PARTITIONS = (StoredTopicPartitions(topic_id=TOPIC, partitions=(1, 2)),)
 ON_DISK = b"\x02" + TOPIC + b"\x03\0\0\0\x01\0\0\0\x02\0"
-"""One topic: count + 1, id, partitions + 1, numbers, no tags."""
+"""A list of a single topic: count + 1, id, partitions + 1, numbers, no tags."""
 
 RECORDS: list[tuple[ConsumerRecordKind, str, ConsumerValue, bytes]] = [
     (K.GROUP, "", ConsumerGroupMetadataValue(epoch=7), b"\0\0\0\x07\0"),

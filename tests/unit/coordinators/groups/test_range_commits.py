@@ -124,7 +124,7 @@ def test_ranges_behind_the_end_of_the_partition_are_refused() -> None:
     ],
 )
 def test_ranges_behind_the_end_are_dropped(end_offset: int, left: SharedProgress | None) -> None:
-    """Each drop lowers a frontier: it has a state epoch of its own. The offset stays, as in Kafka."""
+    """A drop lowers a frontier, and so has a state epoch of its own. The offset stays, as in Kafka."""
     assert within(committed(Rectangle(20, 59, *LOW), stable=10, state_epoch=2), end_offset) == left
 
 

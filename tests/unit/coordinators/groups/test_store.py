@@ -95,7 +95,7 @@ def test_both_states_are_replays_of_what_they_stand_for(writes: list[tuple[list[
     latest = LatestGroups(committed)
     for records, _ in writes:
         latest.stage(records)
-    is_open = True  # writes commit in order: behind one that is pending, none is committed
+    is_open = True  # writes commit in order: behind a pending write, none is committed
     kept: list[tuple[list[GroupLogRecord], bool]] = []
     for records, fate in writes:
         is_open = is_open and fate != "pending"
@@ -122,7 +122,7 @@ A_MOVED: list[GroupLogRecord] = [
 
 
 def _whole_ends(records: list[GroupLogRecord]) -> list[GroupLogRecord]:
-    """With all three tombstones of a member wherever there is one for its subscription."""
+    """The records, with all three tombstones of a member where there is a tombstone for its subscription."""
     found: list[GroupLogRecord] = []
     for record in records:
         if isinstance(record, ConsumerGroupRecord) and record.kind is K.MEMBER and record.value is None:
@@ -137,7 +137,7 @@ def _whole_ends(records: list[GroupLogRecord]) -> list[GroupLogRecord]:
 @example(A_MOVED, frozenset({0}))
 @example([_consumer("g", K.TARGET, "", 0), _consumer("g", K.GROUP, "", 0)], frozenset())
 def test_a_compacted_log_says_what_the_whole_one_does(records: list[GroupLogRecord], taken: frozenset[int]) -> None:
-    """Compaction takes any records of which there is a later one with the same key, and keeps the others in place."""
+    """Compaction takes any records whose key a later record has, and keeps the other records in place."""
     last = {encode_record(record)[0]: index for index, record in enumerate(records)}
     kept = [r for index, r in enumerate(records) if index not in taken or last[encode_record(r)[0]] == index]
     whole = _replayed(records).groups

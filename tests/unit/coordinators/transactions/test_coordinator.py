@@ -139,7 +139,7 @@ class TestInitialize:
         assert outcome(aborted, INITIALIZE)[1] == ProducerIdentity(producer_id=7, producer_epoch=5)
 
     def test_a_producer_goes_on_with_another_id_after_the_abort_in_its_last_epoch(self) -> None:
-        """The epoch of the abort is the reserved one: no producer may have it."""
+        """The epoch of the abort is reserved: no producer may have this epoch."""
         fenced, _ = outcome(transaction(S.ONGOING, producer_epoch=LAST_EPOCH), naming(7, LAST_EPOCH))
         assert fenced is not None
         assert fenced.producer_epoch == LAST_EPOCH + 1
@@ -175,7 +175,7 @@ class TestInitialize:
 
     @pytest.mark.parametrize("epoch", [2, 1, 4])
     def test_an_old_instance_does_not_abort_what_the_present_one_has_open(self, epoch: int) -> None:
-        """KIP-360: a producer with another epoch than the present one is fenced, and nothing else happens."""
+        """KIP-360: a producer with another epoch than the present epoch is fenced, and nothing else happens."""
         known = transaction(S.ONGOING, last_producer_epoch=2)
         command = dataclasses.replace(INITIALIZE, expected_producer_id=7, expected_producer_epoch=epoch)
         assert outcome(known, command) == (None, E.PRODUCER_FENCED)

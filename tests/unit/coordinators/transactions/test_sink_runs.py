@@ -211,7 +211,7 @@ def test_a_malformed_member_is_not_initialized(name: str) -> None:
 
 
 def test_a_member_does_not_begin_after_the_decision() -> None:
-    """It was initialized before, and its deletion is on its way or does not fit."""
+    """The member was initialized before, and its deletion is on its way or does not fit."""
     coordinator = SinkCoordinator()
     late = coordinator.initialize(of("r1", 0, 0, 1))
     decision = coordinator.machine.decide(commit("r1", 0), NOW)

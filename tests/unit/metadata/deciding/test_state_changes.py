@@ -30,6 +30,6 @@ STATE = PartitionState(
     ],
 )
 def test_the_leader_epoch_rises_when_a_replica_leaves(after: PartitionState, leader_epoch: int) -> None:
-    """A fetch of the one that left is refused then, until it knows so: it may be assigned again meanwhile."""
+    """A fetch of the replica that left is refused until it knows of that: it may be assigned again meanwhile."""
     changed = changed_partition(STATE, change_record(0, STATE, after))
     assert changed == replace(after, leader_epoch=LeaderEpoch(leader_epoch), partition_epoch=8)

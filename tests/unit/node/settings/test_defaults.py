@@ -1,4 +1,4 @@
-"""Each default of a setting stands once: at its reader, if that has defaults, else in the table of settings."""
+"""Defaults of settings stand once: at the reader, if the reader has defaults, else in the table of settings."""
 
 import ast
 from collections.abc import Iterator

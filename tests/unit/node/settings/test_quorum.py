@@ -54,7 +54,7 @@ def test_times_and_sizes_are_kafkas_settings() -> None:
 
 
 def test_the_size_of_one_fetch_suits_a_slow_link_and_can_be_less() -> None:
-    """KIP-1219: 1 MiB; of KIP-630's `replica.fetch.response.max.bytes` and that the smaller one."""
+    """KIP-1219: 1 MiB; the smaller value of this setting and of KIP-630's `replica.fetch.response.max.bytes`."""
     usual = config().quorum.raft
     assert (usual.fetch_max_bytes, usual.snapshot_max_bytes) == (1 << 20, 1 << 20)
     less = config(controller_quorum_fetch_max_bytes="70000", controller_quorum_fetch_snapshot_max_bytes="60000").quorum
@@ -83,7 +83,7 @@ def test_a_fetch_waits_for_less_time_than_its_sender_allows() -> None:
             "CONTROLLER is for controllers (controller.listener.names), and this node is none",
         ),
         ({**COMBINED, "listeners": "PLAINTEXT://127.0.0.1:9092"}, "none of these is in listeners; add CONTROLLER://"),
-        ({**COMBINED, "listeners": "CONTROLLER://127.0.0.1:9093"}, "a broker needs one that is not for controllers"),
+        ({**COMBINED, "listeners": "CONTROLLER://127.0.0.1:9093"}, "that is not for controllers"),
         (
             {"controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9094"},
             "the other controllers need a listener of this node; say controller.listener.names=CONTROLLER",
