@@ -1,6 +1,6 @@
-"""One partition on one disk, synchronous: the log with its segments, indexes, producers, epochs, recovery, retention.
+"""Storage of a partition on a disk, synchronous: log, segments, indexes, producers, epochs, recovery, retention.
 
-The one door is here. `storage.files` alone touches the operating system; the formats on disk are Kafka's.
+`storage.files` alone touches the operating system; the formats on disk are Kafka's.
 """
 
 from tailrace.storage.compaction.compaction import Compaction

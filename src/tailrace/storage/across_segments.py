@@ -1,4 +1,4 @@
-"""Changes of a log that reach beyond one segment: rolls, appends with a roll, and cuts; a failure undoes them."""
+"""Changes of a log that reach beyond one segment: rolls, appends with a roll, and cuts; a failure is undone."""
 
 from collections.abc import Iterable, Sequence
 
@@ -73,8 +73,8 @@ class AcrossSegments:
         if len(segments) == 1 and self._flushes.has_unsynced_names:
             self._sync_first_name()
         if log.config.is_compacted and not log.gaps.is_known:
-            # If the old segment, not durable yet, is lost, it must not pass for a gap. A directory that another program
-            # has filled may have gaps anywhere. A directory of ours has only noted gaps.
+            # If the old segment, not durable yet, is lost, the loss must not pass for a gap. A directory that another
+            # program has filled may have gaps anywhere. A directory of ours has only noted gaps.
             log.gaps.allow(log.flushed_offset)
         if log.gaps.is_legal_before(base_offset, is_compacted=log.config.is_compacted):
             # After a truncation below the gap bound, or on a follower: a lost segment would pass for a gap.
@@ -92,7 +92,7 @@ class AcrossSegments:
             raise
 
     def prepare_policy(self, *, is_compacted: bool) -> None:
-        """Note the gap bound, if it must be on the disk before cleanup.policy changes to this."""
+        """Note the gap bound, if the bound must be on the disk before cleanup.policy changes to `is_compacted`."""
         log = self._log
         if log.gaps.is_known:
             return
@@ -109,7 +109,7 @@ class AcrossSegments:
             log.fail(f"it cannot be noted that offsets may be missing: {fault.detail}")
 
     def sync_before_gap(self) -> None:
-        """Make all appended batches durable, unless they are: under flushed durability a follower's always are."""
+        """Make all appended batches durable. Under flushed durability a follower's batches always are durable."""
         if self._log.flushed_offset < self._log.log_end_offset:
             self._sync_below_gaps(self._log.segments.all)
 
@@ -146,7 +146,7 @@ class AcrossSegments:
         segment.sync()
 
     def retire(self, count: int, *, deadline_ms: int) -> None:
-        """Take the first `count` segments out of the log, as `Segments.retire`; the log starts behind them."""
+        """Take the first `count` segments out of the log, as `Segments.retire`; the log then starts later."""
         log = self._log
         start_offset = log.segments.all[count].base_offset
         # The only record, from now on, of the producers there; a roll leaves its sync to the next flush.

@@ -1,7 +1,7 @@
 """Small files that are replaced whole: offsets per partition, the identity of a directory, the mark of a clean stop.
 
-A reader sees the old content or the new one, never a mixture: `replace_file` writes beside the file, syncs, renames
-and syncs the directory. Formats are Kafka's, byte for byte, so that its tools read them.
+A reader sees the old content or the new content, never a mixture: `replace_file` writes beside the file, syncs, renames
+and syncs the directory. Formats are Kafka's, byte for byte, so that Kafka's tools read the files.
 """
 
 import json
@@ -16,7 +16,7 @@ from tailrace.model.proofs import NO_SECRET, may_speak_for
 from tailrace.storage.file_system import Buffer, FileSystem, append_all, join, parent
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
-"""Per partition: below this offset all is flushed."""
+"""Per partition: everything below this offset is flushed."""
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
@@ -34,7 +34,7 @@ _MAX_OFFSET: Final = 2**63 - 1
 
 
 def replace_file(files: FileSystem, path: str, content: Buffer, *, is_secret: bool = False) -> None:
-    """Put this content at `path`, durable when the call returns. On any thread, one at a time for each path."""
+    """Write this content to `path`, durable when the call returns. On any thread; a path has one writer at a time."""
     temporary = path + TEMPORARY_SUFFIX
     files.write_durably(temporary, content, is_secret=is_secret)
     files.rename(temporary, path)
@@ -71,7 +71,7 @@ def parse_offsets(data: bytes, *, path: str) -> dict[TopicPartition, int]:
 
 
 def write_offsets(files: FileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace one of the checkpoints of offsets (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)."""
+    """Replace a checkpoint of offsets: RECOVERY_POINTS, LOG_STARTS or HIGH_WATERMARKS."""
     replace_file(files, join(directory, name), format_offsets(offsets))
 
 
@@ -107,7 +107,7 @@ def write_clean_shutdown(files: FileSystem, directory: str, *, broker_epoch: int
 def take_clean_shutdown(files: FileSystem, directory: str) -> int | None:
     """The broker epoch of the last clean stop, or None after a crash. The mark is gone, durably, when this returns.
 
-    It must go before the first log is changed: a crash right after would otherwise pass as a clean stop.
+    The mark must go before the first log changes: a crash right after would otherwise pass as a clean stop.
     """
     path = join(directory, CLEAN_SHUTDOWN)
     if not files.exists(path):
@@ -127,16 +127,16 @@ class MetaProperties:
     """The topic and partition that this directory belongs to."""
 
     cluster_id: str | None
-    """None: it has not come to its cluster yet."""
+    """None: the directory has not joined a cluster yet."""
     node_id: int
     directory_id: TopicId | None = None
-    """A new one is a new disk: the node must not claim what the old one held (KIP-858)."""
+    """A new id is a new disk: the node must not claim what the old disk held (KIP-858)."""
     directory_secret: bytes = field(default=NO_SECRET, repr=False)
     """Proves that a request is of the node with this directory, if its id needs that (`model.proofs`)."""
 
 
 def write_meta_properties(files: FileSystem, directory: str, properties: MetaProperties) -> None:
-    """Write `meta.properties`, version 1. It may hold a secret (decision 0076): only the owner can read it."""
+    """Write `meta.properties`, version 1. The file may hold a secret (decision 0076): only its owner can read it."""
     values = {"node.id": str(properties.node_id), "version": "1"}
     if properties.cluster_id is not None:
         values["cluster.id"] = properties.cluster_id
@@ -191,7 +191,7 @@ def _partition_metadata(topic_id: TopicId) -> bytes:
 
 
 def read_partition_metadata(files: FileSystem, directory: str) -> TopicId | None:
-    """The topic's id, None if the file is not there. Raises CorruptRecords if it is illegible."""
+    """The topic's id, None if the file is missing. Raises CorruptRecords for an illegible file."""
     path = join(directory, PARTITION_METADATA)
     if not files.exists(path):
         return None

@@ -1,7 +1,7 @@
 """Leader epochs of offsets: leader epoch -> start offset (KIP-101, KIP-279).
 
 Invariants: epochs and start offsets both rise strictly from entry to entry; no entry starts at or after the log's end
-except the last one, which the leader of that epoch made when it was elected.
+except the last entry, which the leader of that epoch made when it was elected.
 
 The cache is in memory. The log writes `to_bytes` into `leader-epoch-checkpoint` while `is_dirty`, at the
 latest before the offsets of a new epoch count as flushed; missing entries above the recovery point are found in the
@@ -23,7 +23,7 @@ LAST_OFFSET: Final = 2**63 - 1
 
 _START_OFFSET = attrgetter("start_offset")
 _MOST_DIGITS: Final = 19
-"""Of a 64-bit number."""
+"""Digits of a 64-bit number."""
 
 
 class EpochEntry(NamedTuple):
@@ -43,7 +43,7 @@ class EpochCache:
         self.latest_epoch = entries[-1].epoch if entries else -1
         """The epoch of the last entry, -1 for none."""
         self._written: tuple[EpochEntry, ...] | None = entries
-        """The entries in the checkpoint file as it was last written; None if they are not known."""
+        """The entries in the checkpoint file as last written; None: not known."""
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
@@ -77,8 +77,8 @@ class EpochCache:
     def end_offset_for(self, epoch: int, *, log_end_offset: int) -> OffsetAndEpoch:
         """The largest epoch <= `epoch` in this log and its end offset (exclusive), as OffsetForLeaderEpoch answers.
 
-        UNDEFINED for an epoch after the latest one; the requested epoch and the log's first epoch start for an epoch
-        before all others.
+        UNDEFINED for an epoch after the latest epoch; the requested epoch and the log's first epoch start for an epoch
+        before the first epoch.
         """
         entries = self._entries
         if not entries or epoch < 0 or epoch > entries[-1].epoch:
@@ -108,7 +108,7 @@ class EpochCache:
             self.replace(tuple(entry for entry in self._entries if entry.start_offset < end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end at or before the new start of the log; the one that holds it now starts there."""
+        """Forget epochs that end at or before the new start of the log; the epoch of the start now begins there."""
         entries = self._entries
         if not entries or entries[0].start_offset >= start_offset:
             return
@@ -116,7 +116,7 @@ class EpochCache:
         self.replace((EpochEntry(entries[first].epoch, start_offset), *entries[first + 1 :]))
 
     def replace(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Take these entries instead, for example those from before a failed append."""
+        """Take these entries instead, for example the entries from before a failed append."""
         if entries != self._entries:
             self._entries = entries
             self.latest_epoch = entries[-1].epoch if entries else -1
@@ -145,5 +145,5 @@ class EpochCache:
 
 
 def _is_number(word: str) -> bool:
-    """Whether these are the digits of an offset; `int` refuses a damaged file's thousands of digits in its own way."""
+    """Whether the word is an offset's digits; `int` refuses a damaged file's thousands of digits in its own way."""
     return word.isdecimal() and len(word) <= _MOST_DIGITS

@@ -20,7 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """One file that is appended to and read."""
+    """A file that is appended to and read."""
 
     @property
     def path(self) -> str: ...
@@ -34,7 +34,7 @@ class File(Protocol):
         ...
 
     def pread(self, length: int, position: int) -> bytes:
-        """The bytes from `position` on; fewer than `length` at the end of the file. The caller owns them."""
+        """The bytes from `position` on, owned by the caller; fewer than `length` at the end of the file."""
         ...
 
     def lend(self, length: int, position: int) -> Buffer:
@@ -42,18 +42,18 @@ class File(Protocol):
         ...
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file to this size, at most its present one."""
+        """Cut the file to this size, which is at most the present size."""
         ...
 
     def rewrite(self, position: int) -> None:
-        """Write the bytes from `position` on once more, in place, so that the next `sync` covers them.
+        """Write the bytes from `position` on once more, in place, so that the next `sync` covers the bytes.
 
-        After a failed sync Linux takes the pages for clean: readers see the bytes, no later sync writes them.
+        After a failed sync Linux takes the pages for clean: readers see the bytes, but no later sync writes the pages.
         """
         ...
 
     def sync(self) -> None:
-        """Return when all that was written is durable. May run on another thread while the file is pinned."""
+        """Return when all written bytes are durable. May run on another thread while the file is pinned."""
         ...
 
     def pin(self) -> None:
@@ -73,9 +73,9 @@ class Note(Protocol):
     """A file of a few bytes that is written in place, again and again."""
 
     def overwrite(self, content: Buffer) -> None:
-        """Put these bytes over those that are there, which are as many.
+        """Overwrite as many present bytes with these bytes.
 
-        They are not durable before `sync_file`, nor a new name before `sync_dir`; a power cut may tear them.
+        The bytes are not durable before `sync_file`, nor a new name before `sync_dir`; a power cut may tear the bytes.
         """
         ...
 
@@ -100,7 +100,7 @@ class FileSystem(Protocol):
         ...
 
     def make_dirs(self, path: str) -> None:
-        """Make the directory and those above it; nothing if it is there."""
+        """Make the directory and its missing parents."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -112,13 +112,13 @@ class FileSystem(Protocol):
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with all that is in it."""
+        """Remove a directory and everything below."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def size_of(self, path: str) -> int:
-        """The size of a file in bytes, without opening it."""
+        """The size of a file in bytes, read without an open."""
         ...
 
     def modified_ms(self, path: str) -> int:
@@ -138,14 +138,14 @@ class FileSystem(Protocol):
         ...
 
     def copy_part(self, path: str, target: str, position: int, size_bytes: int) -> int:
-        """Append so many bytes of one file, from this position on, to another one, which is made if it is not there.
+        """Append so many bytes of one file, from this position on, to `target`, which is made if need be.
 
-        How many there were; nothing is synced. On any thread. Raises StorageError.
+        Returns the count of bytes; nothing is synced. On any thread. Raises StorageError.
         """
         ...
 
     def sync_file(self, path: str) -> None:
-        """Return when all that was written to the file at this path is durable."""
+        """Return when all bytes written to the file at this path are durable."""
         ...
 
     def sync_dir(self, path: str) -> None:
@@ -155,7 +155,8 @@ class FileSystem(Protocol):
     def sync_all(self, path: str) -> bool:
         """Return when everything on the disk that holds this path is durable, files and names; from any thread.
 
-        False if this system cannot do that. One call for a thousand new files, each of which would wait for the disk.
+        False if this system has no such call. One call serves a thousand new files, whose own syncs would wait for the
+        disk.
         """
         ...
 

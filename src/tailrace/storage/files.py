@@ -1,7 +1,7 @@
 """The file system of the machine: the only module that opens, writes, syncs and renames (`storage.file_system`).
 
 `OsFiles` keeps a bounded number of descriptors open, whatever the number of files: the least recently used is closed
-and opened again when it is needed.
+and opened again at its next use.
 """
 
 import ctypes
@@ -128,7 +128,7 @@ class OsFile:
             self.release()
 
     def release(self) -> None:
-        """Close the descriptor; the file opens again when it is needed."""
+        """Close the descriptor; the file opens again at its next use."""
         descriptor, self._descriptor = self._descriptor, -1
         try:
             os.close(descriptor)
@@ -340,7 +340,7 @@ class OsFiles:
 
     def sync_file(self, path: str) -> None:
         try:
-            # Not the file's usual descriptor: another thread may close that one at any time.
+            # Not the file's usual descriptor: another thread may close that descriptor at any time.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fdatasync(descriptor)
@@ -400,7 +400,7 @@ def _c_library() -> ctypes.CDLL:
 
 
 def _is_served_by_a_process(path: str) -> bool:
-    """Whether the path is on FUSE, where syncfs succeeds and does not reach the process behind it; fsync does."""
+    """Whether the path is on FUSE: there syncfs succeeds but does not reach the process behind the disk; fsync does."""
     try:
         device = os.stat(path).st_dev
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:

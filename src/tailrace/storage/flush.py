@@ -57,7 +57,7 @@ class FlushTicket:
         self.files = files
         """Files to sync, pinned meanwhile."""
         self.finished_files = finished_files
-        """The files among them that are complete, to be closed afterwards."""
+        """The complete files of the flush, to be closed afterwards."""
         self.directories = directories
         """Directories whose new names are to become durable."""
         self.end_offset = end_offset
@@ -90,14 +90,14 @@ class FlushTicket:
 
     @property
     def epochs_crc(self) -> int | None:
-        """The checksum of the file of leader epochs that this flush has written; None if it has written none."""
+        """The checksum of the file of leader epochs that this flush has written; None: no file written."""
         return None if self._epoch_checkpoint is None else crc32c(self._epoch_checkpoint[1])
 
 
 def sync_together(tickets: Collection[FlushTicket], on_synced: Callable[[], None] = lambda: None) -> None:
-    """`FlushTicket.sync` of logs on one file system: each directory that they share is synced once, and many at once.
+    """`FlushTicket.sync` of logs on one file system: a shared directory is synced once, and many syncs run at once.
 
-    After a crash thousands of logs are opened whose names may not be durable, all in one directory. `on_synced` is
+    After a crash thousands of logs are opened whose names may not be durable, in one directory. `on_synced` is
     called after each sync, so that the caller can tell many syncs from a sync that hangs.
     """
     directories: dict[str, None] = {}
@@ -109,7 +109,7 @@ def sync_together(tickets: Collection[FlushTicket], on_synced: Callable[[], None
 
 
 class Flushes:
-    """The flushes of a log, at most one at once, and the other files and names that the next flush syncs."""
+    """Flushes of a log, at most one flush at a time, and the other files and names that the next flush syncs."""
 
     __slots__ = (
         "_compactions",
@@ -141,12 +141,12 @@ class Flushes:
         self._times = times
         self._compactions = compactions
         self.epochs_crc = epochs_crc
-        """The checksum of the file of leader epochs; None if it is not known."""
+        """The checksum of the file of leader epochs; None: not known."""
         self._ticket: FlushTicket | None = None
         self.unsynced_directories = unsynced_directories
         """Directories with names that may not be durable."""
         self.unsynced_files = unsynced_files
-        """Files that are whole and may not be durable, beside those of the segments."""
+        """Files that are whole and may not be durable, beside the segments' files."""
 
     @property
     def is_under_way(self) -> bool:
@@ -171,8 +171,9 @@ class Flushes:
         self.unsynced_directories = self.unsynced_directories or (directory,)
 
     def note_made_durable(self) -> None:
-        """The owner of this new log has made it durable with all others, and it was opened before. Once it has been
-        written to, or flushed, that says nothing any more."""
+        """Note that the owner has made this new log durable with other new logs, after the opening. After a write or a
+        flush of this log the note changes nothing.
+        """
         log = self._log
         is_untouched = log.log_end_offset == log.log_start_offset and not log.is_changed
         if is_untouched and not self.is_under_way and not log.failure:
@@ -225,7 +226,7 @@ class Flushes:
         return self._ticket
 
     def finish(self, ticket: FlushTicket) -> None:
-        """Take the result of `FlushTicket.sync`; it is ignored if the log was truncated meanwhile."""
+        """Take the result of `FlushTicket.sync`; ignored if the log was truncated meanwhile."""
         log = self._log
         assert ticket is self._ticket, "not the flush that is under way"
         self._ticket = None
@@ -244,7 +245,7 @@ class Flushes:
             self._note.write(log.flushed_offset, self.epochs_crc)  # after the sync, and before any callback
         else:
             log.epochs.is_dirty = True
-            # Since the flush began, a roll may have made names that it has not covered.
+            # Since the flush began, a roll may have made names that the flush has not covered.
             self.unsynced_directories = tuple(dict.fromkeys((*ticket.directories, *self.unsynced_directories)))
         self._compactions.mark_synced(synced)
 

@@ -1,20 +1,20 @@
 """The flushed offset of one log, noted in its directory after every flush: the line between damage and a torn tail.
 
-Recovery has to tell bytes that were flushed and are now others (damage, never cut) from a write that was under way when
+Recovery has to tell bytes that were flushed and have changed (damage, never cut) from a write that was under way when
 the power went (a torn tail, cut). The recovery point of the whole node is written once a minute only; this note is as
-new as the last acknowledged flush. It is written after the sync of the batches and never before.
+new as the last acknowledged flush. The note is written after the sync of the batches and never before.
 
-The note is written in place, without a sync of its own: it survives every crash of the process. A power cut may take
-it back to an older one, which is true as well, or tear it, which its checksum shows; then the checkpoints of the node
-have the flushed offset. Every `SYNC_INTERVAL` flushes it is synced with the batches.
+The note is written in place, without a sync of its own: it survives every crash of the process. A power cut may take it
+back to an older note, which is true as well, or tear the line, which the checksum shows; then the checkpoints of the
+node have the flushed offset. Every `SYNC_INTERVAL` flushes the note is synced with the batches.
 
 One line of ours beside Kafka's files, always of the same length:
 
     1 00000000000000000500 1b2c3d4e 00000000000000000020 5f607182
 
-These are a version, the offset, the CRC-32C of `leader-epoch-checkpoint` at that time (Kafka's format has none), the
-offset from which on the headers of the batches were checked (decision 0069), and the CRC-32C of all that precedes it.
-Version 0, of older releases, has no such offset; a number that is not known is written as dashes.
+The words are a version, the offset, the CRC-32C of `leader-epoch-checkpoint` at that time (Kafka's format has none),
+the offset from which on the headers of the batches were checked (decision 0069), and the CRC-32C of the preceding
+words. Version 0, of older releases, has no such offset; a number that is not known is written as dashes.
 """
 
 from typing import Final, NamedTuple
@@ -38,7 +38,7 @@ class FlushedEnd(NamedTuple):
     """The content of a note."""
 
     offset: int
-    """Everything below it is durable."""
+    """Everything below this offset is durable."""
     epochs_crc: int | None
     """The checksum of the file of leader epochs at that time; None if it was not known."""
     checked_from: int | None = None
@@ -54,7 +54,7 @@ def format_note(end: FlushedEnd) -> bytes:
 
 
 def parse_note(line: bytes) -> FlushedEnd | None:
-    """The content of a line; None for one that is torn, damaged or of another version."""
+    """The content of a line; None for a line that is torn, damaged or of another version."""
     content, _, checksum = line.rpartition(b" ")
     try:
         version, offset, epochs_crc, *rest = content.decode("ascii").split(" ")
@@ -71,7 +71,7 @@ def parse_note(line: bytes) -> FlushedEnd | None:
 
 
 def read_note(files: FileSystem, directory: str) -> FlushedEnd | None:
-    """The note in a log's directory; None if it is missing or not valid. Raises StorageError."""
+    """The note in a log's directory; None for a missing or invalid note. Raises StorageError."""
     path = join(directory, FLUSHED_OFFSET)
     return parse_note(files.read_bytes(path)) if files.exists(path) else None
 
@@ -96,9 +96,9 @@ class FlushedNote:
         return None if found is None else found.checked_from
 
     def doubt(self) -> None:
-        """Note, durably, that no header is known to have been checked: one that was not is about to be appended.
+        """Note, durably, that no header is known to have been checked: an unchecked header is about to be appended.
 
-        Nothing if there is no note. Raises StorageError.
+        Does nothing without a note. Raises StorageError.
         """
         self.checked_from = None
         noted = self._noted or read_note(self._files, self._directory)
@@ -107,7 +107,7 @@ class FlushedNote:
             self._files.sync_file(join(self._directory, FLUSHED_OFFSET))
 
     def write(self, offset: int, epochs_crc: int | None) -> None:
-        """Note that all below this offset is durable. A note that cannot be written stays as it was: it is true."""
+        """Note that everything below this offset is durable. If the write fails, the old note stays, still true."""
         end = FlushedEnd(offset, epochs_crc, self.checked_from)
         if end == self._noted:
             return
@@ -118,7 +118,7 @@ class FlushedNote:
         self._count += 1
 
     def take_due(self) -> str | None:
-        """The path of the note if the flush that begins now has to sync it, with its name; else None."""
+        """The path of the note if the flush that begins now has to sync the note and its name; else None."""
         if self._count < SYNC_INTERVAL:
             return None
         self._count = 0
@@ -127,7 +127,7 @@ class FlushedNote:
     def lower(self, offset: int) -> None:
         """Lower the note to this offset, durably, before the log is cut. Raises StorageError.
 
-        Everything below `offset` must be flushed: a note that cannot be read is replaced by one with this offset.
+        Everything below `offset` must be flushed: a note with this offset replaces an illegible note.
         """
         path = join(self._directory, FLUSHED_OFFSET)
         noted = self._noted

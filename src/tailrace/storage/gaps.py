@@ -8,9 +8,9 @@ from tailrace.storage.epoch_cache import LAST_OFFSET
 from tailrace.storage.file_system import FileSystem
 
 UNKNOWN_GAPS: Final = -1
-"""No gap bound is noted: the log was never compacted here, or another program has filled it."""
+"""No gap bound is noted: the log was never compacted here, or another program has filled the directory."""
 _MARGIN: Final = 1 << 20
-"""Offsets by which a follower notes ahead that gaps are legal: a note for each batch would cost a sync each."""
+"""Offsets by which a follower notes ahead that gaps are legal: a note for every batch would cost a sync per batch."""
 
 
 class Gaps:
@@ -39,10 +39,10 @@ class Gaps:
             self.bound = bound
 
     def accept(self, base_offset: int, end_offset: int, *, is_expected: bool, make_durable: Callable[[], None]) -> None:
-        """A follower gets a batch that does not continue its log. That offsets are missing must be known for good.
+        """Note durably that offsets are missing before a follower's batch that does not continue the log.
 
         `is_expected`: this log is compacted, or its leader's may have been. `make_durable` is called before gaps are
-        legal further up, for the present batches: if a part of them is lost, it must not pass for a gap.
+        legal further up, for the present batches: if a part of the batches is lost, the loss must not pass for a gap.
         """
         is_legal = base_offset > end_offset and (is_expected or base_offset <= self.bound)
         assert is_legal, f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"

@@ -2,12 +2,12 @@
 
 Invariants:
 
-1. log_start_offset <= flushed_offset <= log_end_offset, and each of them only rises, except by truncation.
+1. log_start_offset <= flushed_offset <= log_end_offset, and every offset only rises, except by truncation.
 2. `log_end_offset` moves after all bytes of an append are written, never before. An append that fails leaves the log,
    its indexes, its producers and its epochs as they were.
-3. All below `flushed_offset` survives a power cut: batches, segment names, and the epochs they were written in.
+3. Everything below `flushed_offset` survives a power cut: batches, segment names, and the epochs they were written in.
 4. A reader owns the bytes it was given. Nothing is overwritten: a new segment is a new inode.
-5. After a failure that could not be undone the log is offline: it refuses everything with StorageError until it is
+5. After a failure that could not be undone the log is offline: the log refuses everything with StorageError until it is
    opened again, which checks the bytes on the disk.
 
 Synchronous and not thread-safe, except `FlushTicket.sync`.
@@ -66,7 +66,7 @@ class Log(ReadableLog):
         self.times: Final = LogTimes(self, note=self._note, limits=limits)
         self.keys: Final = LogKeys(self, files=files)
         self.compactions: Final = Compactions(self, files=files, limits=limits, first_dirty_offset=first_dirty_offset)
-        # After a crash the names may never have been synced; the first flush syncs them.
+        # After a crash the names may never have been synced; the first flush syncs the names.
         is_unsure = report.damage is None and (loaded.is_new or not report.clean)
         self.flushes: Final = Flushes(
             self,
@@ -105,17 +105,17 @@ class Log(ReadableLog):
         check_from: int | None = None,
         is_durable: bool = True,
     ) -> "Log":
-        """The log in this directory, which is made if it is not there.
+        """Opens the log in this directory, which is made if need be.
 
-        `recovery_point` and `high_watermark` are those that were last made durable outside: below them, and below what
-        the log itself has noted as flushed, nothing is ever cut (`recovery.loader`). `leader_epoch` is the partition's
-        in the metadata: a batch of a later epoch is damaged. `clean`: the log was closed cleanly and nothing has to be
-        checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog, which names
-        file and position, or with `allow_damage` gives an offline log whose part before the damage can be read
-        (`recovery.damage`), or with `cuts_damage`, if an administrator has accepted the loss, a log that is cut there.
-        With `check_from`, the part behind that offset is checked too if it lies below the recovery point, and a segment
-        that ends before it is not cut: damage there is DamagedLog again. A bound of gaps that cannot be read is
-        CorruptRecords, and with `cuts_damage` all that is missing below the flushed end passes for a gap.
+        `recovery_point` and `high_watermark` are the values that were last made durable outside: below these, and below
+        what the log itself has noted as flushed, nothing is ever cut (`recovery.loader`). `leader_epoch` is the
+        partition's in the metadata: a batch of a later epoch is damaged. `clean`: the log was closed cleanly and
+        nothing has to be checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog,
+        which names file and position, or with `allow_damage` gives an offline log whose part before the damage can be
+        read (`recovery.damage`), or with `cuts_damage`, if an administrator has accepted the loss, a log that is cut
+        there. With `check_from`, the part behind that offset is checked too if it lies below the recovery point, and a
+        segment that ends before it is not cut: damage there is DamagedLog again. A bound of gaps that cannot be read is
+        CorruptRecords, and with `cuts_damage` everything missing below the flushed end passes for a gap.
         `recovery.lost_acknowledged` says whether something that was acknowledged is missing. `is_durable=False` is for
         page-cache durability: recovery does not suspect the page cache, and a power cut may cut below the high
         watermark. Nothing that is stored needs `now_ms` today.
@@ -152,7 +152,7 @@ class Log(ReadableLog):
         is_new: bool = False,
         unsynced_files: tuple[File, ...] = (),
     ) -> "Log":
-        """The log that was closed like this: what `open` with `clean` gives, without reading the directory.
+        """Opens the log that was closed like this: what `open` with `clean` gives, without reading the directory.
 
         `is_new`: names in the directory, and its own, may not be durable yet, and neither may `unsynced_files`: the
         first flush syncs them. Raises CorruptRecords or StorageError if the closed files have changed; then `open` must
@@ -177,7 +177,7 @@ class Log(ReadableLog):
             self._note.write(self.flushed_offset, loaded.epochs_crc)
         if loaded.noted_end_offset > self.log_end_offset:
             self.times.read_note()
-            self._note.lower(self.log_end_offset)  # another program has cut it, or an operator has, perhaps to nothing
+            self._note.lower(self.log_end_offset)  # another program, or an operator, has cut the log
 
     def keep_checkpoint(self) -> str:
         """Keep a coordinator's checkpoint beside this log; returns the reason if a checkpoint is dropped.
@@ -216,17 +216,17 @@ class Log(ReadableLog):
     def append(
         self, batches: Sequence[AppendBatch], *, may_have_gaps: bool = False, checked_from: int = UNCHECKED
     ) -> None:
-        """Write whole batches, stamped with contiguous offsets from `log_end_offset` on: all of them or none.
+        """Write whole batches, stamped with contiguous offsets from `log_end_offset` on: all batches or no batch.
 
-        Their sender vouches that the headers of batches from `checked_from` on agree with their records; the times of
-        all others are those of their records, which are looked at.
+        The sender of the batches vouches that the headers of batches from `checked_from` on agree with their records;
+        the times of the other batches are read from their records.
 
-        With `may_have_gaps` they only have to ascend: they come from a leader whose log may have been compacted, under
-        settings of an earlier time. In a compacted log they always may.
+        With `may_have_gaps` offsets only have to ascend: the batches come from a leader whose log may have been
+        compacted, under settings of an earlier time. In a compacted log they always may.
 
-        Staged producer batches (`producers.stage`) are applied with them, and discarded if the append fails. Raises
-        StorageError, also for damage of the log's own files; only a failure that could not be undone puts the log
-        offline.
+        Staged producer batches (`producers.stage`) are applied with the batches, and discarded if the append fails.
+        Raises StorageError, also for damage of the log's own files; only a failure that could not be undone puts the
+        log offline.
         """
         if self.failure:
             self.check_online()
@@ -361,8 +361,8 @@ class Log(ReadableLog):
         """Begin an empty log with this batch, which contains the log start; the start stays. For a replica.
 
         `checked_from` is as for `append`. The batch is durable when this returns, and a crash leaves either the empty
-        log or this log: no recovery point has to be lowered. Raises StorageError; if the log is not offline then, it is
-        as it was.
+        log or this log: no recovery point has to be lowered. Raises StorageError; if the log is not offline then, the
+        log is as it was.
         """
         self.check_online()
         base_offset, end_offset = first.header.base_offset, first.header.end_offset
@@ -382,7 +382,7 @@ class Log(ReadableLog):
 
     @property
     def closed(self) -> ClosedLog | None:
-        """The note that `reopen` needs after a clean close of the log; None if it must be opened from its files."""
+        """The note that `reopen` needs after a clean close; None if the log must be opened from its files."""
         if self.producers and self._log_producers.snapshot_offset != self.log_end_offset:
             return None
         return ClosedLog(
@@ -398,9 +398,10 @@ class Log(ReadableLog):
         )
 
     def close(self, *, clean: bool = True) -> None:
-        """Give all descriptors back. A clean close makes everything durable first, so that the next open can trust it.
+        """Give all descriptors back. A clean close makes everything durable first, so that the next open trusts the
+        files.
 
-        The log must not be used afterwards. Raises StorageError if the clean close fails; then it was not clean.
+        The log must not be used afterwards. Raises StorageError if the clean close fails; then the close was not clean.
         """
         try:
             self.compactions.abort()

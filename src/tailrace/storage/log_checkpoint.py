@@ -1,11 +1,11 @@
-"""The checkpoint beside a coordinator's log: what its records below one offset come to, in a file as KIP-630 has it.
+"""The checkpoint beside a coordinator's log: the state of its records below an offset, in a file of KIP-630.
 
-1. It saves the time to read the log again, and nothing else: the log starts where it does without one.
-2. All records from its end offset on are in the log. So a compaction ends there (`compaction_bound`): it removes
-   tombstones and markers, and without them values of the checkpoint would stay that are gone.
-3. It goes before the log is cut below its end. An opening drops one that its log contradicts: another program, which
-   knows nothing of it, may have cut or compacted the log.
-4. A new one takes the place of the old one when it is durable. If two are found, the older one is removed.
+1. A checkpoint saves the time to read the log again, and nothing else: the log start does not depend on checkpoints.
+2. Every record from its end offset on is in the log. So a compaction ends there (`compaction_bound`): it removes
+   tombstones and markers, and without the tombstones values of the checkpoint would stay that are deleted.
+3. A checkpoint goes before the log is cut below its end. Opening drops a contradicted checkpoint: another program,
+   which knows nothing of checkpoints, may have cut or compacted the log.
+4. A new checkpoint replaces the old when the new is durable. If two are found, the older is removed.
 
 Not thread-safe, except what a `Publication` does with a part.
 """
@@ -31,7 +31,7 @@ from tailrace.storage.snapshots.format import (
 from tailrace.storage.snapshots.writer import SnapshotPartFile, SnapshotWriter
 
 FORMAT_VERSION: Final = 0
-"""Of the records in a checkpoint: those of the log, with their keys. One of another version is not read."""
+"""The format of records in a checkpoint: the log's records, with their keys. Other versions are not read."""
 
 
 class CheckpointDraft:
@@ -41,13 +41,13 @@ class CheckpointDraft:
 
     def __init__(self, bound: int) -> None:
         self.bound: Final = bound
-        """It is made of records from here on: so no compaction may go further."""
+        """The first offset of the checkpoint's records: no compaction may go further."""
         self.is_void = False
         """Whether the log has been cut meanwhile: the checkpoint must not be used."""
 
 
 class CheckpointReader:
-    """Reads a checkpoint; until it is closed, no compaction goes beyond that. Made by `LogCheckpoint`."""
+    """Reads a checkpoint; until the reader is closed, no compaction goes beyond the end. Made by `LogCheckpoint`."""
 
     __slots__ = ("_file", "_is_closed", "_owner", "_size_bytes", "id")
 
@@ -63,7 +63,7 @@ class CheckpointReader:
     def batches(self, expected: CheckpointedLog) -> Iterator[SnapshotBatch]:
         """The batches of records, checked. Raises CorruptRecords for damage and for a checkpoint of another log.
 
-        Records read before the fault are not to be used either: only a read to the end shows that it is whole.
+        Records read before the fault are not to be used either: only a read to the end shows that the file is whole.
         """
         size_bytes, path = self._size_bytes, self._file.path
         for batch in walk(self._file.pread, size_bytes=size_bytes, leader_epoch=self.id.epoch, path=path):
@@ -84,7 +84,7 @@ class CheckpointReader:
 
 
 class LogCheckpoint:
-    """The checkpoint of one log, or the place for one. Made by `LogCheckpoint.open`."""
+    """The checkpoint of a log, or the place of a future checkpoint. Made by `LogCheckpoint.open`."""
 
     __slots__ = ("_directory", "_draft", "_files", "_readers", "id", "size_bytes")
 
@@ -92,14 +92,14 @@ class LogCheckpoint:
         self._directory = directory
         self._files = files
         self.id = checkpoint_id
-        """Its end offset, and the leader epoch of the record before that; None: there is none."""
+        """The checkpoint's end offset, and the leader epoch of the record before; None: there is no checkpoint."""
         self.size_bytes = 0 if checkpoint_id is None else files.size_of(self.path_of(checkpoint_id))
         self._draft: CheckpointDraft | None = None
         self._readers: set[CheckpointReader] = set()
 
     @classmethod
     def open(cls, directory: str, *, files: FileSystem) -> "LogCheckpoint":
-        """The newest one in this directory; parts and older ones are removed. Nothing is read. Raises StorageError."""
+        """Opens the newest checkpoint in this directory; removes parts and older files. Raises StorageError."""
         names = files.list_dir(directory)
         found = {checkpoint_id: name for name in names if (checkpoint_id := parse_snapshot_name(name)) is not None}
         newest = max(found, default=None)
@@ -116,7 +116,7 @@ class LogCheckpoint:
     def drop_if_contradicted(
         self, epochs: EpochCache, *, log_start_offset: int, log_end_offset: int, first_dirty_offset: int
     ) -> str:
-        """Drop a checkpoint that cannot be one of a log like this; returns the reason, empty without one.
+        """Drop a checkpoint that contradicts such a log; returns the reason, empty if nothing was dropped.
 
         Raises StorageError.
         """
@@ -151,7 +151,7 @@ class LogCheckpoint:
             self.drop()
 
     def drop(self) -> None:
-        """Remove it, durably. Raises StorageError."""
+        """Remove the checkpoint, durably. Raises StorageError."""
         if self.id is not None:
             self._remove(self.id)
             self.id, self.size_bytes = None, 0
@@ -161,13 +161,13 @@ class LogCheckpoint:
         self._files.sync_dir(self._directory)
 
     def remove_file(self, checkpoint_id: OffsetAndEpoch) -> None:
-        """Remove the file of one that is not used any more, if it is there. On any thread. Raises StorageError."""
+        """Remove the file of an unused checkpoint; a missing file is fine. On any thread. Raises StorageError."""
         path = self.path_of(checkpoint_id)
         if self._files.exists(path):
             self._files.unlink(path)
 
     def open_reader(self) -> CheckpointReader:
-        """A reader of the one that is there. Raises StorageError."""
+        """Open a reader of the present checkpoint. Raises StorageError."""
         assert self.id is not None, f"{self._directory} has no checkpoint"
         reader = CheckpointReader(self, self.id, self._files)
         self._readers.add(reader)
@@ -178,13 +178,13 @@ class LogCheckpoint:
         self._readers.discard(reader)
 
     def begin(self, bound: int) -> CheckpointDraft:
-        """Begin another one, of records from `bound` on. One at a time."""
+        """Begin another checkpoint, of records from `bound` on; there is at most one draft."""
         assert self._draft is None, f"{self._directory}: another checkpoint is being made"
         self._draft = CheckpointDraft(bound)
         return self._draft
 
     def begin_writing(self, checkpoint_id: OffsetAndEpoch, header: SnapshotHeader) -> SnapshotWriter:
-        """The writer of the one that was begun. Raises StorageError; then nothing was made."""
+        """Create the writer of the checkpoint that was begun. Raises StorageError; then nothing was made."""
         part = SnapshotPartFile(self._directory, checkpoint_id, files=self._files)
         try:
             return SnapshotWriter(part, header)
@@ -193,9 +193,9 @@ class LogCheckpoint:
             raise
 
     def finish(self, draft: CheckpointDraft, part: SnapshotPartFile) -> OffsetAndEpoch | None:
-        """Take over a part that was published; returns the one before, whose file is to be removed.
+        """Take over a part that was published; returns the replaced checkpoint, whose file is to be removed.
 
-        If the log was cut meanwhile it is removed instead. Raises StorageError.
+        If the log was cut meanwhile the part is removed instead. Raises StorageError.
         """
         self._draft = None
         part.close()
@@ -206,5 +206,5 @@ class LogCheckpoint:
         return None if former == part.id else former
 
     def abandon(self) -> None:
-        """Give up the one that was begun."""
+        """Give up the draft."""
         self._draft = None

@@ -34,7 +34,7 @@ class LogProducers:
         """The offset of the newest snapshot, -1 for none."""
 
     def append(self, segment: Segment, batches: Sequence[AppendBatch]) -> None:
-        """Apply batches that were just appended to this segment: the staged state, if they have no transactions."""
+        """Apply batches that were just appended to this segment: from the staged state if without transactions."""
         state = self._state
         if state.has_staged and not state.stages_transactions:
             state.apply_staged()
@@ -43,7 +43,7 @@ class LogProducers:
         self.apply(segment, batches)
 
     def apply(self, segment: Segment, batches: Iterable[AppendBatch]) -> None:
-        """Apply batches one by one, and index the transactions that they abort."""
+        """Apply batches singly, and index the transactions that the batches abort."""
         state = self._state
         for buffer, header in batches:
             if header.producer_id < 0:
@@ -68,7 +68,7 @@ class LogProducers:
         self.snapshot_offset = offset
 
     def sync_snapshot(self, offset: int) -> None:
-        """Sync the snapshot at this offset, if there is one with producers."""
+        """Sync the snapshot at this offset, if a snapshot with producers exists."""
         path = snapshot_path(self._directory, offset)
         if self._state and self._files.exists(path):
             self._files.sync_file(path)

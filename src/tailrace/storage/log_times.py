@@ -1,13 +1,13 @@
-"""The times of a log's batches: whose headers were compared with their records, and the walk over all others.
+"""The times of a log's batches: whose headers were compared with their records, and the walk over the other batches.
 
-A leader compares each produced batch with its records before it stores it (`replication.admission`), and vouches for it
-to its followers (decision 0069). Batches of an older release, of a directory that another program has filled, and of a
-leader that does not vouch were not compared. The offset from which on headers are known to agree is kept in the note of
-the flushed end, which each log has from its first flush on; without it, all that was there when the log was opened
-counts as not compared.
+A leader compares each produced batch with its records before it stores it (`replication.admission`), and vouches for
+the batch to its followers (decision 0069). Batches of an older release, of a directory that another program has filled,
+and of a leader that does not vouch were not compared. The offset from which on headers are known to agree is kept in
+the note of the flushed end, which each log has from its first flush on; without a note, every batch present when the
+log was opened counts as not compared.
 
 A step of the walk reads some batches, oldest segment first; the records decide, and a segment's index is replaced when
-it was walked to its end. The owner takes steps between other work. Segments that change meanwhile are walked again.
+the walk reaches its end. The owner takes steps between other work. Segments that change meanwhile are walked again.
 """
 
 from collections.abc import Callable
@@ -80,9 +80,9 @@ class LogTimes:
 
     @property
     def are_doubtful(self) -> bool:
-        """Whether a lookup by time may be wrong: some headers were not checked, and their records not looked at yet.
+        """Whether a lookup by time may be wrong: some headers were not checked, and the records not read yet.
 
-        `check_on` looks at them.
+        `check_on` reads the records.
         """
         return self.checked_from > self._log.segments.all[0].base_offset and self._first_doubtful() is not None
 
@@ -136,7 +136,7 @@ class LogTimes:
         if self._index is None or is_other or self._position > segment.size_bytes:
             self._segment, self._changes, self._position = segment, segments.changes, 0
             self._index = IndexCheck(segment)
-            self._index.is_right = False  # its files are not read: they are replaced in any case
+            self._index.is_right = False  # the files are replaced in any case, so nothing is read
         index = self._index
         for position, batch, header in segment.batches(self._position):
             index.note(position, batch)

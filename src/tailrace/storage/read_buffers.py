@@ -1,6 +1,6 @@
 """The memory that record batches are read into on their way to a reader.
 
-It is lent and never given back: a buffer is used again once no view of it exists, which is when its answer has been
+Memory is lent and never given back: a buffer is used again once no view exists, which is when its answer has been
 sent. A slow reader keeps its buffer; the memory is freed when the answer goes.
 """
 
@@ -10,15 +10,15 @@ from typing import Final
 from tailrace.model.buffers import has_no_views, new_buffer
 
 SMALLEST: Final = 16 * 1024
-"""The size of the smallest buffer in bytes; the others are this, doubled as often as needed."""
+"""The size of the smallest buffer in bytes; a larger size is this size, doubled as often as needed."""
 LARGEST: Final = 4 << 20
 """The size of the largest kept buffer: few clients ask for larger reads."""
 KEEP_BYTES: Final = 16 << 20
-"""Four answers (fetch.max.bytes): one is being read while those before it are being sent."""
+"""Bytes of four answers (fetch.max.bytes): an answer is read while earlier answers are sent."""
 
 
 _TRIES: Final = 4
-"""Buffers that are looked at before a new one is made."""
+"""Buffers that are looked at before a new buffer is made."""
 
 
 class ReadBuffers:
@@ -33,7 +33,7 @@ class ReadBuffers:
         """The bytes in the rings, lent or not. A buffer that has left its ring is its reader's alone."""
 
     def lend(self, size_bytes: int) -> bytearray:
-        """A buffer of at least this many bytes, contents undefined. Take a view before the next one is lent."""
+        """A buffer of at least this many bytes, contents undefined. Take a view before the next call of `lend`."""
         if size_bytes > LARGEST:
             return bytearray(size_bytes)
         size = SMALLEST if size_bytes <= SMALLEST else 1 << (size_bytes - 1).bit_length()

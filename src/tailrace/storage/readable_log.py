@@ -1,4 +1,4 @@
-"""The state of one partition's log, and reads of it: by offset, by time, the aborted transactions."""
+"""The state of a partition's log, and reads: by offset, by time, the aborted transactions."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -80,13 +80,14 @@ def _largest_readable(segment: Segment, log_start_offset: int) -> int:
 MAX_READS: Final = 64
 """Segments that one read looks into while it finds empty batches alone: some milliseconds, if none is in memory."""
 _MOST_EMPTY_BYTES: Final = 1 << 16
-"""Bytes of empty batches that a read skips which is to return a record at any rate: about a thousand of them."""
+"""Bytes of empty batches that a read skips to return a record at any rate: about a thousand batches."""
 
 
 class ReadableLog:
-    """A run of segments, the offsets between which it can be read, and whether it is in service.
+    """A run of segments, the offsets between which records can be read, and whether the log is in service.
 
-    The parts of a log (`storage.log`) share it. Bytes on the disk that are no batches put it offline: StorageError.
+    The parts of a log (`storage.log`) share the object. Bytes on the disk that are no batches put the log offline:
+    StorageError.
     """
 
     __slots__ = (
@@ -128,9 +129,9 @@ class ReadableLog:
         """A coordinator's checkpoint; None for other logs."""
         damage = loaded.report.damage
         self.failure = str(damage) if damage is not None else ""
-        """The reason why the log is offline; empty if it is not."""
+        """The reason why the log is offline; empty in service."""
         self.is_offline = bool(self.failure)
-        """Whether a failure or damage has ended this log's service until it is opened again."""
+        """Whether a failure or damage has ended this log's service until the next opening."""
         self.is_damaged = damage is not None
         """Whether something that was flushed is known to be lost or unreadable; the log is offline then."""
         self.good_end_offset = loaded.log_end_offset
@@ -151,7 +152,7 @@ class ReadableLog:
             raise StorageError(f"the log in {self.directory} is offline: {self.failure}")
 
     def fail(self, reason: str) -> None:
-        """Put the log offline, unless it is."""
+        """Put the log offline; a second call changes nothing."""
         if not self.failure:
             self.failure, self.is_offline = reason, True
             on_offline, self._on_offline = self._on_offline, None
@@ -159,7 +160,7 @@ class ReadableLog:
                 on_offline()
 
     def condemn(self, damage: str, *, offset: int = 0) -> None:
-        """Put the log offline for damage in its flushed part; all below `offset` is good."""
+        """Put the log offline for damage in its flushed part; everything below `offset` is good."""
         if not self.is_damaged:
             self.good_end_offset = min(max(offset, self.log_start_offset), self.log_end_offset)
         self.is_damaged = True
@@ -247,7 +248,7 @@ class ReadableLog:
         return result
 
     def _read_on(self, result: ReadResult, limits: ReadLimits, expected: Expected) -> ReadResult:
-        """The same and what follows it, up to the first batches with a record."""
+        """The same batches and the batches behind, up to the first batches with a record."""
         chunks, size_bytes, next_offset = list(result.records), result.size_bytes, result.next_offset
         max_bytes = limits.max_bytes
         most_bytes = max(max_bytes, _MOST_EMPTY_BYTES) if limits.min_one_message else max_bytes

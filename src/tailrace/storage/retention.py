@@ -48,7 +48,7 @@ class StoredSegment(Protocol):
 
 
 class NoSegment:
-    """The segment that would follow the active segment: with it behind, the active segment may go too."""
+    """The segment that would follow the active segment: with a follower, the active segment may go too."""
 
     size_bytes = 0
     age_timestamp = 0
@@ -67,7 +67,7 @@ def expired_segments(
     high_watermark: int,
     only_below_log_start: bool = False,
 ) -> list[Reason]:
-    """For each of the oldest segments that may go, why. `segments` are in order and end with the active segment."""
+    """The reasons of the oldest segments that may go. `segments` are in order and end with the active segment."""
     may_delete = "delete" in config.cleanup_policy and not only_below_log_start
     excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     reasons: list[Reason] = []
@@ -99,7 +99,7 @@ class RetiredSegment(NamedTuple):
     size_bytes: int
     reason: Reason
     newest_timestamp: int
-    """The largest of its records', in ms since 1970; -1 if it has none, or lies below the log start: not looked up."""
+    """The largest time of its records, in ms since 1970; -1 without times, or unread below the log start."""
 
 
 class LogRetention:
@@ -119,14 +119,14 @@ class LogRetention:
         return self._log.segments.next_removal_ms
 
     def remove_retired(self, now_ms: int | None) -> None:
-        """Remove the files of retired segments whose deadline has passed; without a time, all of them."""
+        """Remove the files of retired segments whose deadline has passed; without a time, of all retired segments."""
         if not self._log.failure:
             self._log.segments.unlink_retired(now_ms)
 
     def apply(
         self, now_ms: int, high_watermark: int, *, only_below_log_start: bool = False, frees_all: bool = False
     ) -> list[RetiredSegment]:
-        """Retire the segments that are too old, too many or below the log start; call it now and then.
+        """Retire the segments that are too old, too many or below the log start; to be called now and then.
 
         `only_below_log_start`: a follower's log begins where its leader's does, whatever the settings say.
         Only whole segments below the high watermark, and the active one only with `frees_all`, for a disk that is short

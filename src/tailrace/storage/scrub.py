@@ -5,7 +5,7 @@ files of sealed segments are held against the batches; a wrong file is made anew
 
 The log's owner asks for a slice, carries it out (`ScrubSlice.run`, on any thread: it reads files and nothing else), and
 hands it back. Batches that the log has lost or changed meanwhile, by a truncation, a compaction or retention, are
-not held against it.
+not counted as damage.
 """
 
 from struct import Struct
@@ -30,7 +30,7 @@ _CRC_START: Final = 21
 
 
 class IndexCheck:
-    """The index files of one sealed segment, held against its batches as they are walked over."""
+    """The index files of a sealed segment, compared with its batches during the walk."""
 
     __slots__ = (
         "_at_offset",
@@ -141,7 +141,7 @@ class ScrubSlice:
         """Bytes of the segment when the slice was made."""
         self.next_offset = next_offset
         self.end = position
-        """Up to here all is good."""
+        """The end of the checked part without a fault."""
         self.fault: KafkaError | None = None
         """The fault found there; None if there is none."""
         self._expected = expected
@@ -177,7 +177,7 @@ class ScrubSlice:
             after = at + length + LENGTH_OFFSET
             if crc32c(view[at + _CRC_START : after]) != crc:
                 self.next_offset = base_offset
-                raise segment.corrupt(start + at, f"the batch at offset {base_offset} has another checksum than stated")
+                raise segment.corrupt(start + at, f"the batch at offset {base_offset} does not match its checksum")
             if self._index is not None:
                 self._index.note(start + at, view[at:after])
             at = after
@@ -215,7 +215,7 @@ class Scrub:
         self._position = 0
         self._next_offset = -1
         self._sealed_end = -1
-        """The end offset of the previous segment; -1 if it is not known."""
+        """The end offset of the previous segment; -1: not known."""
         self._truncations = -1
         self._index: IndexCheck | None = None
         self.bytes_read = 0
@@ -290,8 +290,7 @@ class Scrub:
                 segment.confirm_times()
 
     def finish_slice(self, done: ScrubSlice) -> None:
-        """Take a slice back that was run. Damage that it has found, if the log has not changed under it, puts the log
-        offline."""
+        """Take a finished slice back. Damage in the slice puts the log offline, unless the log has changed since."""
         segment, log = done.segment, self._log
         segment.file.unpin()
         if log.failure:

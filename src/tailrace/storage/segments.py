@@ -1,7 +1,7 @@
 """The segments of one log, oldest first: found by offset, added at the end, retired at the start.
 
-The last one is active. Of the older segments, only the few that were read last keep their indexes in memory. Files of
-retired segments are renamed to `.deleted` and removed some time later.
+The last segment is active. Of the older segments, only the few that were read last keep their indexes in memory. Files
+of retired segments are renamed to `.deleted` and removed some time later.
 """
 
 from bisect import bisect_right
@@ -61,7 +61,7 @@ class Segments:
 
     @property
     def all(self) -> Sequence[Segment]:
-        """All segments. Do not change it."""
+        """The segments, oldest first. Do not change the sequence."""
         return self._segments
 
     @property
@@ -69,7 +69,8 @@ class Segments:
         return self._older_bytes + self.active.size_bytes
 
     def read(self, limits: ReadLimits, expected: Expected) -> ReadResult | None:
-        """Whole batches from the one that holds the offset, or the next where offsets are missing; None at the end.
+        """Whole batches from the batch that holds the offset, or the next batch where offsets are missing; None at the
+        end.
 
         Raises CorruptRecords for batches that are not as expected.
         """
@@ -93,11 +94,11 @@ class Segments:
         return result
 
     def index_of(self, offset: int) -> int:
-        """The index of the segment that holds this offset; the first one for an offset before all."""
+        """The index of the segment that holds this offset; the first segment for an offset before the log."""
         return max(bisect_right(self._segments, offset, key=_BASE_OFFSET) - 1, 0)
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
-        """The segment that holds this offset, and those after it."""
+        """The segment that holds this offset, and every later segment."""
         return self._segments[self.index_of(offset) :]
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTxn]:
@@ -124,7 +125,7 @@ class Segments:
             rebuild_aborted(self._files, self._directory, self._segments, segment)
             aborted = segment.aborted
             if segment is not self.active:
-                # Whole or not at all: the segment is not read again.
+                # The whole file or nothing: the segment is not read again.
                 replace_file(self._files, segment.transaction_index_path, aborted.to_bytes())
                 aborted.is_dirty = False
             return aborted
@@ -138,7 +139,7 @@ class Segments:
         return None
 
     def keep_loaded(self, segment: Segment) -> None:
-        """Keep this segment's indexes in memory; beyond the limit, drop those of the one that was read longest ago."""
+        """Keep this segment's indexes in memory; beyond the limit, drop the indexes of the segment read longest ago."""
         if segment is self.active or (self._loaded and segment is self._loaded[-1]):
             return
         others = [other for other in self._loaded if other is not segment]
@@ -147,7 +148,7 @@ class Segments:
         self._loaded = (*others, segment)
 
     def add(self, base_offset: int) -> None:
-        """Begin a new segment, with a new file, behind the active one."""
+        """Begin a new segment, with a new file, behind the active segment."""
         old = self.active
         new = Segment(self._directory, base_offset, files=self._files, limits=self._limits, create=True)
         self._segments.append(new)
@@ -163,7 +164,7 @@ class Segments:
         self._settle()
 
     def restart(self, base_offset: int) -> None:
-        """Remove all segments, durably, and begin with an empty one."""
+        """Remove all segments, durably, and begin with an empty segment."""
         self.unlink_retired(None)
         for segment in reversed(self._segments):
             segment.remove()
@@ -220,7 +221,7 @@ class Segments:
         segment.close()
 
     def swap(self, base_offset: int, count: int) -> None:
-        """Replace `count` segments from this offset on by the `.cleaned` one; the oldest if it begins before all."""
+        """Replace `count` segments from this offset on, or from the log's start, by the `.cleaned` segment."""
         at = self.index_of(base_offset)  # 0 if it begins before all
         going = self._segments[at : at + count]
         for segment in going:
@@ -232,7 +233,7 @@ class Segments:
         self._settle()
 
     def unlink_retired(self, now_ms: int | None) -> None:
-        """Remove the retired files whose deadline has passed; without a time, all of them."""
+        """Remove the retired files whose deadline has passed; without a time, every retired file."""
         due = [item for item in self._retired if now_ms is None or item[0] <= now_ms]
         if due:
             self._retired = tuple(item for item in self._retired if now_ms is not None and item[0] > now_ms)
@@ -241,7 +242,7 @@ class Segments:
 
     @property
     def next_removal_ms(self) -> int | None:
-        """The earliest deadline of a retired file; None without one."""
+        """The earliest deadline of a retired file; None without retired files."""
         return min((deadline_ms for deadline_ms, _ in self._retired), default=None)
 
     def close(self) -> None:

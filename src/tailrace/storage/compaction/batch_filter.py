@@ -1,16 +1,17 @@
 """The records of a log that stay when it is compacted: two passes over its batches, as in Kafka's cleaner. Pure.
 
-`KeyCollector` sees the dirty batches in order and learns the last offset of every key; `TransactionEnds` has seen those
-of transactions before, and their markers, and knows which of them are visible. `BatchFilter` then sees all
-batches from the log's first one on, and gives each as it is to be stored:
+`KeyCollector` sees the dirty batches in order and learns the last offset of every key; `TransactionEnds` has seen the
+batches of transactions before, and the markers, and knows which transactions are visible. `BatchFilter` then sees all
+batches from the log's first one on, and gives every batch in the form to store:
 
-1. A record stays if no later one has its key. One without a key goes: nothing can ever replace it.
+1. A record stays if no later record has its key. A record without a key goes: no record can ever replace a null key.
 2. A tombstone stays until its batch's delete horizon. The horizon is set when a compaction first keeps the tombstone:
    from then on a reader has delete.retention.ms to see it (KIP-534).
 3. The records of an aborted transaction go, and replace nothing. A marker stays until no batch of its transaction is
    left, and then like a tombstone.
 4. The last batch of a producer stays, emptied if need be: it says which sequence number comes next.
-5. So does the last batch of all that is rewritten: behind it there may be nothing that leads a reader past the gap.
+5. The last batch of the rewritten part stays too: behind this batch there may be nothing that leads a reader past the
+   gap.
 6. A batch whose records cannot be read stays as it is: its sender wrote it before the topic was compacted.
 """
 
@@ -51,11 +52,11 @@ class AbortedTransactions:
         self._ranges: dict[int, list[tuple[int, int]]] = {}
 
     def add(self, producer_id: int, first_offset: int, marker_offset: int) -> None:
-        """Note one. Those of a producer come in their order: it has one transaction at a time."""
+        """Note a transaction. A producer's transactions come in order: a producer has one transaction at a time."""
         self._ranges.setdefault(producer_id, []).append((first_offset, marker_offset))
 
     def has(self, header: BatchHeader) -> bool:
-        """Whether this batch of a producer belongs to one of them."""
+        """Whether this batch of a producer belongs to a noted transaction."""
         ranges = self._ranges.get(header.producer_id)
         if ranges is None:
             return False
@@ -64,7 +65,7 @@ class AbortedTransactions:
 
 
 class TransactionEnds:
-    """The ends of the transactions of the dirty part, so that no key has to wait for them. Feed it batches and markers.
+    """The ends of the transactions of the dirty part, so that no key waits for an end. Feed batches and markers.
 
     Takes memory for aborted transactions and for producers, not for their records. The knowledge serves the next
     compaction too, if this one had not the memory for all keys and the log was not cut since.
@@ -75,7 +76,7 @@ class TransactionEnds:
         self.end_offset = 0
         """Below it all were seen, from where the dirty part begins on."""
         self.undecided_from: int | None = None
-        """The start of the first transaction that has no end below `end_offset`; None if all have."""
+        """The start of the first transaction without an end below `end_offset`; None if every end is known."""
         self._open: dict[int, int] = {}  # producer id -> where its transaction begins
 
     def go_on(self) -> None:
@@ -83,7 +84,7 @@ class TransactionEnds:
         self.undecided_from = None
 
     def end_at(self, end_offset: int) -> None:
-        """All below this offset were seen."""
+        """Note that every batch below this offset was seen."""
         self.end_offset = end_offset
         self.undecided_from = min(self._open.values(), default=None)
 
@@ -119,13 +120,13 @@ class KeyCollector:
 
     @property
     def end_offset(self) -> int:
-        """Below it all is known: every key, and how every transaction ended."""
+        """The offset below which every key, and the end of every transaction, is known."""
         undecided_from = self.ends.undecided_from
         return self._end_offset if undecided_from is None else min(self._end_offset, undecided_from)
 
     @property
     def is_full(self) -> bool:
-        """Whether the rest is for the next compaction. Not before there is something for this one, if there can be."""
+        """Whether the rest is for the next compaction. False until this compaction has a key, if there can be a key."""
         undecided_from = self.ends.undecided_from
         if undecided_from is not None and undecided_from <= self._first_dirty_offset:
             return True
@@ -168,16 +169,16 @@ class BatchFilter:
         self._in_transaction: set[int] = set()
         """Producers of whose transaction, the one we are in the middle of, a batch is left."""
         self.needed_markers: set[int] = set()
-        """The offsets of markers whose transactions had a batch left. The caller that has used them clears it."""
+        """The offsets of markers whose transactions had a batch left. The set's user clears the set."""
 
     def is_needed(self, marker_offset: int) -> bool:
         """Whether readers have to know of the transaction that this marker ends, if it was aborted."""
         return marker_offset >= self._end_offset or marker_offset in self.needed_markers
 
     def rewrite(self, buffer: Buffer, header: BatchHeader, *, keep_header: bool) -> Steps[Buffer | None]:
-        """The batch as it is to be stored, made in steps: this very buffer if nothing changes, None if nothing is left.
+        """The batch to store, made in steps: this very buffer if nothing changes, None if nothing is left.
 
-        With `keep_header` something is. Raises CorruptRecords if the batch's checksum is wrong.
+        With `keep_header` at least the header is left. Raises CorruptRecords if the batch's checksum is wrong.
         """
         if header.base_offset >= self._end_offset:
             return buffer
@@ -242,7 +243,7 @@ def _with_records(buffer: Buffer, records: BatchRecords, kept: Sequence[RecordSp
 
 
 def _readable(buffer: Buffer, header: BatchHeader) -> Steps[BatchRecords | None]:
-    """The batch's records, None if they cannot be read although the bytes are those that were written."""
+    """The batch's records, None if intact bytes hold no readable records."""
     check_crc(buffer, 0, header)
     try:
         return (yield from spans_in_steps(buffer, header))
@@ -251,7 +252,7 @@ def _readable(buffer: Buffer, header: BatchHeader) -> Steps[BatchRecords | None]
 
 
 def _marker(records: BatchRecords) -> ControlType | None:
-    """The marker that this control batch holds; None if it is of another type."""
+    """The marker of this control batch; None for a control batch of another type."""
     try:
         kind = control_type(records.spans[0].key)
     except CorruptRecords:
@@ -265,10 +266,10 @@ _ENTRY_BYTES: Final = 180
 
 
 class KeyMap:
-    """Key -> the last offset that was put for it.
+    """Key -> the last offset that was put for the key.
 
-    Kafka's map holds 16-byte digests. Here a short key stands for itself and a long one for its 32-byte BLAKE2b digest,
-    so that no producer can make up two keys that count as one. The lengths keep the two kinds apart.
+    Kafka's map holds 16-byte digests. Here a short key stands for itself and a long key for its 32-byte BLAKE2b digest,
+    so that no producer can make up two keys that count as the same key. The lengths keep the two kinds apart.
     """
 
     __slots__ = ("_left_bytes", "_offsets")

@@ -1,10 +1,10 @@
-"""One compaction of one log, in small steps on the thread that owns the log (docs/decisions/0011).
+"""A compaction of a log, in small steps on the thread that owns the log (docs/decisions/0011).
 
 Between two steps the log is appended to, read and flushed as ever. A truncation, or retention that takes a segment,
-ends the compaction: `is_over` without `is_complete`. The segments that it has swapped in by then stay, since
-every swap leaves a right log behind.
+ends the compaction: `is_over` without `is_complete`. The segments that the compaction has swapped in by then stay,
+since every swap leaves a right log behind.
 
-The bytes it writes are synced by the log's flushes, a few MiB at a time, so that no producer waits long for the disk.
+The written bytes are synced by the log's flushes, a few MiB at a time, so that no producer waits long for the disk.
 """
 
 from bisect import bisect_right
@@ -55,7 +55,7 @@ class Compaction:
     ) -> None:
         """Below `durable_end` nothing can be lost or truncated.
 
-        `ends` has the known ends of transactions in the dirty part; the others are added.
+        `ends` has the known ends of transactions in the dirty part; the compaction adds the unknown ends.
 
         `before_swap` gets the offset below which there are gaps from then on; `on_broken` the reason why a swap failed
         half way, so that only recovery can tell which files are there.
@@ -97,7 +97,7 @@ class Compaction:
 
     @property
     def known_ends(self) -> TransactionEnds | None:
-        """The transactions that the next compaction has to know, if this one has left a part of its plan to it."""
+        """The transactions that the next compaction has to know, if this compaction has left a part of its plan."""
         ends, planned = self._collected.ends, self._plan.end_offset
         is_cut_short = self.is_complete and self.end_offset < planned
         return ends if is_cut_short and ends.end_offset >= planned else None
@@ -150,7 +150,7 @@ class Compaction:
             cleaned.close()
             remove_cleaned(self._files, self._directory, cleaned.base_offset)
         except StorageError:
-            pass  # a compaction that fails for its disk is given up for it; the names mean nothing
+            pass  # the full disk is logged elsewhere
 
     def _run(self) -> Iterator[int]:
         yield from self._collect_keys()
@@ -217,10 +217,10 @@ class Compaction:
         return header.size_bytes
 
     def _rewrite(self, group: Sequence[Segment], filter_: BatchFilter, last_source: int) -> Iterator[int]:
-        """Make one segment of these, and swap it in unless it is the same as before.
+        """Make one segment of the sources, and swap the segment in unless nothing changed.
 
-        The last batch of the segment that begins at `last_source` stays, emptied if need be. All that is rewritten ends
-        with it, and nothing may stand behind it: the log would end in offsets that a reader cannot get past.
+        The last batch of the segment that begins at `last_source` stays, emptied if need be. The rewritten part ends
+        with this batch, and nothing may stand behind: the log would end in offsets that a reader cannot get past.
         """
         size_bytes = sum(segment.size_bytes for segment in group)
         if self._files.free_bytes(self._directory) < size_bytes:
@@ -296,7 +296,8 @@ class Compaction:
         if not entry.batches:
             return header.is_control and header.producer_epoch == entry.producer_epoch
         durable = [batch.last_offset for batch in entry.batches if batch.last_offset < self._durable_end]
-        # A later batch that a power cut or a new leader may take proves nothing: without it this one is the last again.
+        # A later batch that a power cut or a new leader may take proves nothing: without it this batch is the last
+        # again.
         return not durable or header.last_offset == durable[-1]
 
 

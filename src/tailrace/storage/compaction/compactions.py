@@ -1,4 +1,4 @@
-"""The compactions of a log, at most one at once, and the offset below which the log is compacted."""
+"""Compactions of a log, at most one compaction at a time, and the offset below which the log is compacted."""
 
 from tailrace.storage.compaction.batch_filter import TransactionEnds
 from tailrace.storage.compaction.compaction import Compaction
@@ -20,7 +20,7 @@ class Compactions:
         self._limits = limits
         is_within = log.log_start_offset < first_dirty_offset <= log.log_end_offset
         self.first_dirty_offset = first_dirty_offset if is_within else log.log_start_offset
-        """Everything below it is compacted; the owner of the log writes it to a checkpoint now and then."""
+        """The end of the compacted part; the owner of the log writes the offset to a checkpoint now and then."""
         self._current: Compaction | None = None
         self._known_ends: TransactionEnds | None = None
         self._known_from = 0  # where the log is dirty, if that is known

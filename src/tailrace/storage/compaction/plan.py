@@ -1,12 +1,13 @@
-"""The part of a log that may be compacted, whether it is worth it, and the segments to merge. Decides only; pure.
+"""The part of a log that may be compacted, whether a compaction is worth the work, and the segments to merge. Decides
+only; pure.
 
 Rules, as Kafka's (KIP-58, KIP-354):
 
 1. Never the active segment, never a segment that reaches to an offset at or above `end_offset`: the smallest of high
-   watermark, last stable offset and flushed end. A record goes only once the one that replaces it cannot be lost.
-2. Never a segment with a record younger than min.compaction.lag.ms, nor those after it.
-3. The *clean* part was compacted before, the *dirty* one was not. It is worth the work when the dirty share is above
-   min.cleanable.dirty.ratio, or when the oldest dirty record is older than max.compaction.lag.ms.
+   watermark, last stable offset and flushed end. A record goes only once the record that replaces it cannot be lost.
+2. Never a segment with a record younger than min.compaction.lag.ms, nor a later segment.
+3. The *clean* part was compacted before, the *dirty* part was not. A compaction is worth the work when the dirty share
+   is above min.cleanable.dirty.ratio, or when the oldest dirty record is older than max.compaction.lag.ms.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ class CompactedSegment(Protocol):
 
     @property
     def first_timestamp(self) -> int:
-        """Of the first batch; -1 without timestamps. Only asked for where time decides."""
+        """The first batch's timestamp; -1 without timestamps. Only asked for where time decides."""
         ...
 
     @property
@@ -51,13 +52,13 @@ class Cleanable(NamedTuple):
     first_dirty_offset: int
     """Below it no key occurs twice, as of the last compaction."""
     end_offset: int
-    """Records above stay as they are."""
+    """Records above the offset stay unchanged."""
     segment_count: int
     """The number of oldest segments that may be rewritten."""
     clean_bytes: int
     dirty_bytes: int
     is_overdue: bool
-    """Whether max.compaction.lag.ms asks for it."""
+    """Whether max.compaction.lag.ms asks for a compaction."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -79,7 +80,7 @@ def find_cleanable(
     log_start_offset: int,
     end_offset: int,
 ) -> Cleanable:
-    """The part that may be compacted. `segments` are in order and end with the active one."""
+    """The part that may be compacted. `segments` are in order and end with the active segment."""
     first_dirty = max(first_dirty_offset, log_start_offset)
     clean_bytes = dirty_bytes = count = 0
     oldest_dirty = -1
@@ -113,9 +114,9 @@ def find_cleanable(
 def group_segments(
     segments: Sequence[CompactedSegment], *, end_offset: int, config: TopicConfig, max_index_entries: int
 ) -> list[int]:
-    """The sizes of the groups of segments, in order, that become one: as many as a segment may hold by the settings.
+    """The sizes of the groups of segments to merge, in order: a group has as many as the settings allow a segment.
 
-    Sizes are those before the compaction. `end_offset` is where the last of them ends.
+    Sizes are the sizes before the compaction. `end_offset` is where the last segment ends.
     """
     counts: list[int] = []
     count = size_bytes = entries = base_offset = 0

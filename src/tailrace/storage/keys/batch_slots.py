@@ -1,7 +1,7 @@
-"""The slots of batches: which of the 256 parts of the hash space their records' keys are in (KIP-X). Pure.
+"""Slots of batches: the parts, of 256, of the hash space that hold the hashes of a batch's keys (KIP-X). Pure.
 
-A batch that cannot be looked at counts as one with records of every hash at each of its offsets: its checksum is wrong,
-its records contradict its header, its codec is not known, or it is too large to be split while others wait. Control
+An unreadable batch counts as a batch with records of every hash at every offset: its checksum is wrong, its records
+contradict its header, its codec is not known, or the batch is too large to be split while other work waits. Control
 batches are for all readers and count in the same way. So nothing is ever lost by a batch that lies.
 """
 
@@ -29,7 +29,7 @@ class BatchLimits(NamedTuple):
 
 
 SPLIT_LIMITS: Final = BatchLimits(4 << 20, 100_000) if IS_COMPILED else BatchLimits(1 << 20, 2_000)
-"""Larger ones are left to readers that can filter them, and are split in steps for others."""
+"""Larger batches are left to readers that can filter records, and are split in steps for the other readers."""
 GROUP_BYTES: Final = 256 << 10 if IS_COMPILED else 16 << 10
 """Plain bytes of batches that are looked at in one go, unless one batch has more."""
 GROUP_BATCHES: Final = 128
@@ -38,7 +38,7 @@ ALL_SLOTS: Final = bytes([0xFF]) * SLOT_MAP_BYTES
 
 
 class PlainBatch(NamedTuple):
-    """A batch as it is stored, and its records in plain form if it is compressed."""
+    """A batch as stored, and its records in plain form if the batch is compressed."""
 
     header: BatchHeader
     stored: Buffer
@@ -51,7 +51,7 @@ def plain_batch(stored: Buffer, header: BatchHeader) -> PlainBatch:
     """The batch for `split_by_key`. Raises CorruptRecords if it cannot be unpacked, or is too large to be split."""
     max_bytes, max_records = SPLIT_LIMITS
     if header.codec == Codec.GZIP:
-        max_bytes //= 2  # it is the slowest to be unpacked
+        max_bytes //= 2  # the slowest codec to unpack
     plain: Buffer | None = None
     if header.codec and not header.is_control:
         section = memoryview(stored)[HEADER_SIZE:]
@@ -99,7 +99,7 @@ class BatchGroup:
         return self.size_bytes >= GROUP_BYTES or len(self._headers) >= GROUP_BATCHES
 
     def add(self, stored: Buffer, header: BatchHeader) -> None:
-        """Add a batch; it is unpacked now."""
+        """Add a batch, and unpack the batch now."""
         self._headers.append(header)
         self._batches.append(stored)
         batch = _readable(stored, header)
@@ -107,20 +107,20 @@ class BatchGroup:
         self.size_bytes += header.size_bytes if batch is None else batch.size_bytes
 
     def slots(self) -> BatchSlots:
-        """The slots of all batches, of which there is one at least."""
+        """The slots of all batches; there is at least one batch."""
         last_header = bytes(memoryview(self._batches[-1])[:HEADER_SIZE])
-        batches = [(one.stored, one.plain) for one in self._readable if one is not None]
+        batches = [(batch.stored, batch.plain) for batch in self._readable if batch is not None]
         if len(batches) == len(self._headers):
             try:
                 split = split_by_key(batches, ())
                 return BatchSlots(self._headers, split.slot_maps, split.last_offsets, last_header)
-            except CorruptRecords:  # one of them lies
+            except CorruptRecords:  # a batch of these lies
                 pass
         slot_maps, last_offsets = bytearray(), [-1] * SLOTS
         for header, batch in zip(self._headers, self._readable, strict=True):
-            one = _slots_of_one(header, batch)
-            slot_maps += one[0]
-            last_offsets = [new if new >= 0 else old for new, old in zip(one[1], last_offsets, strict=True)]
+            found = _slots_of_one(header, batch)
+            slot_maps += found[0]
+            last_offsets = [new if new >= 0 else old for new, old in zip(found[1], last_offsets, strict=True)]
         return BatchSlots(self._headers, slot_maps, last_offsets, last_header)
 
 

@@ -2,8 +2,8 @@
 
 The end of a range is the offset behind the last record of its hashes. A question is answered from the last offsets of
 the slots, segment by segment from the end of the log back. Where an index does not reach, a step extends it: forward
-from the last batch that it knows, or back from the first one. If the range is no whole slots, or its end is asked for
-in the middle of what the index knows, a batch is looked at once more.
+from the last known batch, or back from the first known batch. If the range is no whole slots, or its end is asked for
+within the known batches, a batch is looked at once more.
 """
 
 from collections import OrderedDict
@@ -20,7 +20,7 @@ from tailrace.storage.segment_files.segment import Segment
 from tailrace.storage.segments import Segments
 
 STEP_BYTES: Final = 4 << 20
-"""Plain bytes that one step looks at, and the batch that exceeds them."""
+"""Plain bytes for one step, not counting the batch that exceeds the limit."""
 STEP_MS: Final = 10
 """The time after which a step begins nothing more."""
 MAX_QUESTIONS: Final = 1_024
@@ -32,7 +32,7 @@ _FORWARD_BYTES: Final = 16 << 20
 
 
 _MOST_LOOKUPS: Final = 4
-"""Files that are looked for without a step: there may be one for each of thousands of segments."""
+"""Files that are looked for without a step: a log may have thousands of segments, and a file for every segment."""
 
 
 class Question(NamedTuple):
@@ -74,7 +74,7 @@ class StepWork:
 
 
 class _BackwardRun(NamedTuple):
-    """An index that is being extended back: these batches come before it."""
+    """A run of an index that grows back: these batches come before the index."""
 
     segment: Segment
     batches: KeyIndex
@@ -83,7 +83,7 @@ class _BackwardRun(NamedTuple):
 
 
 class KeyEnds:
-    """The key indexes of one log, and the questions that wait for them. To be forgotten when the log is truncated."""
+    """The key indexes of one log, and the waiting questions. A truncation of the log forgets the object."""
 
     __slots__ = (
         "_answers",
@@ -107,15 +107,15 @@ class KeyEnds:
         """The segment whose offset index was found wrong, and made anew."""
         self._waiting: OrderedDict[Question, None] = OrderedDict()
         self._reached: dict[Question, int] = {}
-        """Of questions that wait: the offset down to which there is no record of the range."""
+        """By waiting question: the offset down to which there is no record of the range."""
         self._answers: OrderedDict[Question, int] = OrderedDict()
         self._empty_below: dict[KeyRange, int] = {}
-        """By range: the offset below which it has no record that can be read. A log may have thousands of segments."""
+        """By range: the offset below which the range has no readable record. A log may have thousands of segments."""
 
     def end_of(self, question: Question, *, log_start_offset: int) -> int | None:
-        """1 + the last offset below the end with a record of the range; the log start if there is none.
+        """1 + the last offset below the end with a record of the range; the log start if there is no record.
 
-        None if it is not known yet: then it waits for steps.
+        None: the answer is not known yet, and the question waits for steps.
         """
         self._forget_removed()
         answer = self._answers.get(question)
@@ -141,7 +141,7 @@ class KeyEnds:
                 if len(self._answers) > MAX_QUESTIONS:
                     self._answers.popitem(last=False)
         if self._waiting and self._run is None:
-            self._waiting.move_to_end(next(iter(self._waiting)))  # others are quicker, perhaps
+            self._waiting.move_to_end(next(iter(self._waiting)))  # other questions are quicker, perhaps
         self.indexes.save_sealed()
         return bool(self._waiting)
 
@@ -160,7 +160,7 @@ class KeyEnds:
     # The look
 
     def _look(self, question: Question, log_start_offset: int, work: StepWork | None) -> int | None:
-        """The answer; None if it is not known without work, or before the work is spent."""
+        """The answer; None if the answer needs more work than is allowed."""
         below = self._reached.get(question, question.end_offset)
         empty_below = max(log_start_offset, self._empty_below.get(question.wanted, 0))
         lookups = 0
@@ -295,8 +295,9 @@ def _place_below(segment: Segment, below: int) -> tuple[int, int]:
 
 
 def _extend_forward(segment: Segment, index: KeyIndex, below: int, work: StepWork) -> None:
-    """Add the batches that follow, up to this offset in one go or two, and some behind it one by one: ends a little
-    further on will be asked for, and the last offsets at each of those are remembered."""
+    """Add the batches that follow, up to this offset in one go or two, and some batches behind it singly: ends a little
+    further on will be asked for, and the last offsets at every step's end are remembered.
+    """
     group, end_offset, beyond = BatchGroup(), index.end_offset, 0
     for position, stored, header in segment.batches(index.end_position):
         if header.base_offset < end_offset:

@@ -2,13 +2,13 @@
 
 Invariants:
 
-1. An index knows a run of batches: all that begin at `start_position` or behind it and before `end_position`. They are
-   all batches of the segment from `start_offset` on that begin below `end_offset`.
-2. An entry is one batch, or a few small ones together: begun at a position, an entry takes the batches that begin
-   within `index.interval.bytes` of it, so that a segment of 1 GiB has 262,144 entries or so at most. In a larger one an
-   entry takes a 262,144th part of what lies before it.
-3. The file `.khx` is a cache, of a run that begins with the segment. It is believed if it is right to the last byte,
-   and the last batch that it knows is where it says, with the same header, checksum and leader epoch included.
+1. An index knows a run of batches: every batch that begins at `start_position` or behind it and before `end_position`.
+   The run is every batch of the segment from `start_offset` on that begins below `end_offset`.
+2. An entry is one batch, or a few small batches together: begun at a position, an entry takes the batches that begin
+   within `index.interval.bytes` of the position, so that a segment of 1 GiB has 262,144 entries or so at most. In a
+   larger segment an entry takes a 262,144th part of the preceding bytes.
+3. The file `.khx` is a cache, of a run that begins with the segment. The file is believed if every byte is right,
+   and the last known batch is at the noted place, with the same header, checksum and leader epoch included.
 
 The file, big-endian: a head of `HEAD_SIZE` bytes (magic, version, hash scheme, base offset, end offset, end position,
 position of the last batch, count of entries, their CRC-32C, header of the last batch, 256 last offsets, CRC-32C of the
@@ -41,13 +41,13 @@ _CRC: Final = Struct(">I")
 HEAD_SIZE: Final = _HEAD.size + 8 * SLOTS + _CRC.size
 ENTRY_SIZE: Final = 8 + SLOT_MAP_BYTES
 _SHARE_BITS: Final = 18
-"""An entry has at least a 2^18th of the bytes before it."""
+"""An entry spans at least a 2^18th of the preceding bytes."""
 STEPS_KEPT: Final = 64
-"""Appends whose last offsets are remembered, 2 KiB each: for ends that lie a little behind the last batch."""
+"""Appends whose last offsets are remembered, 2 KiB per append: for ends that lie a little behind the last batch."""
 
 
 class Entry(NamedTuple):
-    """One batch, or a few small ones together."""
+    """A batch, or a few small batches together."""
 
     base_offset: int
     position: int
@@ -78,7 +78,7 @@ class KeyIndex:
     )
 
     def __init__(self, base_offset: int, *, position: int, end_offset: int, interval_bytes: int) -> None:
-        """No batch yet, at this position, before which all batches begin below `end_offset`; those behind it do not."""
+        """Begin an empty run here: batches before the position begin below `end_offset`, later batches do not."""
         self.base_offset = base_offset
         self.start_position = self.end_position = position
         self.start_offset = end_offset if position else base_offset
@@ -138,7 +138,7 @@ class KeyIndex:
                 maps += slot_map
 
     def prepend(self, earlier: "KeyIndex") -> None:
-        """Add the batches before the run: those of an index that ends where this one starts."""
+        """Add the batches before the run: the batches of an index that ends where this index starts."""
         assert earlier.end_position == self.start_position
         self._offsets[:0] = earlier._offsets
         self._positions[:0] = earlier._positions
@@ -151,8 +151,9 @@ class KeyIndex:
         self._steps.clear()
 
     def last_offsets_below(self, offset: int) -> "array[int] | None":
-        """The last offsets of the batches in the run that begin below this offset, which all end below it; None if
-        they are not remembered."""
+        """The last offsets of the batches in the run that begin, and so end, below this offset; None: the offsets are
+        not remembered.
+        """
         if self.end_offset <= offset:
             return self.last_offsets
         following = -1
@@ -163,9 +164,9 @@ class KeyIndex:
         return None
 
     def last_with(self, slots: int, offset: int, *, most: int) -> tuple[Entry | None, int]:
-        """The last entry that begins below this offset with one of these slots, bits of a number.
+        """The last entry that begins below this offset with any of these slots, bits of a number.
 
-        Looks at `most` entries. If none of them is one: None, and the offset down to which there is none.
+        Looks at `most` entries. Without a match: None, and the offset down to which no entry has a slot.
         """
         number = bisect_left(self._offsets, offset - self.base_offset) - 1
         for at in range(number, max(number - most, -1), -1):
@@ -176,9 +177,9 @@ class KeyIndex:
         return None, self.base_offset + self._offsets[left] if left > 0 else self.start_offset
 
     def next_with(self, slots: int, offset: int, *, most: int) -> int:
-        """The first offset from this one on at which an entry may have one of these slots; the end of the run if none.
+        """The first offset from `offset` on at which an entry may have any of these slots; else the end of the run.
 
-        Looks at `most` entries. The offset itself if nothing is known of it.
+        Looks at `most` entries. The offset itself if the offset is outside the run.
         """
         if not self.start_offset <= offset < self.end_offset:
             return offset
@@ -257,7 +258,7 @@ class KeyIndex:
         )
 
     def take_entries(self, data: Buffer) -> bool:
-        """Take the entries from the rest of the file; False if they are not right."""
+        """Take the entries from the rest of the file; False for wrong entries."""
         count = self._count
         if len(data) != ENTRY_SIZE * count or crc32c(data) != self._entries_crc:
             return False

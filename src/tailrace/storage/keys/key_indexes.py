@@ -1,10 +1,10 @@
 """The key indexes of one log's segments: in memory, and in their files (KIP-X).
 
-Those of the few segments that were used last are in memory with their entries, those of others with their last offsets
-alone (2 KiB). A file is written when its segment is sealed, indexed whole, and flushed; that of the active segment at a
-clean close. It is not synced: one that a power cut tears has the wrong checksum. A file goes with its segment, and
-before the segment is cut or replaced; so a file that is there says what the batches say, or its last batch shows that
-another program has changed them.
+Indexes of the few last used segments are in memory with their entries, other indexes with their last offsets
+alone (2 KiB). A file is written when its segment is sealed, indexed whole, and flushed; the active segment's file at a
+clean close. A file is not synced: a torn file has the wrong checksum. A file goes with its segment, and
+before the segment is cut or replaced; so a present file agrees with the batches, or its last batch shows that
+another program has changed the segment.
 """
 
 from contextlib import suppress
@@ -27,7 +27,7 @@ _MOST_INTERVAL_BYTES: Final = 16 << 10
 
 
 class KeyIndexes:
-    """The indexes of one log, to be forgotten when it is truncated."""
+    """The key indexes of one log. A truncation of the log forgets the object."""
 
     __slots__ = (
         "_active",
@@ -54,7 +54,7 @@ class KeyIndexes:
         """Files are written of segments that end here or before; set by the owner."""
 
     def next_match(self, slots: int, offset: int, *, end_offset: int) -> int:
-        """An offset, at most `end_offset`, such that no batch from `offset` up to there has one of these slots.
+        """An offset, at most `end_offset`, below which no batch from `offset` on has any of these slots.
 
         `slots` are bits of a number. The offset itself if nothing is known.
         """
@@ -69,7 +69,7 @@ class KeyIndexes:
         return min(index.next_with(slots, offset, most=MOST_ENTRIES), max(end_offset, offset))
 
     def wants(self, offset: int, first_offset: int) -> bool:
-        """Whether an index goes on with the batches that end behind `offset`, from the one at `first_offset` on."""
+        """Whether an index goes on with the batches that end behind `offset`, from the batch at `first_offset` on."""
         self.forget_removed()
         segment = self.holder_of(first_offset)
         index = self.find(segment)
@@ -78,9 +78,9 @@ class KeyIndexes:
         return index.end_offset == offset
 
     def note(self, offset: int, slots: BatchSlots) -> None:
-        """Take the slots of batches that were read: all that end behind this offset, up to the last of them.
+        """Take the slots of batches that were read: every batch that ends behind this offset, up to the last batch.
 
-        Unless the index of their segment goes on elsewhere, or they are in several.
+        Ignored if the index of their segment goes on elsewhere, or if the batches are in several segments.
         """
         first, last = slots.headers[0], slots.headers[-1]
         if not self.wants(offset, first.base_offset):
@@ -100,7 +100,7 @@ class KeyIndexes:
         self.save_sealed()
 
     def save(self) -> None:
-        """Write the files of all segments that are indexed whole. For a clean close: all is flushed."""
+        """Write the files of all segments that are indexed whole. For a clean close: every batch is flushed."""
         for segment in (*self._loaded, self._segments.active):
             self._save(segment)
 
@@ -162,7 +162,7 @@ class KeyIndexes:
         return False
 
     def use(self, segment: Segment) -> None:
-        """Keep the entries of this segment in memory; beyond the limit, drop those that were used longest ago."""
+        """Keep the entries of this segment in memory; beyond the limit, drop the entries that were used longest ago."""
         loaded = self._loaded
         if segment is self._segments.active or (loaded and loaded[-1] is segment):
             return
@@ -218,7 +218,7 @@ class KeyIndexes:
             append_all(file, index.to_bytes())
             file.close()
             index.is_saved = True
-        except StorageError:  # it is a cache, and the disk may be full
+        except StorageError:  # the file is a cache, and the disk may be full
             self._discard(segment)
         return True
 

@@ -71,7 +71,7 @@ class LogKeys:
         return not self._log.failure and self._keeps_files and self.ends.indexes.wants(offset, first_offset)
 
     def note(self, offset: int, slots: BatchSlots) -> None:
-        """Take the slots of batches that were read: all that end behind `offset`, up to the last of them."""
+        """Take the slots of batches that were read: every batch that ends behind `offset`, up to the last batch."""
         if not self._log.failure and self._keeps_files:
             indexes = self.ends.indexes
             indexes.flushed_offset = self._log.flushed_offset

@@ -11,14 +11,14 @@ REMEMBERED_BATCHES: Final = 5
 
 
 class SequencedBatch(NamedTuple):
-    """One batch of an idempotent producer, as it was stored."""
+    """A stored batch of an idempotent producer."""
 
     base_sequence: int
     last_sequence: int
     base_offset: int
     last_offset: int
     timestamp: int
-    """Its largest timestamp, ms."""
+    """The batch's largest timestamp, ms."""
 
 
 NO_BATCH: Final = SequencedBatch(-1, -1, -1, -1, -1)
@@ -32,7 +32,7 @@ class ProducerEntry(NamedTuple):
     """The last five of this epoch, oldest first."""
     last_timestamp: int = -1
     coordinator_epoch: int = -1
-    """Of the transaction coordinator that wrote the last marker, -1 if there is none."""
+    """The epoch of the transaction coordinator that wrote the last marker, -1 without a marker."""
     current_txn_first_offset: int = -1
     """The start of its open transaction in this log, -1 for none."""
     decision_offset: int = NO_DECISION

@@ -1,9 +1,9 @@
-"""The `.snapshot` file of a log's producers, in Kafka's format: an entry per remembered batch, the newest one last.
+"""The `.snapshot` file of a log's producers, in Kafka's format: an entry per remembered batch, the newest batch last.
 
-Kafka writes the newest only, and of several entries of one producer it takes the last one. The others are for us: a
-producer whose five batches were not answered before a clean stop sends all of them again. Nor does Kafka know the
-number of a decision: it stands in an entry of its own, the first one of its producer, as the offset of a batch, in an
-epoch that no batch has.
+Kafka writes the newest only, and of several entries of a producer reads the last. The older entries are for us: a
+producer whose five batches were not answered before a clean stop sends all five again. Nor does Kafka know the number
+of a decision: the number stands in an entry of its own, the first entry of its producer, as the offset of a batch, in
+an epoch that no batch has.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ def encode_snapshot(producers: Mapping[int, ProducerEntry]) -> bytes:
 
 
 def _pack(producer_id: int, entry: ProducerEntry) -> Iterator[bytes]:
-    """The producer's entries in a snapshot; all of its state but the older batches stands in the last one."""
+    """The producer's entries in a snapshot; the last entry holds the whole state but the older batches."""
     if entry.decision_offset != NO_DECISION:
         yield _ENTRY.pack(
             producer_id,
@@ -86,7 +86,7 @@ def parse_snapshot(data: bytes) -> dict[int, ProducerEntry]:
 
 
 def snapshot_entries(data: bytes) -> Iterator[tuple[int, ProducerEntry]]:
-    """The entries of a `.snapshot` file as they stand there, each with one batch or none. Raises CorruptRecords."""
+    """The raw entries of a `.snapshot` file, with at most one batch per entry. Raises CorruptRecords."""
     if len(data) < _HEAD.size:
         raise CorruptRecords(f"{len(data)} bytes are too few for a producer snapshot")
     version, crc, count = _HEAD.unpack_from(data)

@@ -1,6 +1,7 @@
-"""The producer snapshots of a log as files: `<offset>.snapshot`, one per segment and one from the last clean close.
+"""The producer snapshots of a log as files: `<offset>.snapshot`, a file per segment, and a file of the last clean
+close.
 
-A snapshot has the state of the producers when the log ended at its offset. It must never outlive the batches it
+A snapshot has the state of the producers when the log ended at its offset. A snapshot must never outlive the batches it
 is based on: a truncation removes the snapshots above the cut, durably, before other batches are written there.
 """
 
@@ -31,14 +32,14 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
 
 
 def write_snapshot(files: FileSystem, directory: str, offset: int, producers: ProducerState) -> None:
-    """Write the producers as they are now, when the log ends at `offset`; durable when the call returns."""
+    """Write the producers' present state, when the log ends at `offset`; durable when the call returns."""
     replace_file(files, snapshot_path(directory, offset), encode_snapshot(producers.producers))
 
 
 def begin_snapshot(files: FileSystem, directory: str, offset: int, producers: ProducerState) -> File:
-    """Write the producers as they are now; durable when the file, which is given, and the directory are synced.
+    """Write the producers' present state; durable when the returned file and the directory are synced.
 
-    Until then a power cut may leave any part of it: the checksum tells.
+    Until then a power cut may leave any part of the file: the checksum tells.
     """
     file = files.open(snapshot_path(directory, offset), create=True)
     try:
@@ -73,9 +74,10 @@ def load_producers(
 ) -> tuple[ProducerState, int, int]:
     """The producers at `end_offset`: from the newest good snapshot up to `latest_snapshot`, and the batches after it.
 
-    `offsets` are those of all snapshots. Those that cannot be read, lie above `latest_snapshot` or belong to no segment
-    and are not the newest are removed: what lies above may speak of batches that a power cut has taken, and others may
-    stand in their place. Also gives the offset of the newest that stays (-1: none) and how many were removed.
+    `offsets` names all snapshots. Snapshots that cannot be read, lie above `latest_snapshot` or belong to no segment
+    and are not the newest are removed: what lies above may speak of batches that a power cut has taken, and other
+    batches may stand in their place. Also returns the offset of the newest kept snapshot (-1: none) and the count of
+    removals.
 
     `index_anew`: segments from `latest_snapshot` on, durable by now, whose aborted transactions are to be found anew.
     They get their snapshots again too: retention may take the segments before them.
@@ -123,9 +125,9 @@ def load_producers(
 
 
 def rebuild_aborted(files: FileSystem, directory: str, segments: Sequence[Segment], segment: Segment) -> None:
-    """Find the aborted transactions of one segment anew, from its batches and the state where it starts.
+    """Find the aborted transactions of one segment anew, from its batches and the state where the segment starts.
 
-    All of them: if that fails, the segment does not know any, and the next reader looks again.
+    If that fails, the segment knows no aborted transaction, and the next reader looks again.
     """
     aborted = TransactionIndex()
     producers: dict[int, ProducerEntry] = {}

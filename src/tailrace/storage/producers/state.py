@@ -3,19 +3,19 @@
 Invariants:
 
 1. Per producer id the last five batches are known; a batch with the same epoch and the same first and last sequence as
-   one of them is a duplicate and is not written again.
+   a remembered batch is a duplicate and is not written again.
 2. Otherwise sequences of one epoch are contiguous, from 2^31 - 1 on to 0, and a new epoch starts at 0.
-3. `stage` shows batches to `check` before they are written. They count only once the log has them: `apply_staged`
-   takes them over, `discard_staged` forgets them.
+3. `stage` shows batches to `check` before the write. A batch counts only once the log has the batch: `apply_staged`
+   takes staged batches over, `discard_staged` forgets staged batches.
 4. A transactional batch opens its producer's transaction, a marker ends it; the marker's coordinator epoch and producer
    epoch never fall. The newest batch of a producer does not change with that, unless the marker's producer epoch
-   is a new one: then the next batch starts at 0 (KIP-890). A marker ends the transaction that it was written for and
+   is new: then the next batch starts at 0 (KIP-890). A marker ends the transaction that it was written for and
    no other: its producer epoch is above that of the transaction, or, for older producers, its decision is newer than
-   all that have ended one here.
+   every decision that has ended a transaction here.
 5. A batch of a producer beyond MOST_PRODUCERS is refused. A marker is not, since that would keep a transaction open
-   elsewhere, but it is not remembered: there was nothing here for it to end.
+   elsewhere, but the marker is not remembered: there was nothing here to end.
 
-An entry is never changed, only replaced, so that a copy of the table is a shallow one.
+An entry is never changed, only replaced, so that a copy of the table is shallow.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -31,8 +31,9 @@ from tailrace.storage.segment_files.transaction_index import CompletedTransactio
 MOST_PRODUCERS: Final = 10_000
 """Producers that a log remembers at one time. Kafka has no limit: a client that makes ids up can fill its memory."""
 CROWDED: Final = MOST_PRODUCERS * 3 // 4
-"""From so many producers on those that write no more are forgotten early: programs that each write once, and end, would
-be refused else for the rest of `producer.id.expiration.ms`, which is a day."""
+"""From so many producers on, silent producers are forgotten early: programs that write once, and end, would otherwise
+be refused for the rest of `producer.id.expiration.ms`, which is a day.
+"""
 SILENT_MS: Final = 15 * 60_000
 """The time without a batch after which a crowded log forgets a producer, ms. No client repeats a batch so late: Java's
 gives it up after two minutes (`delivery.timeout.ms`), librdkafka after five."""
@@ -47,7 +48,7 @@ class Duplicate(NamedTuple):
 
 
 class ProducerState:
-    """All producers of one log."""
+    """The producers of a log."""
 
     __slots__ = ("_last_batches", "_last_batches_ms", "_producers", "_staged", "stages_transactions", "transactions")
 
@@ -58,7 +59,7 @@ class ProducerState:
         """The epoch and the batches of each producer as of `_last_batches_ms`; empty while the log is not crowded."""
         self._last_batches_ms = 0
         self.stages_transactions = False
-        """Whether a staged batch belongs to a transaction; then all are to be applied one by one."""
+        """Whether a staged batch belongs to a transaction; then the batches are to be applied singly."""
         self.transactions = OngoingTransactions(_begun(self._producers))
 
     def __len__(self) -> int:
@@ -66,7 +67,7 @@ class ProducerState:
 
     @property
     def producers(self) -> Mapping[int, ProducerEntry]:
-        """The producers by id, staged batches not counted. Do not change it."""
+        """The producers by id, staged batches not counted. Do not change the mapping."""
         return self._producers
 
     @property
@@ -89,12 +90,12 @@ class ProducerState:
         return entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == producer_epoch
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """None if a producer's batch may be appended, its Duplicate if it is stored already.
+        """None if a producer's batch may be appended, the Duplicate of a batch that is stored already.
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH (47) for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a gap,
         a repeated batch that is no longer remembered, or a new epoch that does not start at 0; INVALID_TXN_STATE (48)
-        for a plain batch inside a transaction; THROTTLING_QUOTA_EXCEEDED (89) for a producer beyond MOST_PRODUCERS. One
-        nothing is known of may start anywhere.
+        for a plain batch inside a transaction; THROTTLING_QUOTA_EXCEEDED (89) for a producer beyond MOST_PRODUCERS. An
+        unknown producer may start anywhere.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -121,10 +122,10 @@ class ProducerState:
             _check_epoch(header, entry)
 
     def is_repeated(self, header: BatchHeader, marker: EndTransactionMarker, *, transaction_version: int) -> bool:
-        """Whether this marker is here already, and has nothing to end. False: it may be appended.
+        """Whether this marker is here already, and has nothing to end. False: the marker may be appended.
 
         `transaction_version` is the producer's. Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch of the
-        producer, and for the marker of an earlier transaction than the one that is open here;
+        producer, and for the marker of a transaction before the open transaction;
         TRANSACTION_COORDINATOR_FENCED (52) for a coordinator that another has followed.
         """
         entry = self.latest(header.producer_id)
@@ -143,7 +144,7 @@ class ProducerState:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id}: the marker of epoch {header.producer_epoch} was written for an "
-                f"earlier transaction than the one that is open since offset {entry.current_txn_first_offset}",
+                f"earlier transaction than the transaction that is open since offset {entry.current_txn_first_offset}",
             )
         return True
 
@@ -170,12 +171,12 @@ class ProducerState:
             self._staged[producer_id] = _advanced(entry, header, marker)
 
     def discard_staged(self) -> None:
-        """Forget the staged batches: they are not going to be written."""
+        """Forget the staged batches, which are not going to be written."""
         self._staged.clear()
         self.stages_transactions = False
 
     def apply_staged(self) -> None:
-        """Take over the staged batches, none of them transactional: they are in the log."""
+        """Take over the staged batches, which are in the log and without transactions."""
         assert not self.stages_transactions, "transactions are applied batch by batch"
         self._producers.update(self._staged)
         self._staged.clear()
@@ -185,9 +186,10 @@ class ProducerState:
         return bool(self._staged)
 
     def apply(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> CompletedTransaction | None:
-        """Take over a batch of the log; returns the transaction that it completes. Nothing is checked: the leader did.
+        """Take over a batch of the log; returns the transaction that the batch completes. The leader has checked the
+        batch.
 
-        `marker` is that of a control batch; None for one that a compaction has emptied.
+        `marker` is the marker of a control batch; None if a compaction has emptied the batch.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -220,7 +222,7 @@ class ProducerState:
         )
 
     def copy_producers(self) -> dict[int, ProducerEntry]:
-        """The table as it is now, for `replace`."""
+        """A copy of the present table, for `replace`."""
         return dict(self._producers)
 
     def replace(self, producers: Mapping[int, ProducerEntry], *, end_offset: int) -> None:
@@ -230,9 +232,9 @@ class ProducerState:
         self.transactions.restart(_begun(self._producers), end_offset=end_offset)
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> int:
-        """Forget producers silent for `producer.id.expiration.ms`, not those with an open transaction; how many.
+        """Forget producers silent for `producer.id.expiration.ms` and without an open transaction; returns the count.
 
-        The last contact of a producer whose records have no time is now: it would be forgotten while it writes.
+        The last contact of a producer whose records have no time is now: else an active producer would be forgotten.
         A crowded log forgets the producers that have written nothing for SILENT_MS, whatever the times of records.
         """
         silent = self._silent(now_ms)

@@ -1,1 +1,1 @@
-"""A log as its files have it: after a clean stop from a note, otherwise from the batches."""
+"""Recovery of a log from its files: after a clean stop from a note, otherwise from the batches."""

@@ -1,7 +1,7 @@
 """Notes of logs that were closed cleanly: enough to use them again without looking at their files.
 
 A file of ours beside Kafka's checkpoints, one line per log, so that a node with 100,000 logs is up before it has opened
-the first of them. It is trusted only together with the mark of the clean stop that it was written for (the broker epoch
+the first log. The file is trusted only with the mark of the clean stop that it was written for (the broker epoch
 in both must agree), and each log only while its active segment has the size that is noted here. A missing,
 stale or damaged note costs time and nothing else: the log is opened from its files (`loader`). `reload` reads
 no batch: it compares the length of the active segment and the checksum of the producers' snapshot.
@@ -37,7 +37,7 @@ _NOTHING: Final = "-"
 
 
 class ClosedSegment(NamedTuple):
-    """One segment of a closed log."""
+    """A segment of a closed log."""
 
     base_offset: int
     size_bytes: int
@@ -45,24 +45,24 @@ class ClosedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLog:
-    """One log as it was when it was closed."""
+    """The state of a log at its close."""
 
     log_start_offset: int = 0
     log_end_offset: int = 0
     first_dirty_offset: int = 0
     gap_bound: int = -1
-    """Below it offsets may be missing: a compaction has removed them. -1 if nothing is noted."""
+    """Offsets below the bound may be missing: a compaction has removed records. -1: no bound is noted."""
     snapshot_offset: int = -1
     """The offset of the newest producer snapshot, -1 for none."""
     has_producers: bool = False
     """Whether that snapshot has any. It stands at the log's end then."""
     segments: tuple[ClosedSegment, ...] = (ClosedSegment(0, 0),)
-    """Oldest first; at least one."""
+    """Segments, oldest first; never empty."""
     epochs: tuple[EpochEntry, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        """All batches, indexes not counted."""
+        """The size of all batches, indexes not counted."""
         return sum(segment.size_bytes for segment in self.segments)
 
     def to_line(self) -> str:
@@ -106,7 +106,7 @@ def _read_pairs(text: str) -> Iterator[tuple[int, int]]:
 
 
 class ClosedTopic(NamedTuple):
-    """The closed logs of one topic. A log is a line until it is used: few of many are."""
+    """The closed logs of a topic. A log is a line until its first use: of many logs few are used."""
 
     topic_id: TopicId
     lines: dict[int, str]
@@ -185,7 +185,7 @@ def reload(
     producers = ProducerState()
     if closed.has_producers:
         producers = ProducerState(parse_snapshot(files.read_bytes(snapshot_path(directory, closed.snapshot_offset))))
-    # The clean close has left their file like this, and the notes of flushes to come vouch for it without reading it.
+    # The clean close has left the file like this, and later flushes' notes vouch for the file without reading.
     epochs = EpochCache(closed.epochs)
     return LoadedLog(
         segments=segments,

@@ -13,7 +13,7 @@ from tailrace.storage.segment_files.segment import Segment
 
 
 class FoundEpoch(NamedTuple):
-    """The first batch of an epoch. Compaction may have removed some before it."""
+    """The first batch of an epoch that is left: compaction may have removed earlier batches."""
 
     epoch: int
     base_offset: int
@@ -22,10 +22,10 @@ class FoundEpoch(NamedTuple):
 
 
 class RecoveredEpochs:
-    """The epochs of one log: those of its checkpoint file, as far as the batches do not contradict them."""
+    """The epochs of a log: the entries of its checkpoint file, as far as the batches do not contradict the entries."""
 
     def __init__(self, latest: int | None) -> None:
-        """`latest` is the partition's epoch in the metadata, None if it is not known."""
+        """`latest` is the partition's epoch in the metadata, None: not known."""
         self._latest = latest
         self.content: bytes | None = None
         """The bytes of the file; None without a file."""
@@ -69,10 +69,11 @@ class RecoveredEpochs:
         log_end_offset: int,
         may_lack_first: bool,
     ) -> EpochCache:
-        """The epochs of the log: of the batches from the segment with index `checked_from` on, before that of the file.
+        """The epochs of the log: of the batches from the segment with index `checked_from` on, before that from the
+        file.
 
         A file that no note vouches for must have the epochs of all batches below `known_end`. `may_lack_first`: the
-        first epochs may be missing in it.
+        file may lack the first epochs.
         """
         cache, is_right = EpochCache(), True
         if self.content is not None:
@@ -98,7 +99,7 @@ class RecoveredEpochs:
         return cache
 
     def _with_found(self, stored: Sequence[EpochEntry], checked_offset: int) -> list[EpochEntry]:
-        """The entries of the file below this offset, and from there on those that were found in the batches."""
+        """The entries of the file below this offset, and from there on the entries found in the batches."""
         entries = [entry for entry in stored if entry.start_offset < checked_offset]
         for first in self.found:
             # Where batches are missing, the checkpoint has the start of an epoch, and the batches do not.
@@ -114,7 +115,7 @@ class RecoveredEpochs:
 
 
 def _has_epochs_of(cache: EpochCache, segments: Sequence[Segment], log_start_offset: int, end_offset: int) -> bool:
-    """Whether these are the epochs of all batches below `end_offset` that can be read."""
+    """Whether the entries are the epochs of all readable batches below `end_offset`."""
     headers = (header for segment in segments for _, header in segment.headers())
     return all(
         cache.epoch_of(header.base_offset) == header.partition_leader_epoch

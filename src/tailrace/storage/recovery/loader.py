@@ -2,19 +2,19 @@
 
 1. After a clean stop everything is trusted; only the batches behind the last index entry are walked over.
 2. Otherwise every batch is checked from the segment that holds the recovery point on: checksum, offsets that continue
-   the ones before, leader epochs that are those of the metadata and of `leader-epoch-checkpoint`, batches that tile the
-   file, nothing behind the last one.
+   the batch before, leader epochs as in the metadata and in `leader-epoch-checkpoint`, batches that tile the
+   file, nothing behind the last batch.
 3. Below the *flushed end* a fault is damage: nothing is cut, and the log is neither written to nor used as a shorter
-   one. The flushed end is the largest of the recovery point, the log's own note (`storage.flushed_note`) and, where a
-   high watermark is never above the flushed offset (log.durability=flushed), the one that was written down last.
-4. A fault at or above it is a write that was never reported as flushed, which a power cut may tear in any order: the
-   log is cut there, whatever follows, and the report names the cut.
+   log. The flushed end is the largest of the recovery point, the log's own note (`storage.flushed_note`) and, where a
+   high watermark is never above the flushed offset (log.durability=flushed), the last noted watermark.
+4. A fault at or above the flushed end is a write that was never reported as flushed, which a power cut may tear in any
+   order: the log is cut there, whatever follows, and the report names the cut.
 5. Under page-cache durability a power cut may take records below the high watermark. Such a log is cut and can be used,
    and the report has `lost_acknowledged`.
 6. A log start above the end is accepted where the end may have been lost: the log begins there, empty. With
-   log.durability=flushed a log start is never above the flushed end: if all that was flushed is there, the checkpoint,
+   log.durability=flushed a log start is never above the flushed end: if every flushed batch is there, the checkpoint,
    which has no checksum, is wrong, and the log begins with its first segment.
-7. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
+7. Recovery may be cut short itself: doing it again gives the same log. Recovery never makes a log longer.
 """
 
 from dataclasses import dataclass, field
@@ -158,7 +158,7 @@ class Loader:
         )
 
     def _read_gap_bound(self) -> bool:
-        """Read the gap bound; False if it must be written again. Raises CorruptRecords."""
+        """Read the gap bound; False: the bound must be written again. Raises CorruptRecords."""
         if GAP_BOUND not in self._names:
             return True
         try:
@@ -193,12 +193,12 @@ class Loader:
         self._segments = [Segment(self._directory, start, files=self._files, limits=self._limits, create=True)]
 
     def _find_end(self) -> tuple[int, int]:
-        """The log's end offset and the index of the first segment that was checked (all of them: the count)."""
+        """The log's end offset and the index of the first checked segment; the count of segments if unchecked."""
         if self._report.clean:
             try:
                 return self._clean_end(), len(self._segments)
             except CorruptRecords:
-                # All of a cleanly closed log was flushed, so whatever the scan finds is damage.
+                # A cleanly closed log was flushed whole, so any fault of the scan is damage.
                 self._report.clean = False
                 self._flushed_end = _EVERYTHING
                 first = len(self._segments) - 1
@@ -252,8 +252,8 @@ class Loader:
     def _scan(self, segment: Segment, end_offset: int, previous_end: int, epoch: int) -> _Scan:
         """Check every batch of a segment and build its indexes anew.
 
-        The batch before it, of this `epoch`, ends at `previous_end`: far below `end_offset`, where the segment may go
-        on, if segments of which a compaction has left nothing lie between.
+        The batch before the segment, of this `epoch`, ends at `previous_end`: far below `end_offset`, where the segment
+        may go on, if segments of which a compaction has left nothing lie between.
         """
         scan = _Scan(0, end_offset)
         report = self._report
@@ -284,7 +284,7 @@ class Loader:
     def _cut(self, at: int, scan: _Scan) -> None:
         """Cut the log where the scan of segment `at` ended, unless the rest was flushed: that is damage."""
         segment, later = self._segments[at], self._segments[at + 1 :]
-        # A segment that does not continue the one before it goes whole, but a log keeps at least one.
+        # A segment that does not continue its predecessor goes whole, but a log keeps at least one segment.
         is_misplaced = at > 0 and not self._continues(segment.base_offset, scan.end_offset) and not scan.valid_bytes
         if scan.end_offset < self._flushed_end and not self._is_given_up(at):
             bound = self._synced_end if self._flushed_end == _EVERYTHING else self._flushed_end
@@ -317,7 +317,7 @@ class Loader:
         return self._cuts_damage and (is_last or self._segments[at + 1].base_offset > self._cuts_from)
 
     def _judge_log_start(self, end_offset: int) -> None:
-        """Ignore a log start above the flushed end if all that was flushed is there: rule 6."""
+        """Ignore a log start above the flushed end if every flushed batch is there: rule 6."""
         base_offset = self._segments[0].base_offset
         # Before a log is dropped to begin anew, its flushed offset is lowered, to its base offset or below.
         is_whole = base_offset < self._synced_end <= end_offset
@@ -368,12 +368,12 @@ class Loader:
         return end_offset
 
     def _recovered_epochs(self, log_start_offset: int, end_offset: int, checked_from: int) -> EpochCache:
-        """The epochs of the checkpoint file below the part that was checked, those of the batches from there on."""
+        """The epochs of the checkpoint file below the checked part, and the epochs of the batches from there on."""
         report = self._report
         return self._epochs.settle(
             self._segments,
             checked_from,
-            # An epoch is durable with its first batch: batches that were not flushed may be of others.
+            # An epoch is durable with its first batch: unflushed batches may have other epochs.
             known_end=end_offset if report.clean else self._synced_end,
             log_start_offset=log_start_offset,
             log_end_offset=end_offset,
@@ -384,7 +384,7 @@ class Loader:
     def _producers(self, end_offset: int, checked_from: int) -> tuple[ProducerState, int]:
         """The producers at the log's end, and the offset of the newest snapshot."""
         segments = self._segments
-        # Replaying all of the checked part remembers five batches per producer there, a snapshot only one.
+        # Replaying the whole checked part remembers five batches per producer there, a snapshot only the newest batch.
         latest = end_offset if checked_from >= len(segments) else segments[checked_from].base_offset
         offsets = snapshot_offsets(self._names)
         state, newest, discarded = load_producers(
@@ -400,10 +400,10 @@ class Loader:
         return state, newest
 
     def _settle_aborted(self, checked_from: int) -> None:
-        """Write and sync the aborted transactions of all segments but the active one.
+        """Write and sync the aborted transactions of all segments but the active segment.
 
-        The active segment's index files are removed: they may be from its roll, and have more than a power cut has left
-        of it. The next clean close trusts the `.txnindex` of an empty segment.
+        The active segment's index files are removed: the files may be from the roll, and name more batches than a power
+        cut has left. The next clean close trusts the `.txnindex` of an empty segment.
         """
         segments, is_written = self._segments, False
         if checked_from < len(segments) and not self._names.isdisjoint(segments[-1].index_names):

@@ -12,7 +12,7 @@ from tailrace.storage.segment_files.segment_limits import SegmentLimits
 
 
 class Damage(NamedTuple):
-    """Flushed bytes that differ from the written ones."""
+    """Flushed bytes that differ from the bytes as written."""
 
     path: str
     position: int
@@ -50,7 +50,7 @@ class RecoveryReport:
     bytes_cut: int = 0
     segments_removed: int = 0
     cut_reason: str = ""
-    """File, position and fault of the cut; empty without one."""
+    """File, position and fault of the cut; empty without a cut."""
     indexes_rebuilt: int = 0
     snapshots_discarded: int = 0
     ignored_log_start: int | None = None
@@ -73,7 +73,7 @@ class RecoveryReport:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """The state of a log as its files have it."""
+    """The state of a log as found in its files."""
 
     segments: list[Segment]
     limits: SegmentLimits
@@ -84,24 +84,24 @@ class LoadedLog:
     snapshot_offset: int
     """The offset of the newest producer snapshot, -1 for none."""
     gap_bound: int
-    """Below it offsets may be missing: a compaction has removed them. UNKNOWN_GAPS if nothing is noted."""
+    """Offsets below the bound may be missing: a compaction has removed records. UNKNOWN_GAPS: no bound is noted."""
     is_new: bool
     """Whether the first segment was just made, so that its name and the directory's are not durable yet."""
     report: RecoveryReport
     unsynced_files: tuple[File, ...] = ()
-    """Other files of the directory that are not durable yet."""
+    """Files of the directory, beside the segments', that are not durable yet."""
     epochs_crc: int | None = None
-    """The checksum of the file of leader epochs; None if it is not known."""
+    """The checksum of the file of leader epochs; None: not known."""
     noted_end_offset: int = 0
     """The flushed offset by the log's own note."""
 
 
 class Acknowledged(NamedTuple):
-    """Offsets and epoch of a log that are stored outside it. An unknown one excludes nothing."""
+    """Offsets and epoch of a log as stored outside the log. An unknown value excludes nothing."""
 
     recovery_point: int = 0
     """The flushed offset that was last made durable outside."""
     high_watermark: int = 0
     """The high watermark that was last made durable."""
     leader_epoch: int | None = None
-    """The partition's leader epoch in the metadata: no batch has a later one."""
+    """The partition's leader epoch in the metadata: no batch has a later epoch."""

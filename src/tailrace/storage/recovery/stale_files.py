@@ -1,4 +1,4 @@
-"""Stale files of a log's directory: those of deletions and replacements that a crash has interrupted.
+"""Stale files of a log's directory: the files of deletions and replacements that a crash has interrupted.
 
 A swap that was under way is finished before, by `storage.segment_files.swap`.
 """
@@ -25,27 +25,28 @@ _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, KE
 
 
 def remove_stale_files(files: FileSystem, directory: str, *, limits: SegmentLimits) -> set[str]:
-    """Remove, durably, the files that are not part of the log any more; returns the names of the others."""
+    """Remove, durably, the files that are not part of the log any more; returns the names of the other files."""
     names = files.list_dir(directory)
     retired = _newest_retired(files, directory, names, limits)
     gone = {name for name in names if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX))}
     kept = {segment_name(base) for base in _bases(names, LOG_SUFFIX) if base > retired}
     for name in names:
-        # Retention takes the oldest segments. If one of them is gone, a power cut may have brought back older ones.
+        # Retention takes the oldest segments. If a segment is gone, a power cut may have brought back older segments.
         is_log = offset_in_name(name, LOG_SUFFIX) is not None
         if (is_log or name.endswith(_INDEX_SUFFIXES)) and name[:20] not in kept:
             gone.add(name)
     _unlink(files, directory, (name for name in gone if not name.endswith(DELETED_SUFFIX)))
-    # The proof that older segments are gone may only go after they have.
+    # The proof that older segments are gone must go last.
     _unlink(files, directory, (name for name in gone if name.endswith(DELETED_SUFFIX)))
     return set(names) - gone
 
 
 def _newest_retired(files: FileSystem, directory: str, names: list[str], limits: SegmentLimits) -> int:
-    """The base offset of the newest segment that retention had removed when the log was last used; -1 if none.
+    """The base offset of the newest segment that retention had removed when the log was last used; -1 without such a
+    segment.
 
-    Retention takes the oldest segments and leaves the active one. Kafka renames to `.deleted` also segments that
-    a truncation has cut off or a compaction has replaced: they tell nothing of the segments before.
+    Retention takes the oldest segments and leaves the active segment. Kafka renames to `.deleted` also segments that
+    a truncation has cut off or a compaction has replaced: these files tell nothing of the segments before.
     """
     deleted = _bases(names, LOG_SUFFIX + DELETED_SUFFIX)
     here = _bases(names, LOG_SUFFIX)
@@ -65,7 +66,7 @@ def _bases(names: Iterable[str], suffix: str) -> list[int]:
 
 
 def _reaches(segment: Segment, offset: int) -> bool:
-    """Whether this segment holds the offset, or one after it."""
+    """Whether this segment holds the offset, or a later offset."""
     try:
         return any(header.end_offset > offset for _, header in segment.headers())
     except CorruptRecords:

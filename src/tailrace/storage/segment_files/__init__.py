@@ -1,1 +1,1 @@
-"""One segment: its batches, its indexes, its limits, and the swap of several for one."""
+"""Files of a segment: its batches, its indexes, its limits, and the swap of several segments for a new segment."""

@@ -1,4 +1,4 @@
-"""A file that whole batches tile, and the walks over them: from batch to batch, by what their headers say."""
+"""A file that whole batches tile, and the walks from batch to batch, by the headers."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -15,29 +15,29 @@ from tailrace.storage.file_system import Buffer, File
 _SCAN_BYTES: Final = 1 << 20
 
 _SPAN: Final = Struct(">qi11xi")
-"""Base offset, batch length and last offset delta: all that a walk over batches needs."""
+"""Base offset, batch length and last offset delta: enough for a walk over batches."""
 _STORED: Final = Struct(">qiib")
 """Base offset, batch length, leader epoch and magic: what the checksum does not cover."""
 _SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OFFSET
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-"""The largest distance of an offset from the first of its file, so that an index entry can hold it."""
+"""The largest distance of an offset from the first of its file, so that an index entry can hold the distance."""
 _SPAN_WALK_BYTES: Final = 4096 + HEADER_SIZE
 _FIRST_READ_BYTES: Final = 4096
-"""The least that is read where the first batch is given in any case: one call less for most small ones."""
+"""The least size of a read that gives its first batch in any case: one call less for most small batches."""
 _WALK_BYTES: Final = 65536
 
 
 class AppendBatch(NamedTuple):
-    """One whole batch with its header as stamped: base offset and leader epoch are those it is stored with."""
+    """A whole batch with its header as stamped: base offset and leader epoch are the stored values."""
 
     buffer: Buffer
     header: BatchHeader
 
 
 class ReadLimits:
-    """One read: where it begins and how much it may give. The reader makes it once, each level takes its part of it.
+    """Limits of a read: the first offset and the most bytes. The reader makes the object, every level takes its part.
 
-    Frozen for the type checker; plain slots, since one is made per partition of every fetch.
+    Frozen for the type checker; plain slots, since a fetch makes an object per partition.
     """
 
     __slots__ = ("isolation", "leader_epoch", "max_bytes", "min_one_message", "offset")
@@ -45,11 +45,11 @@ class ReadLimits:
     def __init__(
         self, offset: int, max_bytes: int, isolation: int = 0, leader_epoch: int = -1, min_one_message: bool = True
     ) -> None:
-        """`offset` is that of the first record that is wanted. Its whole batch is given, and with `min_one_message`
-        even if it is larger than `max_bytes` (KIP-74).
+        """`offset` is the offset of the first wanted record, whose whole batch is given, with `min_one_message`
+        even if the batch is larger than `max_bytes` (KIP-74).
 
         `isolation` is Kafka's level, 0 read_uncommitted or 1 read_committed, of which the partition makes an end
-        offset. `leader_epoch` is the one in which the reader believes the leader to be (KIP-320); -1: not said.
+        offset. `leader_epoch` is the epoch in which the reader believes the leader to be (KIP-320); -1: not said.
         """
         self.offset: Final = offset
         self.max_bytes: Final = max_bytes
@@ -87,7 +87,7 @@ class Expected:
         self.log_end_offset: Final = log_end_offset
         """No batch reaches beyond this."""
         self.gap_limit: Final = gap_limit
-        """Offsets before this one may be missing."""
+        """Offsets before the limit may be missing."""
         self.epochs: Final = epochs
         """The leader epoch of each batch."""
 
@@ -150,10 +150,9 @@ class BatchFile:
         return largest_time(self.file.pread(header.size_bytes, position), header)
 
     def times_at(self, position: int, header: BatchHeader, *, from_offset: int) -> RecordTimes:
-        """The times of one batch's records from this offset on; none if they cannot be read although the bytes are
-        those that were written.
+        """The times of a batch's records from this offset on; no times if intact bytes hold no readable records.
 
-        Raises CorruptRecords if they are not.
+        Raises CorruptRecords for changed bytes.
         """
         content = self.file.pread(header.size_bytes, position)
         try:
@@ -168,8 +167,8 @@ class BatchFile:
     def _walk_to(self, offset: int, position: int, *, first_end: int, gap_limit: int) -> int:
         """The position of the first batch that ends at or after this offset, walking from a position before it.
 
-        `size_bytes` if there is none. The batch at `position` ends at offset `first_end` (exclusive); -1 for the first
-        batch of the file. Those behind it continue each other, or leave offsets out below `gap_limit`.
+        `size_bytes` without such a batch. The batch at `position` ends at offset `first_end` (exclusive); -1 for the
+        first batch of the file. Later batches continue each other, or leave offsets out below `gap_limit`.
         """
         size_bytes = self.size_bytes
         next_offset = self.base_offset if first_end < 0 else -1
@@ -195,10 +194,10 @@ class BatchFile:
         return size_bytes
 
     def walk_over(self, data: Buffer, position: int, expected: "Expected", next_offset: int) -> tuple[int, int]:
-        """The end of the last whole batch that is wanted in `data`, and its end offset.
+        """The end of the last whole wanted batch in `data`, and its end offset.
 
         `data` was read at this position, where a batch starts at `next_offset`. Every header is compared with the
-        expected one: no checksum covers a batch's place, size and epoch.
+        expected header: no checksum covers a batch's place, size and epoch.
         """
         end = 0
         while True:
@@ -221,7 +220,7 @@ class BatchFile:
     def read(self, position: int, limits: ReadLimits, expected: "Expected", *, first_offset: int = -1) -> ReadResult:
         """Whole batches from this position on, where the offset of `limits` lies, that end before the expected end.
 
-        `first_offset`: where the batch before this position ends, -1 if the first one is known to be right. Raises
+        `first_offset`: where the batch before this position ends, -1 if the first batch is known to be right. Raises
         CorruptRecords.
         """
         max_bytes, min_one_message = limits.max_bytes, limits.min_one_message
@@ -263,7 +262,7 @@ class BatchFile:
         end, next_offset = self.walk_over(data, position, expected, next_offset)
         after = position + end
         if len(data) - end < HEADER_SIZE and after < self.size_bytes:
-            # Whether a batch starts there tells whether the last one has the size that it says.
+            # Whether a batch starts there tells whether the last batch has the size in its header.
             header = self.file.pread(HEADER_SIZE, after)
             if len(header) < HEADER_SIZE:
                 raise self.corrupt(after, "the file ends inside a batch")
@@ -276,7 +275,7 @@ class BatchFile:
             header = read_header(chunk, at)
         except CorruptRecords as fault:
             raise self.corrupt(position + at, fault.detail) from None
-        # The checksum does not cover the base offset, and no index entry can hold one from elsewhere.
+        # The checksum does not cover the base offset, and no index entry can hold a base offset from elsewhere.
         if header.base_offset < self.base_offset or header.last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             raise self.corrupt(position + at, f"offset {header.base_offset} is not one of this segment")
         return header
@@ -299,7 +298,7 @@ def _words(status: int, header: tuple[int, int, int, int], next_offset: int, epo
 
 
 def _head(data: Buffer, size_bytes: int) -> Buffer:
-    """The first bytes of a read. A small part is copied: a view would hold all of it until it is sent."""
+    """The first bytes of a read. A small part is copied: a view would hold the whole buffer until the answer goes."""
     return memoryview(data)[:size_bytes] if size_bytes > len(data) // 4 else bytes(memoryview(data)[:size_bytes])
 
 

@@ -1,4 +1,4 @@
-"""The names of a segment's files: 20 digits, and a suffix for what the file holds. Kafka's, but for one."""
+"""Names of a segment's files: 20 digits, and a suffix for the kind of content. Kafka's suffixes, and one of ours."""
 
 from typing import Final
 

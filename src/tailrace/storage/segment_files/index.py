@@ -4,9 +4,10 @@ Invariants:
 
 1. An offset entry holds the *last* offset of a batch, relative to the segment, and the position where that batch
    starts. Both rise strictly.
-2. A time entry says: no record before this relative offset has a timestamp above this one, and the batch that ends
-   there has it. Both rise strictly in timestamp.
-3. An index is a cache. A reader that follows an entry checks the bytes there and rebuilds the index if it is wrong.
+2. A time entry says: no record before this relative offset has a timestamp above this timestamp, and the batch that
+   ends there has this timestamp. Both rise strictly in timestamp.
+3. An index is a cache. A reader that follows an entry checks the bytes there and rebuilds the index if an entry is
+   wrong.
 """
 
 import sys
@@ -30,7 +31,7 @@ def _swap(numbers: "array[int]") -> "array[int]":
 
 
 class OffsetIndex:
-    """The start positions of batches, one of them per `index.interval.bytes` or so."""
+    """The start positions of batches, a position per `index.interval.bytes` or so."""
 
     __slots__ = ("_offsets", "_positions")
 
@@ -42,7 +43,7 @@ class OffsetIndex:
         return len(self._offsets)
 
     def append(self, relative_offset: int, position: int) -> None:
-        """Note the batch that ends with this offset. Ignored unless it lies after all others."""
+        """Note the batch that ends with this offset. Ignored unless the batch lies after every noted batch."""
         if not self._offsets or (relative_offset > self._offsets[-1] and position > self._positions[-1]):
             self._offsets.append(relative_offset)
             self._positions.append(position)
@@ -60,7 +61,7 @@ class OffsetIndex:
         return (self._offsets[number], self._positions[number]) if number < len(self._offsets) else None
 
     def boundary_below(self, *, relative_end: int, position: int) -> int:
-        """The start of a batch such that it ends before `relative_end` and at or before `position`; 0 if none is known.
+        """The start of a batch that ends before `relative_end` and at or before `position`; 0: no such batch is known.
 
         Saves a reader from walking over every batch header of a large read.
         """
@@ -69,7 +70,7 @@ class OffsetIndex:
         return self._positions[at] if at >= 0 else 0
 
     def truncate(self, *, position: int) -> None:
-        """Forget all batches that start at this position or after it."""
+        """Forget all batches that start at this position or later."""
         at = bisect_left(self._positions, position)
         del self._offsets[at:]
         del self._positions[at:]
@@ -83,7 +84,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, log_size_bytes: int) -> "OffsetIndex | None":
-        """The index that `to_bytes` wrote, or None if these bytes cannot be one for a log of that size."""
+        """The index that `to_bytes` wrote, or None for bytes that no log of that size can have as index."""
         if len(data) % OFFSET_ENTRY_SIZE:
             return None
         pairs = array("I")
@@ -96,7 +97,7 @@ class OffsetIndex:
         return index
 
     def _looks_sorted(self) -> bool:
-        """Whether some entries rise, the last ones above all: a torn file ends in zeros."""
+        """Whether some entries rise, and the last entries lie highest: a torn file ends in zeros."""
         step = max(1, len(self) // 64)
         for numbers in (self._offsets, self._positions):
             sample = [*numbers[::step], numbers[-1]] if (len(self) - 1) % step else numbers[::step]
@@ -127,7 +128,7 @@ class TimeIndex:
         return (self._timestamps[-1], self._offsets[-1]) if self._offsets else None
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """Note the largest timestamp so far. Ignored unless it is larger than those before."""
+        """Note the largest timestamp so far. A smaller or equal timestamp is ignored."""
         if not self._timestamps or timestamp > self._timestamps[-1]:
             self._timestamps.append(timestamp)
             self._offsets.append(relative_offset)
@@ -138,7 +139,7 @@ class TimeIndex:
         return self.entry(at - 1) if at else None
 
     def truncate(self, *, relative_offset: int) -> None:
-        """Forget this offset and all after it."""
+        """Forget this offset and every later offset."""
         at = bisect_left(self._offsets, relative_offset)
         del self._timestamps[at:]
         del self._offsets[at:]
@@ -156,7 +157,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "TimeIndex | None":
-        """The index that `to_bytes` wrote, or None if these bytes cannot be one."""
+        """The index that `to_bytes` wrote, or None for bytes that are no index."""
         if len(data) % TIME_ENTRY_SIZE:
             return None
         count = len(data) // TIME_ENTRY_SIZE

@@ -1,14 +1,14 @@
-"""One `.log` file with its indexes: a run of whole batches whose offsets rise from the segment's base offset.
+"""A `.log` file with its indexes: a run of whole batches whose offsets rise from the segment's base offset.
 
 Invariants:
 
-1. The first `size_bytes` of the file are whole batches that tile it. The bytes of a failed write behind them are cut
-   off before the next write.
-2. Only the last segment of a log, the active one, is appended to. Its indexes live in memory; the files `.index` and
-   `.timeindex` are written when the segment is rolled or closed, and are a cache: a missing or wrong one is made anew
-   from the batches.
-3. `.txnindex` is a cache too, but earlier segments are needed to rebuild it, and a segment without abort markers has
-   none, so a missing file proves nothing. It is durable before the segment is trusted.
+1. The first `size_bytes` of the file are whole batches that tile the file. The bytes of a failed write behind them are
+   cut off before the next write.
+2. Only the last segment of a log, the active segment, is appended to. Its indexes live in memory; the files `.index`
+   and `.timeindex` are written when the segment is rolled or closed, and are a cache: a missing or wrong file is made
+   anew from the batches.
+3. `.txnindex` is a cache too, but earlier segments are needed for a rebuild, and a segment without abort markers has
+   none, so a missing file proves nothing. The file is durable before the segment is trusted.
 """
 
 import errno
@@ -27,7 +27,7 @@ from tailrace.storage.segment_files.transaction_index import TransactionIndex
 
 
 class Segment(BatchFile, SegmentPaths):
-    """One segment. Its file opens at the first use, its indexes load when they are needed."""
+    """A segment. The file opens at the first use, the indexes load at their first use."""
 
     __slots__ = (
         "_aborted",
@@ -57,7 +57,7 @@ class Segment(BatchFile, SegmentPaths):
     ) -> None:
         """`suffix` comes after the usual names, for a segment that does not belong to its log yet.
 
-        `size_bytes` is that of the batches if it is known; otherwise the file is asked.
+        `size_bytes` is the known size of the batches, if given; otherwise the file is asked.
         """
         self._suffix = suffix
         self._stem = f"{directory}/{segment_name(base_offset)}"
@@ -103,7 +103,7 @@ class Segment(BatchFile, SegmentPaths):
 
     @property
     def has_doubtful_times(self) -> bool:
-        """Whether its times are those of headers, some of which were not checked: no record may be judged by them."""
+        """Whether some of its times come from unchecked headers: no record may be judged by such times."""
         return self.base_offset < self.limits.checked_from and not self.has_true_times
 
     def largest_time_at(self, position: int, header: BatchHeader) -> int:
@@ -122,7 +122,7 @@ class Segment(BatchFile, SegmentPaths):
 
     @property
     def age_timestamp(self) -> int:
-        """The time for retention: the largest timestamp or, if no record has one, the time of the last write."""
+        """The time for retention: the largest timestamp or, without timestamps, the time of the last write."""
         timestamp = self.max_timestamp
         return timestamp if timestamp >= 0 else self.written_ms
 
@@ -161,7 +161,7 @@ class Segment(BatchFile, SegmentPaths):
         )
 
     def append(self, batches: Sequence[AppendBatch]) -> None:
-        """Write the batches in one call. They must fit (`count_that_fit`).
+        """Write the batches in one call. The batches must fit (`count_that_fit`).
 
         Raises StorageError unless all bytes were written; the caller then has to `cut_back`.
         """
@@ -183,11 +183,11 @@ class Segment(BatchFile, SegmentPaths):
     def cut_back(self) -> None:
         """Remove, durably, the bytes of a failed append."""
         self.file.truncate(self.size_bytes)
-        # Batches of an append that was answered with an error must not come back after others have been written there.
+        # Batches of an append that was answered with an error must not come back after other batches have been written.
         self.file.sync()
 
     def note(self, position: int, header: BatchHeader, batch: Buffer | None = None) -> None:
-        """Add a batch at this position to the indexes, which are loaded. It is read if need be, unless it is given."""
+        """Add a batch at this position to the loaded indexes. A given `batch` saves reading the file."""
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = self.largest_time_at(position, header) if batch is None else self.limits.time_to_be(batch, header)
         if timestamp > self._max_timestamp and header.records_count:  # a compaction may have left none
@@ -225,7 +225,7 @@ class Segment(BatchFile, SegmentPaths):
             self.rebuild_indexes()  # the last entry that is left is wrong: rebuild from the batches
 
     def _load_indexes(self) -> Indexes:
-        """The indexes, from memory, from their files or, if those are not right, from the batches."""
+        """The indexes, from memory, from their files or, if the files are wrong, from the batches."""
         indexes = self._indexes
         if indexes is not None:
             return indexes
@@ -239,7 +239,7 @@ class Segment(BatchFile, SegmentPaths):
         return self.rebuild_indexes()
 
     def read_indexes(self) -> Indexes | None:
-        """The content of the index files; None if one of them cannot be right. On any thread."""
+        """The content of the index files; None for a file that cannot be right. On any thread."""
         offset_path, time_path = self.index_paths
         if not (self.size_bytes and self._files.exists(offset_path) and self._files.exists(time_path)):
             return None
@@ -248,7 +248,7 @@ class Segment(BatchFile, SegmentPaths):
         return None if offsets is None or times is None else Indexes(offsets, times)
 
     def take_indexes(self, indexes: Indexes, *, is_sealed: bool = True) -> None:
-        """Replace wrong indexes by these; a sealed segment writes its files, which are still to be synced."""
+        """Replace wrong indexes by `indexes`; a sealed segment writes its files, which are still to be synced."""
         self.has_true_times = True
         self._indexes = indexes
         self._load_timestamps(indexes, is_whole=True)
@@ -256,11 +256,11 @@ class Segment(BatchFile, SegmentPaths):
             self.write_indexes()
 
     def confirm_times(self) -> None:
-        """Take the index files for those of the records' times: all batches were compared with them."""
+        """Take the index files for indexes of the records' times: every batch was compared with its records."""
         if not self.has_true_times:
             self.has_true_times = True
             if self._indexes is None:
-                self._max_timestamp = -1  # it is read again
+                self._max_timestamp = -1  # read again at the next use
             else:
                 self._load_timestamps(self._indexes, is_whole=True)
 
@@ -310,7 +310,7 @@ class Segment(BatchFile, SegmentPaths):
         indexes = self._load_indexes()
         self._note_max_timestamp(indexes)
         if self.unsynced_files:
-            self.aborted.is_dirty = True  # its file may be one of those that are still to be synced
+            self.aborted.is_dirty = True  # the file may be among the files still to be synced
         self._close_index_files()
         contents = indexes.offsets.to_bytes(), indexes.times.to_bytes()
         for path, content in zip(self.index_paths, contents, strict=True):
@@ -320,7 +320,7 @@ class Segment(BatchFile, SegmentPaths):
         self.write_aborted()
 
     def write_aborted(self) -> None:
-        """Write the `.txnindex` file if it differs from memory; it is still to be synced then."""
+        """Write the `.txnindex` file if memory differs; the file is still to be synced then."""
         aborted = self._aborted
         if aborted is None or not aborted.is_dirty:
             return

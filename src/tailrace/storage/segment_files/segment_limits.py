@@ -35,7 +35,7 @@ class SegmentLimits:
         self.checked_from = 0
         """The headers of batches below this offset were not compared with their records (`storage.times.checked`)."""
         self.has_read_note = False
-        """Whether that offset is the one in the log's note, and not a guess before the note is read."""
+        """Whether that offset comes from the log's note, and is not a guess before the note is read."""
         self.update(config)
 
     def time_to_be(self, batch: Buffer, header: BatchHeader) -> int:
@@ -75,7 +75,7 @@ class SegmentLimits:
     def update(self, config: TopicConfig) -> None:
         """Use the limits of these settings from now on."""
         self.segment_bytes = min(config.segment_bytes, _MAX_POSITION)
-        # The active segment is not compacted: a record must be out of it in time (KIP-354).
+        # The active segment is not compacted: a record must leave the active segment in time (KIP-354).
         segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
         jitter_ms = min(config.segment_jitter_ms, segment_ms)
         self.segment_ms = segment_ms - self._jitter_seed % jitter_ms if jitter_ms else segment_ms

@@ -3,22 +3,22 @@
 | On the disk | Meaning | Recovery |
 |---|---|---|
 | `<base>.log.cleaned` | being written, or written and not yet agreed on | removes it: the old segments are whole |
-| `<base>.log.swap` | in force; every byte of it is durable | removes the segments that it replaces, gives it its name |
+| `<base>.log.swap` | in force; every byte is durable | removes the replaced segments, renames to `<base>.log` |
 | `<base>.log` | done | nothing |
 
 1. The cleaned files are synced before the first rename.
 2. `.cleaned` becomes `.swap`, and the directory is synced: from here on the new segment is in force.
 3. The segments that it replaces are removed, and the old index files, and the directory is synced: an old segment that
-   came back after step 4 would lie across the new one.
+   came back after step 4 would lie across the new segment.
 4. `.swap` gives way to the plain name, which takes the first old segment's place, and the directory is synced.
 
-A log that begins within a batch (`Log.begin_within`) goes the same way: the old segment is an empty one, which starts
-later than the new.
+A log that begins within a batch (`Log.begin_within`) goes the same way: the old segment is empty and starts
+later than the new segment.
 
-Index files go the same way. They are a cache, and recovery rebuilds those that are missing (the new segment begins
-without a key index); except `.txnindex`, since nothing shows whether there was one: it becomes `.swap`, durably, before
-step 2, and has its name, durably, before the `.log` in step 4. If recovery finds no `.swap` of it, it has its name
-already, or the old one stays, whose extra entries are of transactions with all their markers.
+Index files go the same way. Index files are a cache, and recovery rebuilds missing files (the new segment begins
+without a key index); except `.txnindex`, since nothing shows whether the file existed: the file becomes `.swap`,
+durably, before step 2, and has its name, durably, before the `.log` in step 4. If recovery finds no `.swap` of the
+file, the rename is done already, or the old file stays, whose extra entries are of transactions with all their markers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,11 +44,11 @@ SWAP_SUFFIX: Final = ".swap"
 _CACHES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 _INDEXES: Final = (*_CACHES, TRANSACTION_INDEX_SUFFIX)
 _OLD: Final = (*_INDEXES, KEY_INDEX_SUFFIX)
-"""The indexes of a segment that is replaced. The new one has no key index: it is made when one is needed."""
+"""The indexes of a replaced segment. The new segment has no key index: the index is made at the first need."""
 
 
 def swap_in(files: FileSystem, directory: str, base_offset: int, replaced: Sequence[int]) -> None:
-    """Replace these segments, which lie within the synced `.cleaned` one that starts at `base_offset`, by that one."""
+    """Replace these segments by the synced `.cleaned` segment that starts at `base_offset` and spans these segments."""
     stem = join(directory, segment_name(base_offset))
     has_aborted = files.exists(stem + TRANSACTION_INDEX_SUFFIX + CLEANED_SUFFIX)
     if has_aborted:
@@ -74,7 +74,7 @@ def _finish(
     going: Sequence[str],
     swapped: Sequence[str],
 ) -> None:
-    """`going` are the old indexes at this offset that are not to stay, `swapped` the new ones that wait."""
+    """`going` are the old indexes at this offset that are to go, `swapped` the new indexes that wait."""
     stem = join(directory, segment_name(base_offset))
     paths = [stem + suffix for suffix in going]
     for offset in replaced:
@@ -103,9 +103,9 @@ def remove_cleaned(files: FileSystem, directory: str, base_offset: int) -> None:
 
 
 def finish_swaps(files: FileSystem, directory: str, *, limits: SegmentLimits) -> bool:
-    """Finish the swaps that a crash has interrupted after step 2, and undo the others; whether there were any.
+    """Finish the swaps that a crash has interrupted after step 2, undo earlier swaps; whether there were any swaps.
 
-    Raises CorruptRecords if a segment to be swapped in is damaged: the ones it replaces may be gone.
+    Raises CorruptRecords if a segment to be swapped in is damaged: the replaced segments may be gone.
     """
     names = files.list_dir(directory)
     unfinished = [name for name in names if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX))]

@@ -14,31 +14,31 @@ from tailrace.model.errors import CorruptRecords
 
 
 class CompletedTransaction(NamedTuple):
-    """A producer's transaction in this log, as its marker has ended it."""
+    """A transaction in this log that its producer's marker has ended."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of the marker."""
+    """The marker's offset."""
     is_aborted: bool
     last_stable_offset: int
     """The start of the oldest transaction that was open then; behind the marker if there was none."""
 
 
 class OngoingTransactions:
-    """By their first offsets, which rise as transactions begin.
+    """Open transactions by first offset; first offsets rise as transactions begin.
 
-    One that has ended goes on holding it back until its marker is below the high watermark: only then no change of
-    leaders can open it again. Each move of the high watermark calls `forget_replicated`.
+    An ended transaction goes on holding back the oldest until its marker is below the high watermark: only then no
+    change of leaders can open it again. Each move of the high watermark calls `forget_replicated`.
     """
 
     __slots__ = ("_open", "ended", "first_open_offset")
 
     def __init__(self, begun: Iterable[tuple[int, int]] = ()) -> None:
-        """`begun`: the starts of those that are open now, and their producers."""
+        """`begun`: the starts of the open transactions, and their producers."""
         self._open: dict[int, int] = dict(sorted(begun))  # first offset -> producer id
         self.ended: dict[int, int] = {}
-        """Those that hold back the oldest all the same: first offsets, with the markers', which rise."""
+        """First offset -> marker's offset, rising, of ended transactions that hold back the oldest all the same."""
         self.first_open_offset: int | None = next(iter(self._open), None)
         """The start of the oldest open transaction."""
 
@@ -46,7 +46,7 @@ class OngoingTransactions:
         return bool(self._open or self.ended)
 
     def __len__(self) -> int:
-        """The number of open ones."""
+        """The number of open transactions."""
         return len(self._open)
 
     @property
@@ -55,7 +55,7 @@ class OngoingTransactions:
         return None if self.first_open_offset is None else self._open[self.first_open_offset]
 
     def begin(self, first_offset: int, producer_id: int) -> None:
-        """A producer's transaction begins here, after all others."""
+        """Begin a producer's transaction here, after every known transaction."""
         self._open[first_offset] = producer_id
         if self.first_open_offset is None:
             self.first_open_offset = first_offset
@@ -108,12 +108,12 @@ _BLOCK_ENTRIES: Final = 256
 
 
 class AbortedTxn(NamedTuple):
-    """One producer's transaction that was aborted."""
+    """An aborted transaction of a producer."""
 
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of the abort marker."""
+    """The abort marker's offset."""
     last_stable_offset: int
     """The stable offset of the log once it had the marker: no transaction that ends later begins below."""
 
@@ -138,7 +138,7 @@ class TransactionIndex:
             yield AbortedTxn(*fields)
 
     def append(self, aborted: AbortedTxn) -> None:
-        """Note a transaction. Ignored unless its marker lies behind all others."""
+        """Note a transaction. Ignored unless its marker lies behind all noted markers."""
         at = len(self)
         if at and self._entry(at - 1).last_offset >= aborted.last_offset:
             return
@@ -150,7 +150,7 @@ class TransactionIndex:
         self.is_dirty = True
 
     def note(self, completed: CompletedTransaction) -> None:
-        """As `append`, for one that was aborted as its marker was met."""
+        """As `append`, for a transaction that was aborted as its marker was met."""
         self.append(
             AbortedTxn(
                 completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
@@ -171,7 +171,7 @@ class TransactionIndex:
     def collect(self, offset: int, *, end_offset: int) -> tuple[list[AbortedTxn], bool]:
         """The transactions with records from `offset` on and below `end_offset`, and whether later segments have none.
 
-        Costs the entries that are given, and a step per block of those that begin too late.
+        Costs the entries that are given, and a step per block of transactions that begin too late.
         """
         found: list[AbortedTxn] = []
         at, count = self._first_ending_at(offset), len(self)
@@ -211,7 +211,7 @@ class TransactionIndex:
     def from_bytes(cls, data: bytes, *, base_offset: int) -> "TransactionIndex":
         """The index that `to_bytes` wrote, of the segment that starts at `base_offset`.
 
-        Raises CorruptRecords if these bytes cannot be one.
+        Raises CorruptRecords for bytes that are no such index.
         """
         if len(data) % ENTRY_SIZE:
             raise CorruptRecords(f"{len(data)} bytes are no whole number of entries of {ENTRY_SIZE}")
@@ -220,7 +220,7 @@ class TransactionIndex:
         for at, (version, producer_id, first, last, last_stable) in enumerate(_ENTRY.iter_unpack(data)):
             is_possible = version == _VERSION and producer_id >= 0 and 0 <= first < last and previous < last
             if not (is_possible and stable <= last_stable <= last + 1):
-                raise CorruptRecords(f"entry {at} cannot be: a marker at {last}, after one at {previous}")
+                raise CorruptRecords(f"entry {at} cannot be: a marker at {last}, after the marker at {previous}")
             previous, stable = last, last_stable
             if not at % _BLOCK_ENTRIES:
                 earliest.append(first)

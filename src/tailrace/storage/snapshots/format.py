@@ -1,14 +1,14 @@
 """The bytes of a snapshot of a replicated log (KIP-630): Kafka's names and Kafka's batches, checked to the last byte.
 
-A snapshot is a run of batches v2 that has nothing to do with the log's own. Rules, all of them checked by `walk`:
+A snapshot is a run of batches v2 that has nothing to do with the log's own. Rules, which `walk` checks:
 
-1. The first batch is a control batch that begins with SnapshotHeaderRecord; which voters there are may follow in it.
-   The last one is a control batch with SnapshotFooterRecord. All between hold data.
+1. The first batch is a control batch that begins with SnapshotHeaderRecord; which voters there are may follow.
+   The last batch is a control batch with SnapshotFooterRecord. The batches between hold data.
 2. Offsets are contiguous from 0, and every batch has the snapshot's epoch as its leader epoch.
 3. The batches tile the file: nothing is between them, nothing behind the footer, and none is larger than Kafka writes.
-4. All checksums are right. They do not cover base offset, length, leader epoch and magic: the other rules do.
+4. All checksums are right. The checksums do not cover base offset, length, leader epoch and magic: the other rules do.
 
-So a file in which a single byte is another one is no snapshot.
+So a file in which a single byte has changed is no snapshot.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +36,7 @@ SNAPSHOT_SUFFIX: Final = ".checkpoint"
 PART_SUFFIX: Final = ".checkpoint.part"
 """Not whole, or not known to be whole: never read as a snapshot."""
 DELETED_SUFFIX: Final = ".checkpoint.deleted"
-"""Kafka's name for one that goes; we make none."""
+"""Kafka's name for a snapshot that goes; we make no such file."""
 MAX_BATCH_BYTES: Final = 8 << 20
 """Kafka's limit for a batch of a snapshot."""
 MAX_CHECKPOINT_BATCH_BYTES: Final = 64 << 20
@@ -85,7 +85,7 @@ def snapshot_name(snapshot_id: OffsetAndEpoch) -> str:
 
 
 def parse_snapshot_name(name: str) -> OffsetAndEpoch | None:
-    """The id of the snapshot of this file name, None if it is none."""
+    """The id of the snapshot of this file name; None for a name of another kind."""
     offset, dash, epoch = name.removesuffix(SNAPSHOT_SUFFIX).partition("-")
     is_one = name.endswith(SNAPSHOT_SUFFIX) and dash and len(offset) == _OFFSET_DIGITS and len(epoch) == _EPOCH_DIGITS
     if not is_one or not (offset + epoch).isascii() or not (offset + epoch).isdecimal():
@@ -109,7 +109,7 @@ def footer_batch(*, timestamp: int, base_offset: int, leader_epoch: int) -> byte
 
 
 def walk(read_at: ReadAt, *, size_bytes: int, leader_epoch: int, path: str) -> Iterator[SnapshotBatch]:
-    """Every batch of a snapshot, checked, header and footer too; at most one chunk of them in memory.
+    """Every batch of a snapshot, checked, header and footer too; memory holds at most a chunk of batches.
 
     Raises CorruptRecords that names file and position at the first fault. Only a read to the end shows that the
     snapshot is whole.
@@ -151,7 +151,7 @@ def _whole_batches(read_at: ReadAt, size_bytes: int) -> Iterator[SnapshotBatch]:
 
 
 def _header_at(chunk: bytes, at: int, left: int) -> BatchHeader | None:
-    """The header at this place of a chunk, None if it is not whole there. `left` bytes of the file follow."""
+    """The header at this place of a chunk, None for a part of a header. `left` bytes of the file follow."""
     if not left:
         return None
     if left < HEADER_SIZE:
@@ -178,7 +178,7 @@ def _check_place(header: BatchHeader, *, end_offset: int, leader_epoch: int) -> 
 
 
 def _is_footer(batch: SnapshotBatch) -> bool:
-    """Whether this is the footer. Raises CorruptRecords for a control batch that should not be where it is."""
+    """Whether this is the footer. Raises CorruptRecords for a misplaced control batch."""
     if not batch.header.is_control:
         return False
     if batch.header.base_offset == 0:
@@ -191,12 +191,12 @@ def _is_footer(batch: SnapshotBatch) -> bool:
 
 
 def read_snapshot_header(content: memoryview) -> SnapshotHeader:
-    """The content of the first batch of a snapshot. Raises CorruptRecords if it is no header."""
+    """The content of the first batch of a snapshot. Raises CorruptRecords if the batch is no header."""
     first, *others = read_records(content)
     value = decode_control(first.key, first.value)
     if not isinstance(value, SnapshotHeaderRecord):
         raise CorruptRecords("the first record is no SnapshotHeaderRecord")
-    control = _header_control([decode_control(one.key, one.value) for one in others])
+    control = _header_control([decode_control(record.key, record.value) for record in others])
     return SnapshotHeader(value.last_contained_log_timestamp, control, value.checkpointed_log)
 
 
@@ -204,7 +204,7 @@ def _header_control(values: Sequence[ControlValue | None]) -> tuple[HeaderContro
     control: list[HeaderControl] = []
     for value in values:
         if isinstance(value, KRaftVersionRecord | VotersRecord):
-            if isinstance(value, VotersRecord) and len({one.voter_id for one in value.voters}) < len(value.voters):
+            if isinstance(value, VotersRecord) and len({voter.voter_id for voter in value.voters}) < len(value.voters):
                 raise CorruptRecords("the header names a voter twice")
             control.append(value)
         elif value is not None:

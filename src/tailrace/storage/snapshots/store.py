@@ -1,6 +1,6 @@
 """The snapshots of one replicated log, as files beside its segments (KIP-630): list, read, write, publish, delete.
 
-1. A file with the name of a snapshot was whole and durable when it got it (`snapshots.writer`). Parts and files that
+1. A file with the name of a snapshot was whole and durable at the rename (`snapshots.writer`). Parts and files that
    were going are removed when the store is opened.
 2. A snapshot that is being read stays on the disk until the last reader is done, though it is not listed any more.
 3. Reading, listing and parts are the owner's; what waits for the disk (`Publication`, `Removal`) may run on another
@@ -27,7 +27,7 @@ from tailrace.storage.snapshots.format import (
 from tailrace.storage.snapshots.writer import Publication, SnapshotPartFile, SnapshotWriter
 
 DAMAGED_SUFFIX = ".damaged"
-"""Behind the name of a damaged snapshot. Only an administrator removes it."""
+"""Suffix of a damaged snapshot. Only an administrator removes the file."""
 _OWN = "-own"
 
 Removal = Callable[[], None]
@@ -43,7 +43,7 @@ class StoredSnapshot(NamedTuple):
 
 
 class SnapshotReader:
-    """Reads one snapshot from begin to end, and checks it again meanwhile: disks rot. Close it."""
+    """Reads a snapshot from begin to end, and checks every byte again: disks rot. Must be closed."""
 
     def __init__(self, file: File, snapshot: StoredSnapshot, on_close: Callable[[], None]) -> None:
         self.snapshot = snapshot
@@ -80,7 +80,7 @@ class SnapshotStore:
         self.snapshots: tuple[StoredSnapshot, ...] = ()
         """By ascending id."""
         self.damaged: dict[OffsetAndEpoch, CorruptRecords] = {}
-        """The snapshots that `open` has found damaged; they are not in `snapshots`."""
+        """The snapshots that `open` has found damaged, which are not in `snapshots`."""
         self._files = files
         self._open: dict[OffsetAndEpoch, File] = {}
         self._fetched: dict[OffsetAndEpoch, SnapshotPartFile] = {}
@@ -90,10 +90,10 @@ class SnapshotStore:
 
     @classmethod
     def open(cls, directory: str, *, files: FileSystem, keeps_damaged: bool = False) -> "SnapshotStore":
-        """The store in this directory, which is there; leftovers of a crash are removed.
+        """Opens the store in this existing directory; removes leftovers of a crash.
 
-        Every snapshot is read and checked. Raises CorruptRecords that names the file, or notes it in `damaged`
-        (`keeps_damaged`): a snapshot is durable before anything relies on it, so a damaged one is damage of the disk.
+        Every snapshot is read and checked. Raises CorruptRecords that names the file, or notes the error in `damaged`
+        (`keeps_damaged`): a snapshot is durable before anything relies on it, so damage is damage of the disk.
         """
         store = cls(directory, files=files)
         names = files.list_dir(directory)
@@ -217,13 +217,13 @@ class SnapshotStore:
         return self._fetched.get(snapshot_id)
 
     def discard_part(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Remove a fetched part that is of no use any more, if there is one."""
+        """Remove an unused fetched part, if there is such a part."""
         part = self._fetched.get(snapshot_id)
         if part is not None:
             self.abandon(part)
 
     def abandon(self, part: SnapshotPartFile) -> None:
-        """Remove the part that was written or fetched, unless it is gone already. There are no more writes to it."""
+        """Remove a written or fetched part; a missing part is fine. There are no more writes to the part."""
         if self._forget(part):
             part.discard()
 
@@ -237,7 +237,7 @@ class SnapshotStore:
         return True
 
     def finish(self, publication: Publication) -> StoredSnapshot:
-        """Take over what a publication has done. Raises CorruptRecords if the part was no snapshot; it is gone then."""
+        """Take over the result of a publication. Raises CorruptRecords and removes a part that is no snapshot."""
         part = publication.part
         assert publication.is_over, f"{part.path} is still being published"
         if publication.fault is not None:
@@ -248,7 +248,7 @@ class SnapshotStore:
         part.close()
         opened = self._files.open(part.final_path)  # a snapshot that is listed can be read
         snapshot = StoredSnapshot(part.id, part.size_bytes, part.header)
-        others = (one for one in self.snapshots if one.id != part.id)
+        others = (snapshot for snapshot in self.snapshots if snapshot.id != part.id)
         self.snapshots = tuple(sorted((*others, snapshot)))
         self._going.discard(part.id)
         if part.id in self._open:
@@ -258,16 +258,16 @@ class SnapshotStore:
 
     def delete(self, snapshot_ids: Iterable[OffsetAndEpoch]) -> None:
         """Take snapshots off the list. Their files go with `take_removal`; ids that are not there do no harm."""
-        going = set(snapshot_ids) & {one.id for one in self.snapshots}
-        self.snapshots = tuple(one for one in self.snapshots if one.id not in going)
+        going = set(snapshot_ids) & {snapshot.id for snapshot in self.snapshots}
+        self.snapshots = tuple(snapshot for snapshot in self.snapshots if snapshot.id not in going)
         self._going |= going
 
     def take_removal(self) -> Removal | None:
         """The removal of the deleted files without readers, or None: for `server.ports.Disk.carry_out`.
 
-        If it is not carried out, or the power goes, they are listed again after the next start.
+        If the removal is not carried out, or the power goes, the snapshots are listed again after the next start.
         """
-        ready = sorted(one for one in self._going if one not in self._readers)
+        ready = sorted(going for going in self._going if going not in self._readers)
         if not ready:
             return None
         self._going.difference_update(ready)

@@ -1,4 +1,4 @@
-"""A snapshot that is being written or fetched: `<id>.checkpoint.part`, which becomes one by its name, or goes.
+"""A snapshot that is being written or fetched: `<id>.checkpoint.part`, which becomes a snapshot by a rename, or goes.
 
 The order of a publication is the whole of its safety: checked to the last byte, synced, renamed, the directory synced.
 So a file that is called a snapshot was whole when it got the name, whenever the power goes.
@@ -27,7 +27,7 @@ from tailrace.storage.snapshots.format import (
 )
 
 _BATCH_BYTES: Final = 64 << 10
-"""The size of a batch: it is written, and loaded, in one go, and others wait."""
+"""The size of a batch: a batch is written, and loaded, in one go, while other work waits."""
 _HEADROOM: Final = 1 << 10
 _CHECK_BYTES: Final = 8 << 20
 
@@ -56,18 +56,18 @@ class SnapshotPartFile:
         return join(self._directory, snapshot_name(self.id) + SNAPSHOT_SUFFIX)
 
     def append(self, data: Buffer) -> None:
-        """Write these bytes behind those that are there. Raises StorageError; then the part is of no use any more."""
+        """Append these bytes. Raises StorageError; then the part is of no use any more."""
         append_all(self._file, data)
         self.size_bytes += len(data)
 
     def sync(self) -> None:
-        """Make the batches written so far durable. On any thread: many small waits instead of a long one at the end."""
+        """Make the batches written so far durable, on any thread: many small waits not a long wait at the end."""
         self._file.sync()
 
     def check(self, max_bytes: int) -> bool:
-        """Check about so many bytes more; whether all are checked and right. When nothing is written any more.
+        """Check about so many bytes more; returns whether every byte is checked and right. Only after the last write.
 
-        On any thread. Raises CorruptRecords, once: it must not be asked again then.
+        On any thread. Raises CorruptRecords, once: no more calls then.
         """
         if self._check is None:
             self._check = walk(self._file.pread, size_bytes=self.size_bytes, leader_epoch=self.id.epoch, path=self.path)
@@ -99,9 +99,9 @@ class SnapshotPartFile:
 
 
 class Publication:
-    """The slow half of the end of a part: for a thread that waits for the disk. The store takes over what came of it.
+    """The slow half of the end of a part: for a thread that waits for the disk. The store takes over the result.
 
-    `carry_out` does all at once; `step` some megabytes of checking at a time, so that flushes of others may go between.
+    `carry_out` runs to the end; `step` checks some megabytes at a time, so that flushes of other logs may go between.
     """
 
     __slots__ = ("_after", "fault", "is_over", "part")
@@ -128,7 +128,7 @@ class Publication:
         self.is_over = True
 
     def carry_out(self) -> None:
-        """All steps. Raises StorageError only: a part that is no snapshot is `fault`, and stays a part."""
+        """Run every step. Raises StorageError only: a part that is no snapshot is `fault`, and stays a part."""
         while not self.is_over:
             self.step()
 
@@ -136,8 +136,8 @@ class Publication:
 class SnapshotWriter:
     """Writes a snapshot of this node's own, in slices: between two calls the event loop does other things.
 
-    `append` as often as there are records, `seal`, then a Publication. Any failure but a refused record ends it: the
-    owner gives it to `SnapshotStore.abandon`.
+    `append` as often as there are records, `seal`, then a Publication. Any failure but a refused record ends the
+    writer: the owner gives the part to `SnapshotStore.abandon`.
     """
 
     __slots__ = ("_builder", "_header", "_next_offset", "part", "records_count")
@@ -152,7 +152,7 @@ class SnapshotWriter:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that are written and those that wait for their batch to be full."""
+        """The bytes that are written and the bytes that wait for a full batch."""
         return self.part.size_bytes + (self._builder.size_bytes if self._builder.count else 0)
 
     def append(self, values: Iterable[bytes]) -> None:
@@ -163,7 +163,7 @@ class SnapshotWriter:
         self.append_records(KeyedRecord(None, value) for value in values)
 
     def append_records(self, records: Iterable[KeyedRecord]) -> None:
-        """As `append`, with keys. Those of a producer are in batches of its transaction."""
+        """As `append`, with keys. A producer's records are in batches of its transaction."""
         timestamp = self._header.last_contained_ms
         largest = MAX_BATCH_BYTES if self._header.log is None else MAX_CHECKPOINT_BATCH_BYTES
         limit = largest - _HEADROOM
