@@ -32,7 +32,7 @@ class GroupConfig:
     group_max_groups: int = 10_000
     """Groups per node. Ours."""
     group_consumer_session_timeout_ms: int = 45_000
-    """The session timeout of members of a consumer group (KIP-848); the coordinator sets it, not the member."""
+    """The session timeout of a member of a consumer group (KIP-848), set by the coordinator, not by the member."""
     group_consumer_heartbeat_interval_ms: int = 5_000
     """The heartbeat interval that such a member is given."""
     group_consumer_max_size: int = 1000
@@ -40,7 +40,7 @@ class GroupConfig:
     group_consumer_migration_policy: str = "bidirectional"
     """The conversions of a group with members that are allowed: bidirectional, upgrade, downgrade or disabled."""
     offset_metadata_max_bytes: int = 4096
-    """The longest text beside a committed offset, in characters as Kafka counts it."""
+    """The longest text beside a committed offset, in characters as Kafka counts."""
     offsets_commit_timeout_ms: int = 5000
     """The longest wait of an answer for its records to be committed."""
     offsets_retention_minutes: int = 10_080

@@ -10,10 +10,10 @@ from tailrace.model.partitions import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangesToCommit:
-    """Records of one partition that are done, beside those that are committed (KIP-X)."""
+    """Records of one partition that are done, beside the committed records (KIP-X)."""
 
     rectangles: tuple[Rectangle, ...]
-    """`range_commits.check_ranges` has found no fault. None at all: the log was truncated at the offset."""
+    """`range_commits.check_ranges` has found no fault. No ranges: the log was truncated at the offset."""
     state_epoch: int
     """The state epoch that the reader knows; -1: none."""
     end_offset: int
@@ -77,7 +77,7 @@ MOST_RECORDS_OF_A_SWEEP = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetLostTopics:
-    """A sweep: delete the offsets in these topics that belong to another id than the given id; None: all of them.
+    """A sweep: delete the offsets in these topics that belong to another id than the given id; None: every offset.
 
     A topic that was created again has another id. Offsets without an id count as those of the present topic. The ids
     are read when the command is decided.

@@ -61,7 +61,7 @@ class ConsumerGroupMetadataValue:
 
 @struct
 class ClassicProtocol:
-    """An assignor that a member with the classic protocol supports, with the member's metadata for it."""
+    """An assignor that a member with the classic protocol supports, with the member's metadata for the assignor."""
 
     name: str
     metadata: bytes
@@ -165,7 +165,7 @@ ConsumerValue = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRecord:
-    """The new value of one part of a consumer group; None: it is deleted."""
+    """The new value of one part of a consumer group; None deletes the part."""
 
     kind: ConsumerRecordKind
     group_id: str

@@ -2,7 +2,7 @@
 
 Two entries:
 - `step` for the events of members: it changes the memory of this coordinator, and returns effects such as writes;
-- `decide` for commits and deletions: it changes nothing. Its records, and those of `step`, go into the log; `stage`,
+- `decide` for commits and deletions: it changes nothing. The records of both go into the log; `stage`,
   then `commit` or `discard` report the outcome.
 
 `reports` has the groups as clients see them.
@@ -221,7 +221,7 @@ class GroupCoordinator:
         self._schedule.set(group_id, None)
 
     def heartbeat(self, command: ConsumerHeartbeat, now_ms: int) -> tuple[HeartbeatDecision, Sequence[Effect]]:
-        """The decision on a consumer group's heartbeat, and its effects on waiting requests; `now_ms` monotonic.
+        """The decision on a consumer group's heartbeat, and the effects on waiting requests; `now_ms` monotonic.
 
         A consumer group replaces an empty classic group; a classic group with members is converted if
         group.consumer.migration.policy allows it. Raises KafkaError with Kafka's code.
@@ -238,7 +238,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a consumer group")
         if membership is not None and membership.group.members:
             return self._upgrade(membership, command, now_ms)
-        # Pending members, which have an id and have not joined with it, may still do so.
+        # Pending members, which have an id and have not joined under that id, may still do so.
         decision = self._consumers.heartbeat(self._latest.consumer(group_id), command, now_ms)
         if membership is not None or self._latest.has_generation(group_id):
             decision.records = (GroupRecord(group_id=group_id, value=None), *decision.records)
@@ -256,7 +256,7 @@ class GroupCoordinator:
                 self._consumers.watch(classic.group_id, group, member_id, now_ms)
         reason = f"to a consumer group: {command.request.member_id} speaks the consumer protocol"
         self._histories[classic.group_id].add(GroupEventKind.CONVERTED, now_ms, reason)
-        # All of them have to join again, also if the write fails.
+        # Every member has to join again, also if the write fails.
         return decision, membership.step(Abandoned(code=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
 
     def heartbeat_failed(self, group_id: str, member_id: str, now_ms: int) -> None:
@@ -269,7 +269,7 @@ class GroupCoordinator:
         )
 
     def remove_expired(self, effect: MemberExpired, now_ms: int) -> HeartbeatDecision | None:
-        """The decision to remove the member; None if it is removed already."""
+        """The decision to remove the member; None if the member is removed already."""
         key = MemberKey(effect.group_id, effect.member_id)
         return self._consumers.remove(key, self._latest.consumer(effect.group_id), effect.reason, now_ms)
 
@@ -363,7 +363,7 @@ class GroupCoordinator:
         return max(len(self._memberships), len(self.committed.groups))
 
     def ends_of(self, producer_id: int, *, is_committed: bool) -> tuple[TransactionEnd, ...]:
-        """The records of the end of a producer's transaction, for each group with offsets in it: to be staged."""
+        """The records to stage at the end of a producer's transaction, per group with offsets in the transaction."""
         return tuple(
             TransactionEnd(group_id=group_id, producer_id=producer_id, is_committed=is_committed)
             for group_id in sorted(self._latest.groups_waiting_for(producer_id))

@@ -114,7 +114,7 @@ class Retire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberExpired:
-    """A consumer group's member has timed out: remove it."""
+    """A consumer group's member has timed out: remove the member."""
 
     group_id: str
     member_id: str
@@ -132,7 +132,7 @@ class Decided:
     records: tuple[GroupLogRecord, ...] = ()
     response: MembershipResponse
     is_conversion: bool = False
-    """The records are written together or not at all."""
+    """The records are written in one batch."""
 
 
 Effect = Answer | PersistGroup | Retire | MemberExpired | Decided

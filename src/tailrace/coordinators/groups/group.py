@@ -21,7 +21,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.membership import JoinGroupRequestProtocol, JoinGroupResponseMember
 
 RequestId = NewType("RequestId", int)
-"""A request that waits for its answer, by the number that the host has given it."""
+"""A request that waits for its answer, by the number that the host has given to the request."""
 
 
 class GroupState(StrEnum):
@@ -58,7 +58,7 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[JoinGroupRequestProtocol, ...]
-    """Assignors by preference, each with the member's metadata for it."""
+    """Assignors by preference, with the member's metadata per assignor."""
     session_deadline_ms: int
     assignment: bytes = b""
     joining: RequestId | None = None
@@ -78,7 +78,7 @@ class Member:
 
     @property
     def metadata_bytes(self) -> int:
-        """The size of the names of its assignors and of its metadata for each."""
+        """The size of the names of the member's assignors and of the metadata per assignor."""
         return size_of(self.protocols)
 
     @property
@@ -91,7 +91,7 @@ class Member:
 
 
 def size_of(protocols: Iterable[JoinGroupRequestProtocol]) -> int:
-    """The bytes of a member's assignors and of its metadata for them."""
+    """The bytes of a member's assignors and of the metadata per assignor."""
     return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
 
@@ -114,17 +114,17 @@ class ClassicGroup:
         self.pending_members: dict[str, int] = {}
         """Ids of new members that have not joined with them yet (KIP-394), with the times at which these lapse."""
         self.session_alarm_ms: int | None = None
-        """Not later than the next end of a session or pending id: a bound, so that a heartbeat need not check all."""
+        """A time not after the next end of a session or pending id: spares a heartbeat the check of every session."""
         self.metadata_bytes = 0
         """`Member.metadata_bytes` of all members together."""
         self._supporters: Counter[str] = Counter()
-        """Protocol name -> number of members that support it, for the check of every join."""
+        """Protocol name -> number of members that support the protocol, for the check of every join."""
 
     @classmethod
     def restored(cls, group_id: str, metadata: GroupMetadataValue, now_ms: int) -> "ClassicGroup":
-        """The group as its last committed generation left it, with every session starting now.
+        """The group by its last committed generation, with every session starting now.
 
-        A converted consumer group has no leader (`conversion`): it has to rebalance first.
+        A converted consumer group has no leader (`conversion`), and has to rebalance first.
         """
         group = cls(group_id)
         group.generation_id = metadata.generation
@@ -153,7 +153,7 @@ class ClassicGroup:
             self.session_alarm_ms = deadline_ms
 
     def reset_alarm(self, now_ms: int) -> None:
-        """Set the alarm by the sessions of all members; those of waiting members count again after their answers."""
+        """Set the alarm by the sessions of all members; sessions of waiting members count again after their answers."""
         waking = [m.session_deadline_ms for m in self.members.values() if m.session_deadline_ms > now_ms]
         self.session_alarm_ms = min((*waking, *self.pending_members.values()), default=None)
 
@@ -193,13 +193,13 @@ class ClassicGroup:
     def is_current(self, generation_id: int) -> bool:
         """Whether a member may name this generation: the present, or an earlier generation in a converted group.
 
-        Members of a converted group have assignments of different epochs, until they join again. Kafka accepts the last
+        Members of a converted group have assignments of different epochs, until the next join. Kafka accepts the last
         epoch only; the other members lose the records that they have read and not committed.
         """
         return generation_id == self.generation_id or (self.is_converted and 0 <= generation_id < self.generation_id)
 
     def supports(self, protocol_type: str, protocols: tuple[JoinGroupRequestProtocol, ...]) -> bool:
-        """Whether a protocol of these is common to all members."""
+        """Whether all members have a protocol of `protocols` in common."""
         if not protocol_type or not protocols:
             return False
         if not self.members:
@@ -213,7 +213,7 @@ class ClassicGroup:
         return {name for name, supporters in self._supporters.items() if supporters == count}
 
     def vote(self) -> str:
-        """The assignor with the most votes among those that all members support; of equals, the first with a vote."""
+        """The assignor with the most votes that every member supports; of equals, the first with a vote."""
         candidates = self._common_protocols()
         assert candidates, f"group {self.group_id}: its members have no protocol in common"
         votes = Counter(
@@ -304,14 +304,14 @@ class ClassicGroup:
         self.metadata_bytes -= member.metadata_bytes
 
     def elect_leader(self) -> None:
-        """Keep the leader if it has joined; else the first joined member leads, else the first member."""
+        """Keep a leader that has joined; else the first joined member leads, else the first member."""
         if not self.members or self.is_leader_joined:
             return
         joined = (member.member_id for member in self.members.values() if member.joining is not None)
         self.leader = next(joined, self.leader or next(iter(self.members)))
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member is back: it is the same member with a new id, at the same place."""
+        """A static member is back: the same member with a new id, at the same place."""
         old_id = member.member_id
         assert member.group_instance_id is not None
         member.member_id = member_id

@@ -22,7 +22,7 @@ HISTORY_LENGTH = 100
 _LONGEST_REASON = 255
 """Characters of a reason that a client has sent, and of a member id."""
 _LONGEST_SENTENCE = 1_000
-"""Characters of a whole reason: it contains names that clients choose, of up to 32,767 bytes each."""
+"""Characters of a whole reason, which contains names that clients choose, of up to 32,767 bytes per name."""
 
 
 class GroupEventKind(StrEnum):

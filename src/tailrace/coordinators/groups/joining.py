@@ -136,7 +136,7 @@ class Joining:
         if not member.is_new:  # a new member cannot send heartbeats: the time of its first join goes on
             group.keep_alive(member, now_ms)
         is_unchanged = member.protocols == event.request.protocols
-        # A leader that joins again in a stable group requests a rebalance: it may have seen new partitions.
+        # A leader that joins again in a stable group requests a rebalance, perhaps because of new partitions.
         is_repetition = is_unchanged and (
             group.state is GroupState.COMPLETING_REBALANCE
             or (group.state is GroupState.STABLE and group.leader != member.member_id)
@@ -168,7 +168,7 @@ class Joining:
         group.rename(member, member_id)
         member.client_id, member.client_host = event.client_id, event.client_host
         self._renew(event, member)
-        member.is_new = False  # its instance id identifies it: its session does not end while it waits
+        member.is_new = False  # its instance id identifies the member, so the session does not end during the wait
         group.keep_alive(member, now_ms)
         if group.state is GroupState.STABLE and group.vote() == group.protocol_name:
             assignments = {other.member_id: other.assignment for other in group.members.values()}
@@ -189,7 +189,7 @@ class Joining:
             self._group.keep_alive(member, now_ms)
 
     def metadata_failed(self, write_id: WriteId, code: ErrorCode, now_ms: int) -> None:
-        """The log has the former id of a static member: a new generation is needed to correct it."""
+        """The log has the former id of a static member: a new generation is needed to correct the log."""
         member, _ = self._returned_by(write_id)
         if member is not None:
             self._rebalance.release_join(member, code)

@@ -69,7 +69,7 @@ class GroupMembership:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no state beyond that of the log."""
+        """Whether the membership has no state beyond the log's."""
         return self.group.state is GroupState.EMPTY and not self.group.pending_members
 
     def begin_rebalance(self, now_ms: int, cause: str) -> None:

@@ -50,7 +50,7 @@ class OffsetCommits:
             except BehindTheEnd as refusal:
                 code = refusal.code
                 if before is not None and offset.ranges is not None:
-                    # The leader has just told that its log ends before ranges of the group: they are lost.
+                    # The leader has just reported that its log ends before ranges of the group: those ranges are lost.
                     value = self._shared.within(before, offset.ranges.end_offset)
             except KafkaError as refusal:
                 code = refusal.code
@@ -115,7 +115,7 @@ class OffsetCommits:
                 raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, f"a transaction has set the offset of {partition}")
             return self._shared.with_ranges(before, plain, offset)
         if before is None or not (before.ranges or before.state_epoch or offset.offset < before.offset):
-            # Also a reader of ranges may have begun at the offset before, though no range was committed beyond it.
+            # Also a reader of ranges may have begun at the offset before, though no range was committed beyond.
             return plain
         # No ranges are committed while a transaction is open, so its offset meets the ranges of now at its end.
         is_member = command.generation_id >= 0 or command.producer_id is not None

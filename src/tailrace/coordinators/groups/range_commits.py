@@ -2,7 +2,7 @@
 
 A range commit names what is done; it unites with what was (`model.committed_progress`). A plain commit is Kafka's: one
 offset. Each change that can lower a frontier raises the state epoch, and range commits in another epoch are refused:
-a late one would make the repetition skip what it is to do again.
+a late range commit would make the repetition skip what is to be done again.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ from tailrace.model.key_ranges import HASH_SPACE
 
 MAX_RANGES_PER_COMMIT: Final = 1_024
 _WORK: Final = 4
-"""A commit whose union passes through so many times more runs than there may be is refused before it is done."""
+"""A commit whose union would pass through so many times more runs than there may be is refused."""
 NO_STATE_EPOCH: Final = -1
 """The epoch of a reader that has seen no progress. It counts as 0: the commit is taken if nothing was reset."""
 
@@ -42,13 +42,13 @@ class RangeLimits(NamedTuple):
     rectangles: int
     """offsets.max.ranges.per.partition."""
     end_offset: int
-    """The offset that the leader is known to have reached; offsets of ranges are below it."""
+    """The offset that the leader is known to have reached; offsets of ranges are below."""
 
 
 def check_ranges(ranges: Sequence[Rectangle]) -> None:
-    """Raises KafkaError(INVALID_REQUEST) unless these are ranges that a commit of one partition may have.
+    """Raises KafkaError(INVALID_REQUEST) unless a commit of one partition may have these ranges.
 
-    They are not too many, not inverted, inside of the offsets and hashes that exist, and do not overlap.
+    Ranges are not too many, not inverted, inside of the offsets and hashes that exist, and do not overlap.
     """
     if len(ranges) > MAX_RANGES_PER_COMMIT:
         raise _invalid(f"{len(ranges)} ranges in a commit of one partition; {MAX_RANGES_PER_COMMIT} at most")
@@ -63,7 +63,7 @@ def check_ranges(ranges: Sequence[Rectangle]) -> None:
 
 
 def _overlap(ranges: Iterable[Rectangle]) -> tuple[Rectangle, Rectangle] | None:
-    """Two ranges that overlap. By first hash, each is compared with its neighbours in offset among those still open."""
+    """Two ranges that overlap. In order of first hash, a range is compared with its open neighbours in offset."""
     is_open: list[tuple[int, Rectangle]] = []
     ends: list[tuple[int, int]] = []
     for rectangle in sorted(ranges, key=attrgetter("first_hash")):
@@ -87,7 +87,7 @@ def commit_ranges(
     stable_offset: int,
     limits: RangeLimits,
 ) -> SharedProgress:
-    """The progress with these ranges too. A commit is taken whole or not at all.
+    """The progress with these ranges too. A commit is taken whole, or refused.
 
     `stable_offset` is the stable offset that the reader knows, or -1: a group without progress begins there.
     Raises KafkaError: FENCED_STATE_EPOCH (124), BehindTheEnd (42), and OFFSET_METADATA_TOO_LARGE (12) for more
@@ -121,8 +121,8 @@ def oldest_gap(committed: CommittedProgress) -> str:
 
 
 def commit_offset(progress: SharedProgress | None, offset: int) -> SharedProgress:
-    """The plain commit of a member that has the whole partition. Forward it keeps what is done beyond; backward it is a
-    rewind, and nothing is done beyond it any more."""
+    """The plain commit of a member that has the whole partition. A commit forward keeps what is done beyond; a commit
+    backward is a rewind, and nothing is done beyond any more."""
     if progress is None or offset >= progress.committed.stable_offset:
         before = progress or SharedProgress(CommittedProgress(offset))
         return before._replace(committed=before.committed.with_stable_offset(offset))
@@ -130,7 +130,7 @@ def commit_offset(progress: SharedProgress | None, offset: int) -> SharedProgres
 
 
 def reset_offset(progress: SharedProgress | None, offset: int) -> SharedProgress:
-    """The plain commit of a group without members, which is how tools reset an offset: nothing is done beyond it."""
+    """The plain commit of a group without members, which is how tools reset an offset: nothing is done beyond."""
     if progress is None:
         return SharedProgress(CommittedProgress(offset))
     committed = progress.committed
@@ -139,8 +139,8 @@ def reset_offset(progress: SharedProgress | None, offset: int) -> SharedProgress
 
 
 def cut(progress: SharedProgress | None, offset: int, *, state_epoch: int) -> SharedProgress:
-    """The progress in a log that has other records from this offset on: none of them is done (KIP-320), and those below
-    are as before. Raises KafkaError FENCED_STATE_EPOCH (124)."""
+    """The progress in a log that has other records from this offset on: no such record is done (KIP-320), and records
+    below are as before. Raises KafkaError FENCED_STATE_EPOCH (124)."""
     before = _in_epoch(progress, state_epoch)
     if before is None:
         return SharedProgress(CommittedProgress(offset))
@@ -151,7 +151,7 @@ def cut(progress: SharedProgress | None, offset: int, *, state_epoch: int) -> Sh
 
 def within(progress: SharedProgress, end_offset: int) -> SharedProgress | None:
     """The progress without what is done behind the end of the partition: the log was cut, and other records will come
-    there. None if there is nothing behind it; the stable offset stays, as any offset in Kafka."""
+    there. None if there is nothing behind the end; the stable offset stays, as any offset in Kafka."""
     committed = progress.committed
     if not committed.strips or committed.end_offset <= end_offset:
         return None
@@ -161,7 +161,7 @@ def within(progress: SharedProgress, end_offset: int) -> SharedProgress | None:
 
 
 def _in_epoch(progress: SharedProgress | None, state_epoch: int) -> SharedProgress | None:
-    """The progress, if it is still in the state epoch that a reader knows. Raises FENCED_STATE_EPOCH (124)."""
+    """The progress, which must still be in the state epoch that a reader knows. Raises FENCED_STATE_EPOCH (124)."""
     if progress is None and state_epoch != NO_STATE_EPOCH:
         raise KafkaError(ErrorCode.FENCED_STATE_EPOCH, f"the offset that had state epoch {state_epoch} was deleted")
     if progress is not None and max(0, state_epoch) != progress.state_epoch:

@@ -4,8 +4,8 @@
     CompletingRebalance --the leader's assignment is committed--> Stable --join, leave, expiry--> PreparingRebalance
 
 Rules:
-1. A joining member waits for the others, at most their longest rebalance timeout. A member that has not joined by then
-   is removed; a static member is removed only at the end of its session (KIP-345).
+1. A joining member waits for the other members, at most their longest rebalance timeout. A member that has not joined
+   by then is removed; a static member is removed only at the end of its session (KIP-345).
 2. The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` in any case, and again while new
    members join, up to the rebalance timeout (KIP-134).
 3. An assignment is sent after its commit, and only in its own generation.
@@ -40,7 +40,7 @@ class Rebalance:
         """Members of the generation that have not sent SyncGroup."""
         self._assignments: Mapping[str, bytes] = {}
         self._write_id: WriteId | None = None
-        """The write of `_assignments`, while it is under way."""
+        """The write of `_assignments` that is under way."""
 
     def admit(self, member: Member, protocol_type: str, now_ms: int) -> None:
         """Add a new member, which waits in its JoinGroup."""
@@ -69,7 +69,7 @@ class Rebalance:
             member.syncing = None
 
     def membership_changed(self, now_ms: int, cause: str) -> None:
-        """A member joined, left, or changed its protocols; `cause` names it, for logs and `describe`."""
+        """A member joined, left, or changed its protocols; `cause` names the event, for logs and `describe`."""
         if self._group.state is GroupState.PREPARING_REBALANCE:
             self._complete_join_if_all_are_here(now_ms)
         elif self._group.members or self._group.state is not GroupState.EMPTY:
@@ -177,7 +177,7 @@ class Rebalance:
         self._write_id, self._assignments = None, {}
 
     def metadata_failed(self, write_id: WriteId, code: ErrorCode, now_ms: int) -> None:
-        """If this is the write of the assignments, they are dropped, and all members join again."""
+        """After a failed write of the assignments, drop the assignments and let all members join again."""
         if write_id == self._write_id:
             self._call_off_assignment(code, now_ms)
             self.prepare(now_ms, f"the assignment could not be committed: {code.name}")

@@ -60,7 +60,7 @@ class GroupMetadataKey:
 
 @struct
 class MemberMetadata:
-    """A member of one generation. `subscription` and `assignment` are opaque: only the clients understand them."""
+    """A member of one generation. `subscription` and `assignment` are opaque: only the clients understand both."""
 
     member_id: str
     group_instance_id: str | None = field(versions="3+", default=None)
@@ -86,7 +86,7 @@ class GroupMetadataValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
-    """A group's new offset in one partition; None: it is deleted."""
+    """A group's new offset in one partition; None deletes the offset."""
 
     group_id: str
     topic: str
@@ -106,7 +106,7 @@ class GroupRecord:
 class PendingOffset:
     """A group's offset in one partition, which becomes committed with the producer's transaction.
 
-    In the log it is an `OffsetRecord` in a transactional batch.
+    The log has an `OffsetRecord` in a transactional batch.
     """
 
     group_id: str
@@ -120,7 +120,7 @@ class PendingOffset:
 class TransactionEnd:
     """The end of a producer's transaction with offsets of this group.
 
-    In the log it is one marker for all groups.
+    The log has one marker for all groups.
     """
 
     group_id: str

@@ -188,7 +188,7 @@ class Expiry:
 
 
 def _expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool) -> Expiry | None:
-    """The rule for a group; None if none of its offsets expires. `group` is None if it never had a member.
+    """The rule for a group; None if none of its offsets expires. `group` is None for a group that never had a member.
 
     `is_idle`: there is no member, and none is joining.
 
@@ -210,7 +210,7 @@ def _expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool
         return Expiry(kept_since=_committed_at)
     if group.state is GroupState.EMPTY:
         if metadata is None or metadata.members:
-            # The empty group is not in the log yet; if its write has failed, the sweep writes it.
+            # The empty group is not in the log yet; if the write has failed, the sweep writes the group.
             return None
         emptied_at = metadata.current_state_timestamp
         return Expiry(kept_since=_committed_at if emptied_at < 0 else lambda _: emptied_at, is_group_gone_too=is_idle)
@@ -232,7 +232,7 @@ def _committed_at(offset: OffsetCommitValue) -> int:
 def _expired(
     group_id: str, stored: StoredGroup, expiry: Expiry, *, now_ms: int, retention_ms: int
 ) -> Iterator[GroupLogRecord]:
-    """Tombstones for the expired offsets, and for the group if it is deleted with them."""
+    """Tombstones for the expired offsets, and for the group if the sweep deletes the group too."""
     is_all = not stored.pending
     for (topic, partition), offset in stored.offsets.items():
         is_kept = topic in expiry.kept_topics or stored.pending.has(TopicPartition(topic, partition))

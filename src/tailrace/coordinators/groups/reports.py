@@ -53,7 +53,7 @@ class GroupReports:
         self._progress = progress
 
     def offsets(self, group_id: str) -> Mapping[TopicPartition, OffsetCommitValue]:
-        """The group's committed offsets; empty if it has none."""
+        """The group's committed offsets, perhaps none."""
         stored = self._committed.groups.get(group_id)
         return _NOTHING if stored is None else stored.offsets
 

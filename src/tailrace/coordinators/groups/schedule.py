@@ -9,7 +9,7 @@ _SPARE_ENTRIES: Final = 64
 
 
 class Schedule(Generic[K]):
-    """A deadline that was replaced stays in the heap until it is due, or there are too many of them."""
+    """A replaced deadline stays in the heap until its time, or until there are too many replaced deadlines."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, K]] = []
@@ -29,7 +29,7 @@ class Schedule(Generic[K]):
         return self._deadlines.get(key)
 
     def set(self, key: K, deadline_ms: int | None) -> None:
-        """Set the deadline of the key; None: it has none."""
+        """Set the deadline of the key; None removes the deadline."""
         if deadline_ms is None:
             self._deadlines.pop(key, None)
         elif self._deadlines.get(key) != deadline_ms:
@@ -41,7 +41,7 @@ class Schedule(Generic[K]):
                 heapq.heapify(self._heap)
 
     def take_due(self, now_ms: int) -> list[K]:
-        """The keys whose deadline has passed; they have none afterwards."""
+        """Remove and return the keys whose deadline has passed."""
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
             deadline_ms, key = heapq.heappop(self._heap)

@@ -1,6 +1,6 @@
 """Offsets with committed ranges, as values of `__consumer_offsets` (KIP-X, individual commits).
 
-A value keeps its ranges as bytes. They are decoded when a commit or a question needs them, and the decoded form of the
+A value keeps its ranges as bytes. A commit or a question decodes the ranges of its offset, and the decoded form of the
 last values is kept: a group that commits again finds what its commit before has encoded.
 """
 
@@ -29,7 +29,7 @@ _logger = logging.getLogger("tailrace.server")
 MOST_KEPT_RECTANGLES: Final = 100_000
 """The rectangles of all decoded progress that is kept on a node: about 25 MB."""
 MOST_STORED_BYTES: Final = 60_000
-"""The bytes of the ranges of one offset: a broker that does not know ranges keeps up to 64 KiB of them."""
+"""The bytes of the ranges of one offset: a broker that does not know ranges keeps up to 64 KiB."""
 
 
 class SharedOffsets:
@@ -41,7 +41,7 @@ class SharedOffsets:
         self._kept: OrderedDict[tuple[int, bytes], CommittedProgress] = OrderedDict()
         self._kept_rectangles = 0
         self.cut_partitions = 0
-        """The times that ranges were dropped because the log of their partition had ended before them."""
+        """The times that ranges were dropped because the log of their partition had ended before the ranges."""
 
     def progress(self, value: OffsetCommitValue) -> SharedProgress:
         """The progress of this value. Ranges that cannot be read count as none, in an epoch of their own: their records
@@ -92,7 +92,7 @@ class SharedOffsets:
         return self._value(plain, after, before)
 
     def within(self, before: OffsetCommitValue, end_offset: int) -> OffsetCommitValue | None:
-        """The value without the ranges behind the end of the partition, None if it has none there."""
+        """The value without the ranges behind the end of the partition, None if there are no such ranges."""
         known = self.progress(before)
         after = within(known, end_offset)
         if after is None:

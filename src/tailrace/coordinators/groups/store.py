@@ -1,8 +1,8 @@
 """The two states of a coordinator's log: `GroupStore` is the committed state, `LatestGroups` the appended state.
 
 Invariants:
-1. `GroupStore` changes by `apply` only, in log order, so it equals the replay of the committed log.
-2. A group is in the store iff it has metadata or at least one offset, committed or pending.
+1. `GroupStore` changes by `apply` only, in log order, so the store equals the replay of the committed log.
+2. A group is in the store iff the group has metadata or at least one offset, committed or pending.
 3. `GroupStore.topics` equals an index made from all committed offsets.
 4. A staged change leaves `LatestGroups` in one of two ways: committed (applied to the store) or discarded (the append
    failed, so it has no effect).
@@ -126,7 +126,7 @@ class GroupStore:
 
     @property
     def waiting_groups(self) -> frozenset[str]:
-        """The groups with pending offsets, perhaps with some that had them. Pending offsets are not in `topics`."""
+        """The groups that have, and perhaps some that had, pending offsets. Pending offsets are not in `topics`."""
         return frozenset().union(*self._in_transactions.values())
 
     @property
@@ -173,7 +173,7 @@ class StagedOffsets:
 
     @property
     def has_ends(self) -> bool:
-        """Whether the end of a transaction is among them: it may set any offset."""
+        """Whether the end of a transaction is among the staged records: such an end may set any offset."""
         return self._ends > 0
 
     def has_pending(self, partition: TopicPartition) -> bool:
@@ -186,7 +186,7 @@ class StagedOffsets:
 
 
 class LatestGroups:
-    """The store with all appended records that are not committed yet. Only decisions may read it."""
+    """The store with all appended records that are not committed yet, for decisions only."""
 
     def __init__(self, committed: GroupStore) -> None:
         self._committed = committed
@@ -208,7 +208,7 @@ class LatestGroups:
         return changed
 
     def discard(self, records: Iterable[GroupLogRecord]) -> None:
-        """Remove staged records: they are in the store, or not in the log."""
+        """Remove staged records, which are in the store, or not in the log."""
         for record in records:
             staged = self._staged[record.group_id]
             del staged[id(record)]
@@ -282,7 +282,7 @@ class LatestGroups:
     def groups_in(self, topics: Mapping[str, TopicId | None]) -> Iterator[tuple[str, StoredGroup]]:
         """The groups, as `get` gives them, that may have an offset in any of these topics under another id."""
         candidates = self._committed.topics.groups_beside(topics)
-        # Staged and pending offsets are not in the index; they are few.
+        # Staged and pending offsets, which are few, are not in the index.
         for group_id in dict.fromkeys((*candidates, *sorted(self._committed.waiting_groups), *self._staged)):
             group = self.get(group_id)
             if group is not None:
@@ -300,7 +300,7 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._producers: dict[int, dict[TopicPartition, tuple[int, OffsetCommitValue] | None]] = {}
-        """The offsets with their places in the order of all; None: a later commit has superseded the offset."""
+        """The offsets with their places in the whole order; None: a later commit has superseded the offset."""
         self._next_place = 0
 
     def __bool__(self) -> bool:

@@ -1,8 +1,8 @@
 """The bytes of committed ranges in an OffsetCommitValue: strips in order, as differences in base 128.
 
     strips
-    for each: its first hash less the end of the strip before, its hashes less 1, its runs
-    for each of these: its first offset less the end of the run before (of the stable offset), its offsets less 1
+    for each strip: its first hash less the end of the strip before, its hashes less 1, its runs
+    for each run: its first offset less the end of the run before (of the stable offset), its offsets less 1
 
 Eight readers in order take 72 bytes, 4,096 rectangles 60 KB at most in practice. The stable offset is in the record's
 own field, so brokers and tools that know no ranges read the same record.
@@ -25,7 +25,7 @@ _SMALL: Final = [uvarint(number) for number in range(_SMALL_END)]
 
 
 def encode_ranges(progress: CommittedProgress) -> bytes:
-    """The bytes of all that is committed beyond the stable offset; none if that is nothing."""
+    """The bytes of the ranges that are committed beyond the stable offset; no bytes without ranges."""
     if not progress.strips:
         return b""
     numbers = [len(progress.strips)]
@@ -48,7 +48,7 @@ def _large(number: int) -> bytes:
 def decode_ranges(stable_offset: int, encoded: bytes) -> CommittedProgress:
     """The progress with this stable offset and these ranges.
 
-    Raises MalformedMessage if the bytes are not those of one progress: they are damaged, or another program wrote them.
+    Raises MalformedMessage for bytes that are no progress: damaged bytes, or bytes of another program.
     """
     if not encoded:
         return CommittedProgress(stable_offset)

@@ -12,7 +12,7 @@ NO_EXPECTATION = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitializeProducer:
-    """A producer begins, or resumes after an error with the id and epoch that it has (KIP-360)."""
+    """A producer begins, or resumes after an error with its present id and epoch (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -63,7 +63,7 @@ class CompleteTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTimedOut:
-    """Abort the transaction of one transactional id if it is open for longer than its timeout."""
+    """Abort the transaction of one transactional id that is open for longer than its timeout."""
 
     transactional_id: str
     is_lapsed: bool = False
@@ -79,7 +79,7 @@ class ForgetUnused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkMemberIdentity:
-    """A member as its task has reported it."""
+    """A member by the report of its task."""
 
     transactional_id: str
     producer_id: int
@@ -173,7 +173,7 @@ class MarkersToWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransactions:
-    """The filter of a list of transactional ids. Empty, None and -1 match all."""
+    """The filter of a list of transactional ids. Empty, None and -1 match every id."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()

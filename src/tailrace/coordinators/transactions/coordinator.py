@@ -4,7 +4,7 @@
 2. At most one record of a transactional id, or of a sink, is staged. Other requests get CONCURRENT_TRANSACTIONS (51)
    then, as with Kafka. So every decision reads the committed state, and its answer waits for its own record alone.
 3. A prepared transaction ends by its decision: only CompleteTransaction changes it.
-4. A member of a sink commits by the decision of its batch only (`sinks`). When its end is complete, it is deleted.
+4. A member of a sink commits by the decision of its batch only (`sinks`). A member whose end is complete is deleted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -164,7 +164,7 @@ class TransactionCoordinator:
         self.discard(records)
 
     def discard(self, records: Iterable[CoordinatorRecord]) -> None:
-        """Remove staged records: they are committed, or not in the log."""
+        """Remove staged records, which are committed, or not in the log."""
         for record in records:
             del self._pending[record.transactional_id]
 
@@ -191,7 +191,7 @@ class TransactionCoordinator:
         return [name for name, transaction in self._transactions.items() if self._is_unused(transaction, now_ms)]
 
     def listed(self, wanted: ListedTransactions, now_ms: int) -> Iterator[tuple[str, Transaction]]:
-        """The transactional ids that match the filter, each with its state."""
+        """The transactional ids that match the filter, with their states."""
         for name, transaction in self._transactions.items():
             if wanted.states is not None and transaction.state not in wanted.states:
                 continue

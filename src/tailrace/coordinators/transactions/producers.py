@@ -33,11 +33,11 @@ def initialize(
     Raises KafkaError CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90).
 
     - The end of its transaction is not complete: 51, with whichever identity, as in Kafka. A producer may have the
-      identity that follows the end already, another id even; and what it has is looked at when the end is complete.
+      identity that follows the end already, another id even; the identity is looked at when the end is complete.
     - The id is new: a fresh producer id, epoch 0.
     - No transaction is open: the next epoch, which fences the producer with the epoch before; a fresh producer id when
       the epochs are used up.
-    - A transaction is open: it is aborted with an epoch that no other producer gets; the producer has to retry.
+    - A transaction is open: an abort, with an epoch that no other producer gets; the producer has to retry.
     - A producer with an identity in its request (KIP-360) gets the next epoch if the identity is current, also
       if its own transaction was open and had to be aborted first; the current epoch again if that answer was lost; and
       PRODUCER_FENCED otherwise: an old instance must not abort a newer transaction.
@@ -112,7 +112,7 @@ def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, 
     | Complete.. the other way, or Empty | 48 | 48; PrepareAbort from a producer of KIP-890 |
 
     Raises KafkaError INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED (90), CONCURRENT_TRANSACTIONS (51),
-    INVALID_TXN_STATE (48), in this order; for a producer of KIP-890, CONCURRENT_TRANSACTIONS before all. The change on
+    INVALID_TXN_STATE (48), in this order; for a producer of KIP-890, CONCURRENT_TRANSACTIONS first. The change on
     its way may be the commit of this very producer, which was answered when the decision was committed and before the
     markers were written: an abort right behind it belongs to the next transaction, and has to come again (51). Any
     other code would end its producer. Kafka has the same order.
@@ -146,7 +146,7 @@ def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, 
 
 
 def _is_retry(transaction: Transaction, command: EndTransaction) -> bool:
-    """Whether the producer has ended it with this identity before: the answer was lost."""
+    """Whether the producer has ended the transaction with this identity before: the answer was lost."""
     if not transaction.has_epoch_per_transaction or transaction.last_producer_epoch == NO_EPOCH:
         return False
     if command.producer_epoch != transaction.last_producer_epoch:

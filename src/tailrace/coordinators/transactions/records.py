@@ -55,7 +55,7 @@ class SinkSchema:
     past_runs: tuple[Int64, ...]
     origin: str | None
     rows: RowsSchema | None = field(versions="1+", tag=0, default=None)
-    """Brokers before this field skip it, and write the record of the next batch without it."""
+    """Brokers before this field skip the field, and write the record of the next batch without."""
 
 
 @message(versions="0-1", flexible="1+")
@@ -75,14 +75,14 @@ class TransactionLogValue:
     transaction_start_timestamp_ms: Int64
     client_transaction_version: Int16 = field(versions="1+", tag=2, default=0)
     last_producer_epoch: Int16 = field(versions="1+", tag=10_000, default=NO_EPOCH)
-    """Ours: Kafka keeps it in memory, so that a retry after a change of the coordinator is fenced (KIP-360)."""
+    """Ours: Kafka keeps the epoch in memory, so that a retry after a change of the coordinator is fenced (KIP-360)."""
     sink: SinkSchema | None = field(versions="1+", tag=10_010, default=None)
     """Ours: only in the record of a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRecord:
-    """The new state of a transactional id; None: it is deleted."""
+    """The new state of a transactional id; None deletes the id."""
 
     transactional_id: str
     transaction: Transaction | None
@@ -90,7 +90,7 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRecord:
-    """The new state of a sink; None: it is deleted."""
+    """The new state of a sink; None deletes the sink."""
 
     sink_id: str
     sink: Sink | None
@@ -125,7 +125,7 @@ _LONGEST_SIGN = 4
 
 
 def most_bytes(record: CoordinatorRecord) -> int:
-    """The bytes that the record takes in a batch at the most, without encoding it."""
+    """The bytes that the record takes in a batch at the most, without encoding the record."""
     size = _RECORD_BYTES + _text_bytes(record.transactional_id)
     if isinstance(record, SinkRecord):
         if record.sink is not None:

@@ -1,4 +1,4 @@
-"""A sink: the batches that it has taken, and from which runs. A value; each step returns another (pure)."""
+"""A sink: the batches that were taken, and from which runs. A value; each step returns another (pure)."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -8,7 +8,7 @@ from typing import Final
 from tailrace.model.sinks import RowsDigest
 
 MOST_PAST_RUNS: Final = 128
-"""The runs that a sink remembers to refuse them. A run that has been followed by more than these is a new one again."""
+"""The runs that a sink remembers and refuses. A run that still more runs have followed counts as new again."""
 LONGEST_ORIGIN: Final = 1_000
 """Characters of the text that says where the writer of a sink keeps its progress."""
 NO_BATCH: Final = -1
@@ -52,5 +52,5 @@ class Sink:
 
 @lru_cache(maxsize=1_024)
 def run_digest(run: str) -> int:
-    """64 bits that tell this run from others."""
+    """64 bits that tell this run from other runs."""
     return int.from_bytes(blake2b(run.encode(), digest_size=8).digest(), "big", signed=True)

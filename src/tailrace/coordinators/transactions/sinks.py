@@ -1,7 +1,7 @@
 """The sinks of a partition of `__transaction_state`: their rules (decision 0063).
 
 1. A batch is committed by one decision, which is one record batch: every member PrepareCommit, the other transactions
-   of batches up to this one PrepareAbort, and the sink's record. Others that do not fit are swept later.
+   of batches up to this one PrepareAbort, and the sink's record. Transactions that do not fit are swept later.
 2. A member commits by that decision only, and only if its batch is above the sink's last batch. So an attempt that is
    not in the decision of its batch never commits.
 3. A run that another run has followed commits nothing and begins nothing.
@@ -35,13 +35,13 @@ from tailrace.model.sinks import (
 MOST_DECISION_BYTES: Final = 1_000_000
 """The bytes of the records of one decision: a record batch may have 1,048,588 (max.message.bytes)."""
 MOST_MEMBERS: Final = MOST_DECISION_BYTES // 200
-"""More never fit: they are refused without a look at each."""
+"""More members never fit: the commit is refused without a look at each member."""
 
 SinkDecision = Decision[CoordinatorRecord, SinkCommitted]
 
 
 class Sinks:
-    """The sinks and the decisions about them. Times in ms since 1970."""
+    """The sinks and the decisions about sinks. Times in ms since 1970."""
 
     def __init__(
         self, transactions: Mapping[str, Transaction], pending: Mapping[str, CoordinatorRecord], *, expiration_ms: int
@@ -71,7 +71,7 @@ class Sinks:
         return NO_BATCH if sink is None else sink.last_batch
 
     def is_complete(self, sink_id: str, batch: int) -> bool:
-        """Whether all that was committed in the batches up to this batch has its markers."""
+        """Whether every transaction that was committed in the batches up to this batch has its markers."""
         return self.members.is_complete(sink_id, batch)
 
     # Commits
@@ -147,7 +147,7 @@ class Sinks:
     def _ended(
         self, sink_id: str, sink: Sink, committed: Iterable[TransactionRecord], size_bytes: int, now_ms: int
     ) -> Iterator[TransactionRecord]:
-        """The ends of members which can never commit now that this is the sink: an abort, or a deletion of those that
+        """The ends of members which can never commit now that this is the sink: an abort, or a deletion of members that
         have not begun. As many as fit beside `size_bytes`."""
         kept = {record.transactional_id for record in committed}
         for name, member in self.members.of(sink_id).items():
@@ -267,7 +267,7 @@ def _check_writer(sink: Sink, command: CommitSink) -> None:
 
 def _following(sink: Sink | None, command: CommitSink, now_ms: int) -> Sink:
     """The sink after the command. A batch without members has no rows, also if its writer does not say so: a batch that
-    was given up, and comes again, is refused if it has some."""
+    was given up, and comes again with rows, is refused."""
     rows = RowsDigest() if command.rows is None and not command.members else command.rows
     if sink is None:
         return Sink(last_batch=command.batch, run=command.run, origin=command.origin, rows=rows, updated_at_ms=now_ms)
@@ -324,7 +324,7 @@ class SinkMembers:
         """By sink: the number of members in PrepareCommit of each batch."""
 
     def changed(self, transactional_id: str, before: Transaction | None, after: Transaction | None) -> None:
-        """A transactional id has changed; None: it is not in the log."""
+        """A transactional id has changed; None: the log does not have the id."""
         member = find_member(transactional_id)
         if member is None:
             return

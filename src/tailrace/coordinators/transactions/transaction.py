@@ -22,9 +22,9 @@ class TransactionState(IntEnum):
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
     DEAD = 6
-    """Kafka's coordinators have it in memory while a transactional id expires; it is in no log."""
+    """A state in the memory of Kafka's coordinators while a transactional id expires, in no log."""
     PREPARE_EPOCH_FENCE = 7
-    """Kafka's coordinators have it in memory while a producer is fenced; it is in no log."""
+    """A state in the memory of Kafka's coordinators while a producer is fenced, in no log."""
 
     @property
     def label(self) -> str:
@@ -61,7 +61,7 @@ TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = MappingPro
 
 NO_EPOCH: Final = -1
 LAST_EPOCH: Final = 2**15 - 2
-"""The last epoch of a producer: the one after it is reserved for fencing."""
+"""The last epoch of a producer: the next epoch is reserved for fencing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Transaction:
     producer_id: int
     producer_epoch: int
     last_producer_epoch: int = NO_EPOCH
-    """The previous epoch, if the producer itself has raised it: a request with it may be a retry (KIP-360)."""
+    """The epoch before, if the producer itself raised the epoch: a request of that epoch may be a retry (KIP-360)."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The previous id, whose epochs were used up."""
     next_producer_id: int = NO_PRODUCER_ID
@@ -133,8 +133,8 @@ class Transaction:
     def fenced(self, *, is_resumed: bool, now_ms: int) -> "Transaction":
         """The abort is decided, with the next epoch: requests with the present epoch are refused.
 
-        `is_resumed`: its own producer aborts it, names the present epoch again, and gets the next epoch then
-        (KIP-360). Otherwise no producer gets that epoch.
+        `is_resumed`: its own producer aborts the transaction, names the present epoch again, and gets the next epoch
+        then (KIP-360). Otherwise no producer gets that epoch.
         """
         return replace(
             self.prepared(is_commit=False, now_ms=now_ms),
@@ -171,7 +171,7 @@ class Transaction:
         )
 
     def initialized(self, *, heard_epoch: int, timeout_ms: int, now_ms: int) -> "Transaction":
-        """The producer has the next epoch. With `heard_epoch` it may retry: the epoch in its request, or NO_EPOCH."""
+        """The producer has the next epoch. `heard_epoch`: the epoch in its request, of a retry perhaps, or NO_EPOCH."""
         return self._empty(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch + 1,

@@ -25,7 +25,7 @@ class NamedPartitions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A set of partitions, by topic id. Operations are those of sets; a topic without partitions is left out."""
+    """A set of partitions, by topic id. Operations are set operations; a topic without partitions is left out."""
 
     _topics: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Assignment:
         return bool(self._topics)
 
     def __iter__(self) -> Iterator[tuple[bytes, tuple[int, ...]]]:
-        """The topic ids in order, each with its partitions in order."""
+        """The topic ids with their partitions, both in order."""
         return ((topic_id, tuple(sorted(self._topics[topic_id]))) for topic_id in sorted(self._topics))
 
     def __or__(self, other: "Assignment") -> "Assignment":

@@ -56,7 +56,7 @@ def assign_uniform(members: Sequence[Subscriber], topics: Mapping[bytes, int]) -
 
 
 class _Spread:
-    """An assignment while it is computed."""
+    """An assignment under way."""
 
     def __init__(self, members: Sequence[Subscriber], topics: Mapping[bytes, int]) -> None:
         self._members = sorted(members, key=lambda member: member.order)
@@ -66,7 +66,7 @@ class _Spread:
         self._place = {member.member_id: index for index, member in enumerate(self._members)}
         self._free: dict[bytes, set[int]] = {topic_id: set(range(count)) for topic_id, count in topics.items()}
         self._heaps: dict[frozenset[str], list[tuple[int, int, str]]] = {}
-        """For each set of readers, the readers by load; a stale entry is corrected when it is at the top."""
+        """For each set of readers, the readers by load; a stale entry is corrected at the top of the heap."""
         readers: dict[bytes, list[str]] = {topic_id: [] for topic_id in topics}
         for member in self._members:
             for topic_id in member.topic_ids & topics.keys():
@@ -74,7 +74,7 @@ class _Spread:
         self._readers = {topic_id: frozenset(names) for topic_id, names in readers.items()}
 
     def keep(self) -> None:
-        """Members keep their partitions, up to the even share if all have the same subscription."""
+        """Members keep their partitions, up to the even share if every member has the same subscription."""
         is_alike = len({frozenset(member.topic_ids & self._topics.keys()) for member in self._members}) == 1
         total = sum(self._topics[topic_id] for topic_id in self._members[0].topic_ids & self._topics.keys())
         least, more = divmod(total, len(self._members))

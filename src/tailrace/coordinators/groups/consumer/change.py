@@ -1,4 +1,4 @@
-"""A consumer group while a request changes it: the records so far, and the group with these records (pure)."""
+"""A consumer group during a request that changes the group: the records so far, and their result (pure)."""
 
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -31,12 +31,12 @@ class ConsumerGroupDecision(Generic[R]):
     events: tuple[tuple[GroupEventKind, str, str], ...]
     """Kind, member id and reason, for the history."""
     is_conversion: bool = False
-    """The group changes its kind: the records are written together or not at all."""
+    """The group changes its kind: the records are written in one batch."""
 
 
 @dataclass(slots=True)
 class GroupChange:
-    """A group that is being changed. It is copied at the first record, so that most requests copy nothing."""
+    """A group that is being changed: copied at the first record, so that most requests copy nothing."""
 
     group_id: str
     group: ConsumerGroup
@@ -67,7 +67,7 @@ class GroupChange:
             self.emit(kind, None, member_id)
 
     def forget_expressions(self, subscribed: frozenset[str]) -> None:
-        """Add tombstones for all regular expressions except these."""
+        """Add tombstones for every regular expression outside of `subscribed`."""
         for expression in sorted(self.group.expressions.keys() - subscribed):
             self.resolve(expression, None)
 

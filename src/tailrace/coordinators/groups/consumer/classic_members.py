@@ -2,7 +2,7 @@
 
 These members come to their assignments by the same steps, with other messages: the answer to a Heartbeat demands a new
 JoinGroup, a JoinGroup has the member's subscription and owned partitions, and the answer to a SyncGroup has its
-assignment. No member leads or waits for another: a JoinGroup is answered when it is committed. A member's epoch is its
+assignment. No member leads or waits for another: a JoinGroup is answered after its commit. A member's epoch is its
 generation.
 """
 

@@ -1,7 +1,7 @@
 """The conversion of a group with members from a classic to a consumer group, and back (KIP-848).
 
 Members with the classic protocol stay in a group of either kind, with their ids and partitions. The records of a member
-have all partitions that it may be reading, so that no other member gets a partition too early.
+have every partition that the member may be reading, so that no other member gets a partition too early.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def by_id(partitions: tuple[ConsumerTopicPartitions, ...], topics: Topics) -> Assignment:
-    """The partitions, by topic id; those that do not exist are left out."""
+    """The partitions, by topic id; missing partitions are left out."""
     found: dict[bytes, set[int]] = {}
     for named in partitions:
         topic = topics.find(named.topic)
@@ -101,8 +101,8 @@ def as_consumer_group(
 ) -> tuple[ConsumerGroup, tuple[GroupLogRecord, ...]]:
     """The group as a consumer group, with the records of the conversion.
 
-    A member that waits in its first JoinGroup is left out: it has no partitions, and joins again. Raises KafkaError
-    with Kafka's code: GROUP_ID_NOT_FOUND (69), GROUP_MAX_SIZE_REACHED (81), UNSUPPORTED_VERSION (35).
+    A member that waits in its first JoinGroup is left out: such a member has no partitions, and joins again. Raises
+    KafkaError with Kafka's code: GROUP_ID_NOT_FOUND (69), GROUP_MAX_SIZE_REACHED (81), UNSUPPORTED_VERSION (35).
     """
     _check_upgrade(classic, config)
     group = ConsumerGroup()
@@ -118,7 +118,7 @@ def as_consumer_group(
     for member in classic.members.values():
         if member.is_new:
             continue
-        # An assignor may have given a partition to two members: the earlier one keeps it.
+        # An assignor may have given a partition to two members: the earlier member keeps the partition.
         held = _assigned(member, topics) - taken
         taken |= held
         emit(Kind.MEMBER, _subscription(member), member.member_id)
@@ -214,9 +214,9 @@ def classic_subscription(
 
 
 def as_classic(group_id: str, group: ConsumerGroup, topics: Topics, config: GroupConfig) -> GroupRecord | None:
-    """The record of the classic group that this group may become; None if it may not. The size is not checked.
+    """The record of the classic group that this group may become, or None. The size is not checked.
 
-    The record has no leader: all members have to join again, also if another coordinator loads it.
+    The record has no leader: every member has to join again, also if another coordinator loads the record.
     """
     members = group.classic_members
     if not config.downgrades or not members or len(members) != len(group.members):
@@ -251,13 +251,13 @@ def _classic_member(member: ConsumerMember, protocol: str, topics: Topics) -> Me
 
 
 def protocols_of(member: ConsumerMember) -> dict[str, bytes]:
-    """The assignors of a member with the classic protocol, by preference, with its metadata for each."""
+    """The assignors of a member with the classic protocol, by preference, with the member's metadata per assignor."""
     classic = member.subscription.classic_member_metadata
     return {} if classic is None else {each.name: each.metadata for each in classic.supported_protocols}
 
 
 def _common_protocol(members: list[ConsumerMember]) -> str | None:
-    """The assignor with the most votes among those that all members support; of equals, the first with a vote."""
+    """The assignor with the most votes that every member supports; of equals, the first with a vote."""
     supported = [protocols_of(member) for member in members]
     common = set(supported[0]).intersection(*supported)
     votes = Counter(next(name for name in protocols if name in common) for protocols in supported if common)

@@ -68,7 +68,7 @@ class ConsumerGroups:
     ) -> HeartbeatDecision:
         """The decision; the member's session starts again. Raises KafkaError.
 
-        `conversion` has the records that make the group a consumer group, in one batch with those of the heartbeat.
+        `conversion` has the records that make the group a consumer group, in one batch with the heartbeat's records.
         """
         group_id, member_id = command.request.group_id, command.request.member_id
         topics_version = self._topics.version
@@ -132,7 +132,7 @@ class ConsumerGroups:
             self._sessions.expect_nothing(key)
 
     def committed(self, group_id: str, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """A member has committed offsets, which keeps its session alive if it has the classic protocol."""
+        """A member has committed offsets, which keeps the session of a member with the classic protocol alive."""
         member = group.members.get(member_id)
         if member is not None and member.is_classic:
             self._heard(MemberKey(group_id, member_id), member, now_ms)
@@ -177,7 +177,7 @@ class ConsumerGroups:
             self._sessions.expect_nothing(key)
 
     def write_failed(self, key: MemberKey, group: ConsumerGroup | None, now_ms: int, *, keeps_history: bool) -> None:
-        """A change was not written: keep sessions for the members in the log, and for no others."""
+        """A change was not written: keep sessions for the members in the log only."""
         group_id = key.group_id
         if group is None or key.member_id not in group.members:
             self._sessions.forget(key)
@@ -194,7 +194,7 @@ class ConsumerGroups:
         yield from self._sessions.take_due(now_ms)
 
     def remove(self, key: MemberKey, group: ConsumerGroup | None, reason: str, now_ms: int) -> HeartbeatDecision | None:
-        """Remove a member; None if it is not in the group any more."""
+        """Remove a member; None if the member has left the group."""
         if group is None or key.member_id not in group.members:
             return None
         decision = removal(key.group_id, group, key.member_id, reason, self._topics, self._config)

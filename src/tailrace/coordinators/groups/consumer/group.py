@@ -1,10 +1,10 @@
 """A consumer group, made by its records, and the topics that its members may subscribe to.
 
 Invariants:
-1. It changes by `apply` only, so it equals the replay of its records. It also equals the replay of the records that
-   compaction keeps: the last one of each key, at its place.
+1. The group changes by `apply` only, so the group equals the replay of its records, and of the records that compaction
+   keeps: the last record of each key, at its place.
 2. No partition is held by two members: `assigned` and `pending_revocation` of all members are disjoint.
-3. A member is in the group iff it has a subscription. It is in state STABLE iff it holds its target.
+3. A member is in the group iff the member has a subscription, and in state STABLE iff the member holds its target.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class MemberState(IntEnum):
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """The member has to give up `pending_revocation` and confirm it."""
+    """The member has to give up `pending_revocation` and confirm the revocation."""
     UNRELEASED_PARTITIONS = 2
     """The target has partitions that other members still hold."""
     UNKNOWN = 127
@@ -78,12 +78,12 @@ class ConsumerMember:
 
     @property
     def held(self) -> Assignment:
-        """The partitions that it may be reading."""
+        """The partitions that the member may be reading."""
         return self.assigned | self.pending_revocation
 
     @property
     def is_classic(self) -> bool:
-        """Whether it has the classic protocol: from before the conversion of the group, or by its join."""
+        """Whether the member has the classic protocol: from before the conversion of the group, or by its join."""
         return self.subscription.classic_member_metadata is not None
 
     def is_at(self, epoch: int) -> bool:
@@ -311,5 +311,5 @@ class Topics(Protocol):
         ...
 
     def matches(self, expression: str) -> RegularExpressionValue | None:
-        """The topics that an expression matches; None until they are known, which changes `version`."""
+        """The topics that an expression matches; None until the expression is resolved, which changes `version`."""
         ...

@@ -1,4 +1,4 @@
-"""The decision on a ConsumerGroupHeartbeat, given the group (KIP-848; pure): the steps are those of `steps`."""
+"""The decision on a ConsumerGroupHeartbeat, given the group (KIP-848; pure), by the steps in `steps`."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -26,9 +26,9 @@ HeartbeatDecision = ConsumerGroupDecision[ConsumerGroupHeartbeatResponse]
 
 JOINING, LEAVING = 0, -1
 MOST_EXPRESSIONS: Final = 100
-"""The most different regular expressions of a group: each is matched again when topics change."""
+"""The most different regular expressions of a group: a change of topics matches every expression again."""
 MOST_NAMES: Final = 50_000
-"""The most names of topics in the different subscriptions of a group: each change of one looks at all of them."""
+"""The most names of topics in the different subscriptions of a group: any change of a subscription reads every name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -
 
 
 def _subscribe(change: GroupChange, before: ConsumerMember | None, command: ConsumerHeartbeat) -> bool:
-    """Record the member's subscription if it has changed; True if the group needs another assignment for it."""
+    """Record a changed subscription of the member; True if the group needs another assignment therefore."""
     old = before.subscription if before is not None else None
     is_changed = steps.subscribe(change, command.request.member_id, old, _merged(old, command))
     if is_changed and len(change.group.subscribed_expressions) > MOST_EXPRESSIONS:
@@ -145,7 +145,7 @@ def _subscribe(change: GroupChange, before: ConsumerMember | None, command: Cons
 def _merged(
     old: ConsumerGroupMemberMetadataValue | None, command: ConsumerHeartbeat
 ) -> ConsumerGroupMemberMetadataValue:
-    """The fields of the request; the previous values of those that it leaves out."""
+    """The fields of the request; the previous values of fields that the request leaves out."""
     request = command.request
     names, expression = request.subscribed_topic_names, request.subscribed_topic_regex
     before = old or ConsumerGroupMemberMetadataValue(client_id="", client_host="")

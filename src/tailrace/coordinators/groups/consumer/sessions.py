@@ -85,7 +85,7 @@ class Sessions:
         return None if session is None else now_ms - session.heard_at_ms
 
     def take_due(self, now_ms: int) -> list[tuple[MemberKey, str]]:
-        """The members that have timed out, with the reason; they are forgotten."""
+        """Forget and return the members that have timed out, with the reason."""
         due = []
         for key in self._alarms.take_due(now_ms):
             session = self._sessions[key]

@@ -1,4 +1,4 @@
-"""The steps of a request in a consumer group, with either protocol, each with its records (KIP-848; pure).
+"""The steps of a request in a consumer group, with either protocol, and their records (KIP-848; pure).
 
 1. The member has a new subscription. 2. This, or a change of the topics, begins a new group epoch. 3. A new epoch needs
 a new target assignment. 4. The member goes one step towards its target.
@@ -50,7 +50,7 @@ def subscribe(
     old: ConsumerGroupMemberMetadataValue | None,
     new: ConsumerGroupMemberMetadataValue,
 ) -> bool:
-    """Record the member's subscription if it has changed; True if the group needs another assignment for it."""
+    """Record a changed subscription of the member; True if the group needs another assignment therefore."""
     if old == new:
         return False
     if old is None:
@@ -180,7 +180,7 @@ def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
 
 
 def owns_any(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Whether a member that reports `owned` may own any of `partitions`; without a report it may."""
+    """Whether a member that reports `owned` may own any of `partitions`; without a report the member may."""
     return bool(partitions) if owned is None else not partitions.isdisjoint(owned)
 
 
@@ -192,11 +192,12 @@ def reconcile(
     owned: Assignment | None,
     held_by_others: Assignment,
 ) -> ConsumerMember:
-    """The member's next step. `owned` are the partitions in its request; None if it has none.
+    """The member's next step. `owned` are the partitions in its request; None without.
 
     1. Revocation comes first: the member stays in its epoch until it owns none of the revoked partitions.
-    2. It gets a new partition only when no other member owns that.
-    3. It enters the target's epoch when nothing is to be revoked; it is stable when no partition is missing either.
+    2. The member gets a new partition only when no other member owns that partition.
+    3. The member enters the target's epoch when nothing is to be revoked, and is stable when no partition is missing
+       either.
     """
     if member.is_at(target_epoch):
         return member
@@ -222,6 +223,6 @@ def reconcile(
         assigned=assigned,
         pending_revocation=NOTHING,
     )
-    # A repeated request of a member that waits for others is no step.
+    # A repeated request of a member that waits for other members is no step.
     unchanged = (step.epoch, step.state, step.assigned) == (member.epoch, member.state, member.assigned)
     return member if unchanged else step
