@@ -1,9 +1,9 @@
 """AlterConfigs (33) and IncrementalAlterConfigs (44).
 
-AlterConfigs replaces all that a resource has (KIP-133); IncrementalAlterConfigs changes setting by setting (KIP-339).
-A broker changes only its own settings, or those of all brokers under the empty name, as in Kafka: the broker that gets
-the request checks that, the controller the rest. The answer is sent when the change is committed and this broker has
-applied it.
+AlterConfigs replaces all settings of a resource (KIP-133); IncrementalAlterConfigs changes setting by setting
+(KIP-339). A broker changes only its own settings, or the settings of all brokers under the empty name, as in Kafka: the
+broker that gets the request checks the name, the controller the rest. The answer is sent when the change is committed
+and this broker has applied the change.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ class AlterConfigsHandler:
         times_named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
         for place, resource in enumerate(resources):
             try:
-                # First of all checks: with one of the two refused, the other one would be carried out.
+                # Checked first: a refusal of one entry alone would carry the other entry out.
                 if times_named[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "a resource is named twice in one request")
                 wanted[place] = _changes(resource)

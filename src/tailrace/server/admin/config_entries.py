@@ -1,8 +1,8 @@
-"""The settings in force, each with where it comes from, as DescribeConfigs and CreateTopics show them.
+"""The settings in force and their sources, for the answers of DescribeConfigs and CreateTopics.
 
 The value of a topic's setting is its override, else the broker's value for all topics, else the default. The value of a
-broker's setting is its own dynamic value, else that of all brokers, else that of its configuration, else the default.
-These values are also the setting's synonyms, the one in force first.
+broker's setting is its own dynamic value, else the value of all brokers, else of its configuration, else the default.
+These values are also the setting's synonyms, the value in force first.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ class BrokerSetting(Protocol):
 
 
 class BrokerSettings(Protocol):
-    """The settings of this broker, as `node` has read them."""
+    """The settings of this broker, as read by `node`."""
 
     @property
     def node_id(self) -> int: ...
@@ -166,13 +166,13 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "segment.ms": ("log.roll.ms", "log.roll.hours"),
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
 }
-"""The broker's settings behind each topic setting, if there are any; of several units, the first one with a value is in
-force."""
+"""The broker's settings behind each topic setting, if there are any; of several units, the first unit with a value
+is in force."""
 
 
 OWN_TOPIC_SETTINGS: Final = frozenset({"key.sharing.enable", "key.sharing.index"})
-"""The settings that Kafka does not have. They are shown if a request names them, and of a topic that has set them:
-other answers are those of Kafka."""
+"""The settings that Kafka does not have: shown if a request names the setting, and for a topic that has the setting.
+Other answers are the same as Kafka's."""
 
 METADATA_CLEANUP_POLICY: Final = Setting(
     name="cleanup.policy",
@@ -195,17 +195,17 @@ _BROKER_NAMES_OF_GROUPS: Final = {
     SESSION_TIMEOUT: "group.consumer.session.timeout.ms",
     HEARTBEAT_INTERVAL: "group.consumer.heartbeat.interval.ms",
 }
-"""The broker's settings behind those of groups."""
+"""The broker's settings behind the settings of groups."""
 
 
 class InheritedEntries:
-    """The settings that topics and groups inherit from this broker, looked up when they are first asked for."""
+    """The settings that topics and groups inherit from this broker, looked up at the first request."""
 
     def __init__(self, broker: BrokerSettings) -> None:
         self._broker = broker
 
     def topic(self, overrides: Mapping[str, str], keys: Container[str] = ()) -> list[DescribedConfig]:
-        """Every setting of a topic that has these overrides, by name, if it is to be shown; `keys` are named."""
+        """Every shown setting of a topic that has these overrides, by name; a request names `keys`."""
         hidden = {name for name in OWN_TOPIC_SETTINGS if name not in overrides and name not in keys}
         shown = (entry for entry in self._of_topics if entry.setting.name not in hidden)
         return _under(overrides, shown, ConfigSource.DYNAMIC_TOPIC_CONFIG)

@@ -1,9 +1,9 @@
 """DescribeConfigs (32), and ListConfigResources (74): v0 of client metrics, v1 of any type (KIP-1142).
 
 v1 sources and synonyms; v2 as v1; v3 types and documentation (KIP-569); v4 flexible.
-A null list of keys means all; keys that do not exist are left out of the answer, as in Kafka. A resource that is named
-twice is refused, unlike in Kafka: 10 bytes of a request would cause 3,000 of the answer, without limit. A view has the
-settings of its topic, which can only be read here (decision 0057).
+A null list of keys means every key; keys that do not exist are left out of the answer, as in Kafka. A resource that is
+named twice is refused, unlike in Kafka: 10 bytes of a request would cause 3,000 of the answer, without limit. A view
+has the settings of its topic, which can only be read here (decision 0057).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -134,7 +134,7 @@ class DescribeConfigsHandler:
 def _results(
     entries: Iterable[DescribedConfig], keys: tuple[str, ...] | None, request: DescribeConfigsRequest
 ) -> Iterator[DescribeConfigsResourceResult]:
-    wanted = frozenset(keys or ())  # an empty list means all, as in Kafka
+    wanted = frozenset(keys or ())  # an empty list means every key, as in Kafka
     for entry in entries:
         setting = entry.setting
         if wanted and setting.name not in wanted:

@@ -1,8 +1,8 @@
 """DeleteRecords (21): raises the log start offset of partitions that this broker leads (KIP-107).
 
 The answer is sent when the new log starts are on disk: deleted records do not come back after a crash. All requests of
-one turn share one write. Records that were acknowledged with acks=1 can be deleted: the request waits until they are
-below the high watermark (`server.partitions.acknowledged_ends`).
+one turn share one write. Records that were acknowledged with acks=1 can be deleted: the request waits until the records
+are below the high watermark (`server.partitions.acknowledged_ends`).
 """
 
 from collections.abc import Callable, Mapping

@@ -88,7 +88,7 @@ class DescribeLogDirsHandler:
 
 
 class AlterReplicaLogDirsHandler:
-    """AlterReplicaLogDirs (34): a node has one directory, so that a replica can only stay where it is (KIP-113)."""
+    """AlterReplicaLogDirs (34): a node has one directory, so that no replica can move (KIP-113)."""
 
     def __init__(self, *, partitions: PartitionTable, path: str) -> None:
         """`path` is the directory as clients see it."""

@@ -66,7 +66,10 @@ def _by_topic(outcomes: Iterable[PartitionOutcome]) -> Mapping[str, list[_Partit
 
 
 class ElectLeadersHandler:
-    """Has the controller elect leaders. A request for all partitions is answered with those that needed a leader."""
+    """Elects leaders, by the controller.
+
+    A request for all partitions is answered with the partitions that needed a leader.
+    """
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller

@@ -1,10 +1,11 @@
-"""The answers of a node without security to administrators of security: it has no rights, tokens and passwords.
+"""The answers of a node without security, which has no rights, tokens and passwords, to administrators of security.
 
 1. DescribeAcls (29), CreateAcls (30), DeleteAcls (31): SECURITY_DISABLED, as Kafka without an authorizer, at the top of
-   DescribeAcls, and of each binding or filter of the others. Tools that look for access control lists where there may
+   DescribeAcls, and of each binding or filter of 30 and 31. Tools that look for access control lists where there may
    be none, as MirrorMaker 2 and kminion do, expect that code.
 2. Delegation tokens (38 to 41) are refused, as by Kafka on a listener without authentication. The APIs are announced
-   because tools tell by them which release they speak to: without them kcl and kminion take a node for Kafka 1.0.
+   because tools tell by these APIs which release a node has: without the APIs kcl and kminion take a node for Kafka
+   1.0.
 3. DescribeUserScramCredentials (50) and AlterUserScramCredentials (51) (KIP-554): a user that is named is not found. A
    credential that would have no effect is refused with UNSUPPORTED_VERSION, user by user, as by a cluster whose
    metadata have no place for credentials; the deletion of a credential finds none, as in Kafka.

@@ -3,7 +3,7 @@
 CreateTopics: v4 counts of -1 (KIP-464); v5 flexible, and counts and settings in the answer (KIP-525); v7 topic ids.
 DeleteTopics: v3 error 73; v5 error messages; v6 by name or by id (KIP-516).
 CreatePartitions: v2 flexible; v3 as v2. A topic that is named twice has one answer.
-The answer is sent when the change is committed and this broker has applied it: a client may produce at once.
+The answer is sent when the change is committed and applied by this broker: a client may produce at once.
 """
 
 from tailrace.metadata.commands import (

@@ -1,9 +1,9 @@
 """Writes checkpoints beside the logs of coordinators, on leaders and followers alike: a coordinator takes over at once.
 
 A checkpoint is made of the log and of the checkpoint before it, not of the coordinator's state: so a follower, which
-has no coordinator, has a checkpoint too, of committed records only. The keeper makes them in turn, when so many bytes
-were appended since the last that reading them would take long. The work is done in slices of a few milliseconds, and a
-pause as long follows each; the disk's thread checks, syncs and names the file.
+has no coordinator, has a checkpoint too, of committed records only. The keeper makes checkpoints in turn, when so many
+bytes were appended since the last that reading them would take long. The work is done in slices of a few milliseconds,
+and a pause as long follows each; the disk's thread checks, syncs and names the file.
 
 A failure costs load time, and is logged. The checkpoint before is removed then, since it bounds compactions; the next
 try comes `retry_ms` later.
@@ -77,7 +77,7 @@ class _Making:
         self._draft = checkpoint.begin(self._log.log_start_offset)
 
     def check(self) -> None:
-        """Raises _Void if it is of no use any more."""
+        """Raises _Void if the checkpoint is of no use any more."""
         partition = self.partition
         is_used = not partition.is_closed and not partition.log.is_offline
         if not is_used or self._draft.is_void or log_of_checkpoint(partition) != self._log:
@@ -132,7 +132,7 @@ class _Making:
             try:
                 self.writer.part.discard()
                 if self.writer.part.id != self.checkpoint.id:
-                    self.checkpoint.remove_file(self.writer.part.id)  # it may have its name, and be not durable
+                    self.checkpoint.remove_file(self.writer.part.id)  # perhaps with its name, and not durable
             except StorageError as fault:
                 _logger.warning("event=checkpoint-part-not-removed fault=%s", fault)
 
@@ -253,7 +253,7 @@ class CheckpointKeeper:
             self._give_up(making, fault)
         else:
             if is_over:
-                # The records that it stands for must be as durable as it is.
+                # The records that a checkpoint stands for must be as durable as the checkpoint.
                 making.partition.sync(lambda: self._publish(making))
             else:
                 self._after(self._clock.monotonic_ms() - begun_ms, lambda: self._slice(making, steps))
@@ -327,7 +327,7 @@ def _ends_of(partition: Partition) -> tuple[int, int]:
 
 
 def _remove(checkpoint: LogCheckpoint, former: OffsetAndEpoch) -> None:
-    """Remove the file of a former checkpoint; if that fails, the next opening of the log does it."""
+    """Remove the file of a former checkpoint; if that fails, the next opening of the log removes the file."""
     try:
         checkpoint.remove_file(former)
     except StorageError as fault:

@@ -126,7 +126,7 @@ class CoordinatorLog(Generic[R]):
     def load(
         self, apply: Callable[[R], object], on_done: Callable[[], None], on_failed: Callable[[KafkaError], None]
     ) -> None:
-        """Call `apply` with every record that the log has now, once it is committed; never before this has returned."""
+        """Call `apply` with every record that the log has now, once committed; never before this has returned."""
 
         self._load = Load(
             self.partition,
@@ -150,8 +150,8 @@ class CoordinatorLog(Generic[R]):
     ) -> None:
         """Append the records, which are not empty; no callback is called before this has returned.
 
-        `is_atomic`: the records are one batch, so that a truncation of the log keeps all of them or none. Raises
-        KafkaError for a record that cannot be encoded.
+        `is_atomic`: the records are one batch, so that a truncation of the log keeps the whole batch or none of
+        the batch. Raises KafkaError for a record that cannot be encoded.
         """
         encoded = [self._encode(record) for record in records]
         is_one_batch = is_atomic or len(records) == 1
@@ -216,7 +216,7 @@ class CoordinatorLog(Generic[R]):
         del self._writes[write]
         waiting = write.waiting
         if write.error is not None:
-            # Every answer decided after this write may rest on it, also an answer that waits for a later write.
+            # Every answer decided after this write may rest on this write, also an answer that waits for a later write.
             for later in self._writes:
                 waiting += later.waiting[1:]
                 del later.waiting[1:]
@@ -228,7 +228,7 @@ class CoordinatorLog(Generic[R]):
             each.complete(error)
 
     def when_committed(self, outcome: Outcome) -> None:
-        """Call `outcome` when all that has been appended so far is complete, at once if it is."""
+        """Call `outcome` when every append so far is complete, perhaps at once."""
         if self._writes:
             # With a deadline of its own: that of the write may have passed.
             next(reversed(self._writes)).waiting.append(self._wait(outcome))
@@ -246,7 +246,7 @@ class CoordinatorLog(Generic[R]):
 
 
 def _batches(records: Sequence[R], encoded: Sequence[KeyValue]) -> Iterator[tuple[Sequence[R], Sequence[KeyValue]]]:
-    """The records in runs that fit into a batch each."""
+    """The records in runs; a run fits into a batch."""
     start = size_bytes = 0
     for index, (key, value) in enumerate(encoded):
         record_bytes = len(key) + len(value or b"") + 32

@@ -1,8 +1,8 @@
 """FindCoordinator (10): the broker that coordinates a group, or a transactional id.
 
 v1 adds the type of the key and error messages; v4 has many keys (KIP-699); v6 has share groups, which are not served.
-The first request for a coordinator creates `__consumer_offsets` or `__transaction_state`. It is answered when the topic
-exists; with Kafka the client has to repeat the request.
+The first request for a coordinator creates `__consumer_offsets` or `__transaction_state`. The answer waits until the
+topic exists; with Kafka the client has to repeat the request.
 """
 
 from collections.abc import Callable

@@ -5,8 +5,8 @@
 
 1. Only an active coordinator decides and is read. A loading one refuses every request with
    COORDINATOR_LOAD_IN_PROGRESS (14): a client that reads "no offset" would start from an end of the log.
-2. An answer is sent when its records are committed. An answer without records waits for the earlier records of others,
-   if decisions read records that are appended and not yet committed.
+2. An answer is sent when its records are committed. An answer without records waits for the earlier records of other
+   answers, if decisions read records that are appended and not yet committed.
 3. When the leadership ends, all waiting answers are NOT_COORDINATOR (16), and the machine is dropped.
 
 The image has the partitions that this node leads. A partition that is led again, in another epoch, gets a new host.
@@ -162,7 +162,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         return None
 
     def _answer(self, on_done: Callable[[T | KafkaError], None], answer: T | KafkaError) -> None:
-        """Send an answer without records, when the records that it may rest on are committed."""
+        """Send an answer without records, when the records that the answer may rest on are committed."""
         if self._reads_latest:
             self._log.when_committed(lambda failure: call_safely("answer-failed", on_done, failure or answer))
         else:
@@ -171,14 +171,14 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
     def _append(
         self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
     ) -> None:
-        """Append the records, as `CoordinatorLog.append`, and stage them in the machine."""
+        """Append the records, as `CoordinatorLog.append`, and stage the records in the machine."""
         self._log.append(records, outcome, within=within, is_atomic=is_atomic)
         self._machine.stage(records)
 
     def decide_until_done(self, commands: Iterable[C]) -> None:
         """Decide each command until a decision has no records, one decision per turn of the event loop.
 
-        A failure ends it: the next call or load does the rest, which does no harm until then.
+        A failure ends the work: the next call or load does the rest, which does no harm until then.
         """
         rest = iter(commands)
         command = next(rest, None)
@@ -327,7 +327,7 @@ class CoordinatorService(ABC, Generic[K, H]):
             )
 
     def _host_at(self, number: int) -> H | None:
-        """The coordinator of this partition, in any state; None if it is not here."""
+        """The coordinator of this partition, in any state; None if this node has no such coordinator."""
         if number not in self._hosts and self._topic in self.image.topics and not self._is_closed:
             # A partition may open after `on_image`: a deleted partition of the same name is flushed first.
             partition = self._find_partition(self._topic, number)

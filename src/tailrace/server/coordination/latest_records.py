@@ -1,9 +1,9 @@
 """The records of a log's beginning that a compaction of it would keep: what a checkpoint of a coordinator has.
 
-A replay of them gives the same state as one of all records, whatever the coordinator is. Rules, as Kafka's compaction
-has them:
+A replay of them gives the same state as one of all records, whatever the coordinator is. The rules are the rules of
+Kafka's compaction:
 
-1. Of each key the last record counts, by its place in the log. A tombstone removes what is before it, also in
+1. Of each key the last record counts, by its place in the log. A tombstone removes the key's earlier records, also in
    transactions that are open.
 2. A record in a transaction counts from the commit on, with its own place: a record that was written later, perhaps
    outside of transactions, stays. An aborted record never counts.
@@ -30,7 +30,7 @@ class _OpenTransaction:
 
 
 class LatestRecords:
-    """Receives a log's records in order; at any time `records` has those that count."""
+    """Receives a log's records in order; at any time `records` has the records that count."""
 
     def __init__(self) -> None:
         self._committed: dict[bytes, tuple[int, bytes | None]] = {}
@@ -73,7 +73,7 @@ class LatestRecords:
                 del self._open[producer_id]
 
     def on_marker(self, producer_id: int, marker: EndTransactionMarker) -> None:
-        """The end of a producer's transaction; nothing if it has none open."""
+        """The end of a producer's transaction; nothing without an open transaction."""
         transaction = self._open.pop(producer_id, None)
         if transaction is None:
             return
@@ -87,10 +87,10 @@ class LatestRecords:
                 committed[key] = (place, value)
 
     def records(self) -> Iterator[KeyedRecord]:
-        """The records that count, in an order in which a replay gives the state. No others may come meanwhile.
+        """The records that count, in an order in which a replay gives the state. No other records may come meanwhile.
 
-        A record of an open transaction stands before the committed one of its key that was written after it, and
-        behind the committed record that was written before it.
+        A record of an open transaction stands between the committed records of its key, in the order of their
+        writes.
         """
         yield from self._pending(are_superseded=True)
         for key, (_, value) in self._committed.items():

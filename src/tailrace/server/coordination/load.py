@@ -1,7 +1,7 @@
 """The load of a coordinator: the checkpoint that its partition may have, and the log behind that, in slices.
 
-1. Records are applied when they are committed, in order. Those of a checkpoint are applied when it was read to its end:
-   a damaged checkpoint is dropped, and has changed nothing. Then the log is read from its start.
+1. Committed records are applied, in order. The records of a checkpoint are applied when the checkpoint was read to its
+   end: a damaged checkpoint is dropped, and has changed nothing. Then the log is read from its start.
 2. A slice takes a few milliseconds of a turn of the event loop.
 """
 
@@ -70,7 +70,7 @@ class Load(Generic[R]):
         """The offset from which the log is read: behind a checkpoint, or the log start."""
 
     def begin(self) -> None:
-        """Read what the log has now, as far as it is committed; no callback is called before this has returned."""
+        """Read the committed records of the present log; no callback is called before this has returned."""
         steps = self._checkpoint_steps()
 
         def slice_() -> None:

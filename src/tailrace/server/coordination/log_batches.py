@@ -1,4 +1,4 @@
-"""The committed records of a coordinator partition, from its log and from the checkpoint beside it."""
+"""The committed records of a coordinator partition, from its log and from the checkpoint beside the log."""
 
 import logging
 from collections.abc import Generator
@@ -81,7 +81,7 @@ def _deliver(records: Buffer, position: int, header: BatchHeader, receiver: Rece
 
 
 class SavedRecords:
-    """The records of the checkpoint that a partition may have. Close it when the log behind them is read."""
+    """The records of the checkpoint that a partition may have. Close when the log behind is read."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -100,9 +100,9 @@ class SavedRecords:
         return self._reader is not None
 
     def read(self, receiver: Receiver) -> Generator[None, None, bool]:
-        """Pass the records on, a batch of 64 KiB per step; returns whether there is a checkpoint, and it is whole.
+        """Pass the records on, a batch of 64 KiB per step; returns whether there is a whole checkpoint.
 
-        If it is damaged it is dropped, and what was passed on before must not be used.
+        A damaged checkpoint is dropped, and records that were passed on before must not be used.
         """
         if self._reader is None:
             return False

@@ -4,9 +4,9 @@ v2-4 have a retention time of the offsets; v6 leader epochs; v7 static members; 
 before, and members of consumer groups; v10 topics by id. A missing topic or partition has an error of its own (3, by
 id 100).
 
-With ranges (KIP-X) a commit says which offsets of which key hashes are done, beside all that is committed. It is taken
-whole or not at all, partition by partition. Malformed ranges are refused, and ranges in another state epoch or behind
-the end of the partition, which the leader has to confirm (`server.groups.partition_ends`).
+With ranges (KIP-X) a commit says which offsets of which key hashes are done, beside the committed offset. The commit
+is taken whole, or refused, partition by partition. Malformed ranges are refused, and ranges in another state epoch or
+behind the end of the partition, which the leader has to confirm (`server.groups.partition_ends`).
 """
 
 from collections.abc import Callable, Mapping

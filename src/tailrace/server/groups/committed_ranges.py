@@ -1,4 +1,4 @@
-"""The committed ranges of OffsetFetch (KIP-X): what a group has done beyond its offset, for those that ask for it."""
+"""The committed ranges of OffsetFetch (KIP-X): a group's progress beyond its offset, for readers of key ranges."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tailrace.protocol.messages.fetch import WireKeyRange
 from tailrace.protocol.messages.offsets import WireRectangle
 
 MOST_RECTANGLES: Final = 100_000
-"""The ranges in an answer to OffsetFetch, about 3.5 MB: 4 bytes of a request name a partition with 150 KB of them."""
+"""The ranges in an answer to OffsetFetch, about 3.5 MB: 4 bytes of a request name a partition with 150 KB of ranges."""
 MOST_KEY_RANGES: Final = 1_024
 """The key ranges of one reader."""
 
@@ -30,7 +30,7 @@ class WantedRanges:
     """The committed ranges of one group that a request wants to see."""
 
     def __init__(self, shared: SharedOffsets, key_ranges: Sequence[WireKeyRange], room: RangeRoom) -> None:
-        """`key_ranges` are those of the reader; none: all. Raises KafkaError INVALID_REQUEST (42) for bad ranges."""
+        """`key_ranges` are the reader's; empty: every hash. Raises KafkaError INVALID_REQUEST (42) for bad ranges."""
         self._shared = shared
         self._room = room
         if len(key_ranges) > MOST_KEY_RANGES:

@@ -87,7 +87,7 @@ class ConsumerGroupHeartbeatHandler:
 class _Resolutions:
     """Heartbeats that wait for their regular expressions; dropped when their connections close.
 
-    Otherwise the requests of a client that has gone would be resolved before those of its next connection.
+    Otherwise the requests of a client that has gone would be resolved before the requests of its next connection.
     """
 
     def __init__(self, patterns: TopicPatterns) -> None:

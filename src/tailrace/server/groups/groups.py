@@ -2,7 +2,7 @@
 
 DescribeGroups: v3 authorized operations; v4 instance ids; v6 a missing group is error 69, before it is in state Dead.
 With the extension of `protocol.messages.groups` it has the history of the group and the progress of its members.
-ListGroups: v4 states and a filter for them, v5 types. It lists the groups that this broker coordinates.
+ListGroups: v4 states and a filter for states, v5 types. The answer lists the groups that this broker coordinates.
 DeleteGroups: 68 for a group with members, 69 for a missing group; the answer waits until the deletion is committed.
 """
 
@@ -37,7 +37,7 @@ from tailrace.server.slices import STEP, Stepwise, mapped
 NOT_ASKED: Final = -(2**31)
 ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430). Without an authorizer every client has
-all of them."""
+every right."""
 
 _FIRST_DESCRIBE_WITH_MISSING_GROUP = 6
 

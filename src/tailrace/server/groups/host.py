@@ -159,7 +159,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         self._carry_out(effects)
 
     def _append_of_consumer_group(self, group_id: str, decision: HeartbeatDecision, on_done: OnBeat) -> None:
-        """Append the records. The machine has applied the decision already, so a failure is reported to it."""
+        """Append the records. The machine has applied the decision already, so a failure is reported to the machine."""
         member_id = decision.response.member_id or ""
         self._append_decided(
             group_id,
@@ -241,7 +241,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
             self.machine.record_refused_commit(command.group_id, command.member_id, refusal.code, now_ms)
 
     def complete_transaction(self, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]) -> None:
-        """Write the marker; when it is committed, the offsets of its transaction are committed or dropped."""
+        """Write the marker; its commit commits or drops the offsets of its transaction."""
         ends = self.machine.ends_of(marker.producer_id, is_committed=marker.is_commit)
         self._log.append_marker(
             marker.control_record,

@@ -1,11 +1,11 @@
-"""OffsetFetch (9) and OffsetDelete (47): a group's progress, read and deleted. `server.groups.commits` commits it.
+"""OffsetFetch (9) and OffsetDelete (47): a group's progress, read and deleted. `server.groups.commits` commits.
 
 OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader epochs; v7 require_stable: a partition
 whose offset an open transaction has set is error 88, so that no consumer reads the records of that transaction again;
 v8 many groups; v10 topics by id. "No offset" is -1 and no error.
 A partition that a request names twice is answered once: 4 bytes of a request may cause 4 KiB of the answer.
 The offsets in a view of a topic are its own, under its name and id (decision 0057). Committed ranges (KIP-X) are in the
-answer for those alone that ask for them.
+answer only to a request for ranges.
 """
 
 from collections.abc import Iterable, Mapping

@@ -28,7 +28,7 @@ Ends = Mapping[TopicPartition, int]
 
 
 class PartitionEnds:
-    """The ends of all partitions of the cluster, as far as this broker knows them."""
+    """The ends of all partitions of the cluster, as far as this broker knows the ends."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class PartitionEnds:
                 self._send(leader, asked)
 
     def _end(self, partition: TopicPartition, wanted: int) -> int | None:
-        """The end as this broker knows it, if that is high enough or certain."""
+        """The end that this broker knows, if high enough or certain."""
         here = self._find_partition(*partition)
         if here is not None:
             # The high watermark of a new leader may be behind what readers have seen.
@@ -158,7 +158,7 @@ class _Wait:
         self._on_known = on_known
 
     def add(self, ends: Ends) -> None:
-        """Take the ends that a leader has answered. After those of the last leader, `on_known` is called."""
+        """Take the ends that a leader has answered. After the last leader's answer, `on_known` is called."""
         self._known.update(ends)
         self._left -= 1
         if not self._left:

@@ -1,4 +1,4 @@
-"""The offsets of a commit request: the offsets that can be committed, and the codes of the others."""
+"""The offsets of a commit request: the offsets that can be committed, and the codes of refused offsets."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ RangesOf = Callable[[TopicImage, P], RangesToCommit | None]
 
 
 class RequestedOffsets:
-    """The offsets of a request: the offsets that can be committed, and the error codes of the others.
+    """The offsets of a request: the offsets that can be committed, and the error codes of refused offsets.
 
     The last offset of a partition replaces earlier offsets of the same request. With ranges that would lose earlier
     ranges, so a partition with ranges is named once.
@@ -42,7 +42,7 @@ class RequestedOffsets:
         self._codes: list[list[ErrorCode | TopicPartition]] = []
         """By topic and partition of the request: an error, or the key in `_offsets` or `_refused`."""
         self.ends_of_ranges: dict[TopicPartition, int] = {}
-        """The offset behind the last range of each partition with ranges: the partition's leader has to confirm it."""
+        """The offset behind the last range of each partition with ranges, for the partition's leader to confirm."""
 
     @property
     def offsets(self) -> tuple[OffsetToCommit, ...]:
@@ -111,7 +111,7 @@ class RequestedOffsets:
                 self._offsets[partition] = replace(offset, ranges=replace(offset.ranges, end_offset=end))
 
     def codes(self, outcome: Sequence[ErrorCode] | ErrorCode) -> Iterator[Iterator[ErrorCode]]:
-        """The codes by topic and partition. `outcome` has a code for each of `offsets`, or a common code."""
+        """The codes by topic and partition. `outcome` has a code per offset of `offsets`, or a common code."""
         of_offsets = [outcome] * len(self._offsets) if isinstance(outcome, ErrorCode) else outcome
         codes = {**self._refused, **dict(zip(self._offsets, of_offsets, strict=True))}
         return ((code if isinstance(code, ErrorCode) else codes[code] for code in row) for row in self._codes)

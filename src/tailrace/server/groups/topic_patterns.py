@@ -1,7 +1,7 @@
 """The topics that match the subscribed regular expressions of KIP-848, kept up to date as topics come and go.
 
 1. An expression is matched with all topics once, and then with each topic that is created or deleted. The work is done
-   in slices between other work, and expressions take turns, so that a slow expression does not delay the others.
+   in slices between other work, and expressions take turns, so that a slow expression does not delay the rest.
 2. Internal topics match no expression: a group that reads the log of its own commits would always find new records.
 3. When there are too many, expressions that have not been used lately are dropped, and resolved again at the next use.
 """
@@ -23,8 +23,8 @@ Matcher = Callable[[bytes], bool]
 """Whether the expression matches the whole of a text in UTF-8."""
 
 LONGEST_WITH_COUNTS: Final = 4096
-"""Characters of an expression with counted repetitions: each multiplies what it repeats. Without them it may be as long
-as a string of a request: clients name the topics that they read, one behind the other."""
+"""Characters of an expression with counted repetitions, which multiply each other. Other expressions may be as long as
+a string of a request: clients name the topics that they read, one behind the other."""
 _COUNT: Final = re.compile(r"\{\d")
 _MOST_UNICODE_CLASSES: Final = 16
 """A class has hundreds of ranges; a thousand classes take 200 ms to compile."""
@@ -88,7 +88,7 @@ def _invalid(reason: str) -> KafkaError:
 OnResolved = Callable[[KafkaError | None], None]
 
 _NAMES_PER_TURN: Final = 1000
-"""Names per turn; about 2 us each."""
+"""Names per turn; about 2 us per name."""
 _NAMES_PER_LOOK_AT_THE_CLOCK: Final = 8
 """The slowest expression within the memory limit takes about 1 ms for a name."""
 _SHORT_MS: Final = 50
@@ -101,7 +101,7 @@ _MOST_NEW_AND_LONG: Final = 32
 """The most new expressions of requests that have taken longer than `_SHORT_MS`."""
 _MOST_EXPRESSIONS: Final = 4096
 _MOST_MATCHES: Final = 1_000_000
-"""The most matches of all expressions together, some 60 bytes each."""
+"""The most matches of all expressions together, some 60 bytes per match."""
 
 
 class _Expression:
@@ -130,11 +130,11 @@ class _Expression:
         self.topics: set[str] = set()
         self.size_bytes = 0
         self.is_changed = False
-        """Whether `topics` may differ from those of `value`."""
+        """Whether `topics` may differ from the topics of `value`."""
         self.is_new = True
         """Whether it was not matched with all topics yet: then there is neither value nor fault."""
         self.is_of_group = is_of_group
-        """Whether a group has recorded it; if not, it is needed only while requests wait."""
+        """Whether a group has recorded the expression; if not, only waiting requests need the expression."""
         self.value: RegularExpressionValue | None = None
         """The last complete result."""
         self.fault: KafkaError | None = None
@@ -175,7 +175,7 @@ class TopicPatterns:
         self._expressions: OrderedDict[str, _Expression] = OrderedDict()
         """The expression that was used last comes last."""
         self._short: OrderedDict[_Expression, None] = OrderedDict()
-        """Expressions with names to check, in order of their turns; `_long` has those that have taken long."""
+        """Expressions with names to check, in order of their turns; `_long` has the slow expressions."""
         self._long: OrderedDict[_Expression, None] = OrderedDict()
         self._new: dict[_Expression, None] = {}
         self._matches = 0
@@ -216,7 +216,7 @@ class TopicPatterns:
                 self._drop(expression)
 
     def find(self, text: str) -> RegularExpressionValue | None:
-        """The topics that the expression matches; None until it is resolved, which changes `version`."""
+        """The topics that the expression matches; None until the expression is resolved, which changes `version`."""
         expression = self._expressions.get(text)
         if expression is None:
             if sum(each.is_of_group for each in self._new) >= _MOST_NEW_OF_GROUPS or len(self._new) >= _MOST_NEW:

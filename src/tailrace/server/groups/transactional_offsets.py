@@ -1,8 +1,8 @@
 """TxnOffsetCommit (28): a group's offsets, committed when a producer's transaction commits (KIP-98, KIP-447).
 
-Before the first offset of a transaction, the transaction coordinator verifies that it is open and includes the group's
-partition (KIP-890). With v5 the coordinator adds the partition; before v5 the producer has added it (AddOffsetsToTxn).
-By version: v2 leader epochs; v3 the consumer's identity; v4 error 120.
+Before the first offset of a transaction, the transaction coordinator verifies that the transaction is open and includes
+the group's partition (KIP-890). With v5 the coordinator adds the partition; before v5 the producer has added it
+(AddOffsetsToTxn). By version: v2 leader epochs; v3 the consumer's identity; v4 error 120.
 
 An offset that a transaction has set is pending: OffsetFetch shows it when the transaction has committed, and answers 88
 until then to requests that require stable offsets.
@@ -76,7 +76,7 @@ class TxnOffsetCommitHandler:
 
 
 class _TransactionalCommit:
-    """A request until it is answered."""
+    """A request until its answer."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class _TransactionalCommit:
         if not self._requested.offsets:
             self._answer(ErrorCode.NONE)
         elif request.producer_id < 0:
-            # The batch of the offsets would be outside of any transaction, and no marker would end it.
+            # The batch of the offsets would be outside of any transaction, and no marker would end the batch.
             self._answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         elif request.producer_epoch < 0:
             self._answer(ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -28,9 +28,9 @@ NodeEndpoint = TypeVar("NodeEndpoint")
 
 
 def reachable_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId, Endpoint]:
-    """The brokers that are not fenced, by id, and where each listens under this listener's name.
+    """The brokers that are not fenced, by id, with their addresses under this listener's name.
 
-    A broker in controlled shutdown is among them: it leads its partitions until they have other leaders.
+    A broker in controlled shutdown counts: such a broker leads its partitions until other brokers do.
     """
     return {
         broker_id: endpoint
@@ -49,10 +49,10 @@ def registered_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId
 
 
 def broker_for_administration(image: ClusterImage, own_id: BrokerId, listener_name: str) -> BrokerId:
-    """The controller as clients see it: the broker that they send the requests of administrators to.
+    """The controller of the clients' view: the broker that clients send the requests of administrators to.
 
-    Every broker forwards these, so it is this broker: clients can reach it, and it stays when another controller
-    becomes active. The active controller need not be a broker at all. (Kafka names any broker.)
+    Every broker forwards such requests, so the answer names this broker: clients can reach this broker, also when
+    another controller becomes active. The active controller need not be a broker. (Kafka names any broker.)
     """
     reachable = reachable_brokers(image, listener_name)
     return own_id if own_id in reachable or not reachable else next(iter(reachable))

@@ -1,8 +1,8 @@
 """Metadata (3): the topics, the leaders of their partitions, and the addresses of brokers.
 
-Topics asked for: v0 an empty list means all; from v1 on null means all and an empty list none. v10 and v11 show topic
-ids in the answer only; from v12 on a topic may be asked for by id alone. v13: an error of the whole answer.
-Fields by version: v1 rack, controller, is_internal; v2 cluster id; v4 auto-creation can be declined; v5 offline
+Topics asked for: v0 an empty list means every topic; from v1 on null means every topic, and an empty list none. v10 and
+v11 show topic ids in the answer only; from v12 on a topic may be asked for by id alone. v13: an error of the whole
+answer. Fields by version: v1 rack, controller, is_internal; v2 cluster id; v4 auto-creation can be declined; v5 offline
 replicas; v7 leader epochs; v8 authorized operations.
 
 A topic that this request creates is UNKNOWN_TOPIC_OR_PARTITION in its answer, in every version, as in Kafka: a client
@@ -49,7 +49,7 @@ from tailrace.server.slices import Stepwise, mapped_in, once
 MAX_WAITING: Final = 1_000
 """The most requests that wait for topics."""
 MAX_TOPICS_ASKED_FOR: Final = 100_000
-"""The most topics in all waiting requests, existing ones included: requests stay in memory until they are answered."""
+"""The most topics in all waiting requests, existing ones included: requests stay in memory until their answers."""
 MAX_NAMES: Final = 10_000
 """The most topics that are being created: of one request, and of all together."""
 
@@ -70,7 +70,7 @@ class _WaitingTopic:
 
 
 class TopicCreations:
-    """Topics that are created on demand: each is requested once, and all clients wait for the same request.
+    """Topics that are created on demand: a topic is requested once, and all clients wait for the same request.
 
     Without an active controller the wait has no known end, so the number of waiting requests and of topics is limited;
     more are refused at once with REQUEST_TIMED_OUT, and clients retry. (Kafka's requests do not wait; Kafka does not
@@ -163,7 +163,7 @@ _FIRST_BY_ID = 12
 
 
 class MetadataHandler:
-    """Answers from the committed image; creates missing topics if request and auto.create.topics.enable allow it."""
+    """Answers from the committed image; creates missing topics if request and auto.create.topics.enable allow that."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class _View:
         self._reachable = reachable_brokers(image, self._listener_name)
 
     def brokers(self) -> tuple[MetadataResponseBroker, ...]:
-        """The brokers that are not fenced; while all are fenced, as for a moment after all were started, every broker.
+        """The brokers that are not fenced; every broker while no broker is unfenced, as after a start of the cluster.
 
         A client drops the brokers that are not listed. From an empty list librdkafka has none left to ask, for good.
         """
@@ -332,7 +332,7 @@ class _View:
     def topic(
         self, topic: TopicImage | MetadataResponseTopic, partitions: tuple[MetadataResponsePartition, ...]
     ) -> MetadataResponseTopic:
-        """The answer of a topic with those of its partitions."""
+        """The answer of a topic with the answers of its partitions."""
         if isinstance(topic, MetadataResponseTopic):
             return topic
         return MetadataResponseTopic(

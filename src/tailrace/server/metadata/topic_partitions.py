@@ -2,7 +2,7 @@
 
 A page has at most `response_partition_limit` partitions, and at most 2,000 (max.request.partition.size.limit); the
 cursor of the answer is the start of the next page. A topic that is deleted between two pages is left out, unless the
-request names it. A view of a topic (decision 0057) is described if the request names it.
+request names the topic. A view of a topic (decision 0057) is described if the request names the view.
 """
 
 from bisect import bisect_left
@@ -63,7 +63,7 @@ def _check_cursor(cursor: Cursor, named: Collection[str]) -> None:
 
 
 class _Page:
-    """A page while it is filled."""
+    """A page that is being filled."""
 
     def __init__(
         self, image: ClusterImage, views: Views, listener_name: str, limit: int, offline_replica: OfflineReplica

@@ -91,7 +91,7 @@ class ActiveController:
         self._balancer = LeaderBalancer(leader_balance, clock=clock, submit=self.submit, later=host.perform)
 
     def begin(self, epoch: int, image: ClusterImage, end_offset: int) -> None:
-        """Decide from now on, on this image of all that is committed."""
+        """Decide from now on, on this image of every committed record."""
         self.is_active = True
         self._epoch = epoch
         self._latest_end = end_offset
@@ -119,9 +119,9 @@ class ActiveController:
         return waiting
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
-        """Decide on this command, after all before it. In a task of the host."""
+        """Decide on this command, after every earlier command. In a task of the host."""
         if isinstance(command, BrokerHeartbeat) and is_of_registered(self._machine.image, command):
-            # It counts from its arrival on: it may have to wait for decisions on thousands of partitions.
+            # A heartbeat counts from its arrival on, since decisions on thousands of partitions may come first.
             self._machine.heartbeats.prolong(command.broker_id, self._clock.monotonic_ms())
         self._commands.append((command, on_done))
         self._deciding.advance()
@@ -185,7 +185,7 @@ class Prepared(NamedTuple):
 def prepared(machine: ControllerMachine, log: QuorumLog, command: ControllerCommand, now_ms: int) -> Steps[Prepared]:
     """Decide on this command. The machine decides on no other one meanwhile.
 
-    Raises KafkaError if it is refused as a whole: POLICY_VIOLATION if its records do not fit into a batch.
+    Raises KafkaError if the command is refused as a whole: POLICY_VIOLATION if its records do not fit into a batch.
     """
     offset = log.end_offset
     decision = yield from machine.deciding(command, now_ms, next_offset=offset)

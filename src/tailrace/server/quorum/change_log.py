@@ -1,4 +1,4 @@
-"""Lines in the log of the active controller about changes of the cluster: once per cluster, when they are committed.
+"""Lines in the log of the active controller about committed changes of the cluster: once per cluster.
 
 Brokers that are fenced, come back or leave; leaders, in-sync replicas and replicas of partitions; topics that are
 created, altered and deleted. Each kind is bounded by `BoundedLines`, however many partitions a change has.
@@ -147,14 +147,14 @@ class ChangeLog:
 
 
 class Cause:
-    """The cause of a change, if it is known: a broker's silence, or a client."""
+    """The known cause of a change: a broker's silence, or a client."""
 
     def __init__(self, command: ControllerCommand | None, *, silent_ms: int = 0) -> None:
         """`silent_ms`: the time since the last heartbeat of a broker that is fenced for its silence."""
         self.silent_ms = silent_ms if isinstance(command, FenceSilentBroker) else None
         requested_by = getattr(command, "requested_by", "")
         self.by = f" by={requested_by!r}" if requested_by else ""
-        """For the end of a line: the client, if it is known."""
+        """The client, if known, for the end of a line."""
 
 
 def _reason(was: BrokerImage, now: BrokerImage, cause: Cause) -> str:

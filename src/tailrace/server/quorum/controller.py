@@ -2,11 +2,11 @@
 
     following --elected, all before applied, own epoch committed--> active --leadership gone--> following
 
-1. Only an active controller decides, on the latest state: all that it has appended (`active_controller`). Images,
-   snapshots and answers, refusals included, use the committed state: they come out when the high watermark has passed
-   the records that they depend on.
-2. On loss of leadership the latest state is dropped, and waiting requests are answered with NOT_CONTROLLER. Records of
-   it that are committed later come back from the log.
+1. Only an active controller decides, on the latest state, with every appended record (`active_controller`).
+   Images, snapshots and answers, refusals included, use the committed state, and come out when the high watermark has
+   passed the records that the image, snapshot or answer depends on.
+2. On loss of leadership the latest state is dropped, and waiting requests are answered with NOT_CONTROLLER. Records
+   that are committed later come back from the log.
 3. Listeners of images get a change before its answer leaves. The answer does not wait for their work in later turns of
    the event loop; `when_applied` waits for that work too.
 
@@ -45,7 +45,7 @@ from tailrace.server.quorum.snapshots import MetadataSnapshots
 
 OnImage = Callable[[ClusterImage, ImageDelta], None]
 WhenDurable = Callable[[Callable[[], None]], None]
-"""Runs a callback when this node has acted on all changes that it has received."""
+"""Runs a callback when this node has acted on all received changes."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -115,7 +115,7 @@ class QuorumController:
 
     @property
     def image(self) -> ClusterImage:
-        """The committed image: all reads are from it."""
+        """The committed image, for all reads."""
         return self._committed
 
     @property
@@ -135,7 +135,7 @@ class QuorumController:
 
     @property
     def applied_end_offset(self) -> int:
-        """The end offset of the records in `image`; listeners may not have acted on all of them yet: `when_applied`."""
+        """The end offset of the records in `image`; listeners may still have records to act on: `when_applied`."""
         return self._applied.end_offset
 
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
@@ -217,7 +217,7 @@ class QuorumController:
         self._host.perform(lambda: self._take_role(leadership))
 
     def load_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """This snapshot has replaced the log: load it in place of everything that was applied."""
+        """This snapshot has replaced the log: load the snapshot in place of everything that was applied."""
         self._begin_loading(snapshot_id)
         self._host.perform(self._advance)
 
@@ -328,7 +328,7 @@ class QuorumController:
             self.write_snapshot()
 
     def write_snapshot(self) -> bool:
-        """Begin to write a snapshot of the applied image, due or not; returns whether it may be written. In a task."""
+        """Begin to write a snapshot of the applied image, due or not; returns whether that is allowed. In a task."""
         return self._loading is None and self._snapshots.begin(self._committed, self._applied, self._applied_ms)
 
     # Leading
@@ -341,7 +341,7 @@ class QuorumController:
         self._active.begin(leadership.epoch, self._committed, self._applied.end_offset)
 
     def _publish(self) -> Steps[None]:
-        """Act on the changes that the high watermark has passed, and answer them, in order."""
+        """Act on the changes that the high watermark has passed, and answer their callers, in order."""
         while self._active.has_due(self._high_watermark):
             pending = self._active.take_due()
             if pending.change is not None:
@@ -357,7 +357,7 @@ class QuorumController:
         self._host.perform(lambda: self._active.sessions.shorten(broker_id))
 
     def node_refuses(self, node_id: int) -> None:
-        """Shorten the session of the broker of this node, if it has not had contact yet: no process listens there."""
+        """Shorten the session of this node's broker unless the broker has had contact: no process listens there."""
         self._host.perform(lambda: self._active.sessions.refused(BrokerId(node_id)))
 
 

@@ -38,7 +38,7 @@ WANTED: Final = (
 
 
 class QuorumDescriptionHandler:
-    """Describes the quorum, as this node's replica knows it."""
+    """Describes the quorum, as known to this node's replica."""
 
     def __init__(self, host: QuorumHost, *, clock: Clock, controller: Controller) -> None:
         """`controller` has the addresses of brokers, for a lone voter that has no listener for controllers."""
@@ -165,7 +165,7 @@ class NotFoundedHandler:
 
 
 def waiting_founder(response: DescribeQuorumResponse) -> ReplicaKey | None:
-    """The replica that sent this answer, if it has no quorum yet."""
+    """The replica that sent this answer, if still without a quorum."""
     partition = _partition(response)
     if partition is None or partition.leader_epoch != NO_EPOCH or partition.current_voters:
         return None

@@ -103,7 +103,7 @@ def fetch_asked(message: fetch.FetchRequest) -> FetchRecords:
 def fetch_snapshots_asked(message: quorum.FetchSnapshotRequest) -> tuple[FetchSnapshot, ...]:
     """A request for each position in a snapshot that the message names; partitions without snapshots have none.
 
-    Each has the `max_bytes` of the message, which is the limit for all of them together.
+    The `max_bytes` of a request is the `max_bytes` of the message, which limits all requests together.
     """
     wanted = [part for topic in message.topics if topic.name == TOPIC for part in topic.partitions]
     wanted = [part for part in wanted if part.partition == INDEX]

@@ -1,7 +1,7 @@
 """The flushes of the metadata log: never two at a time, and none while a snapshot replaces the log.
 
-A flush that cannot be begun is a failure of the log. In a step it is raised, as for all other effects; between two
-steps there is no caller to raise to, so `on_failed` is called.
+A flush that cannot be begun is a failure of the log. In a step the failure is raised, as for all other effects;
+between two steps there is no caller to raise to, so `on_failed` is called.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class QuorumFlushes:
         on_failed: Callable[[StorageError], None],
     ) -> None:
         """`carry_out` runs work on the disk, and a callback then. `on_flushed` gets the number of the request that is
-        complete, with all before it; `on_failed` the error of the next flush, unless `request` raises it."""
+        complete, as is every earlier request; `on_failed` the error of the next flush, unless `request` raises it."""
         self._log = log
         self._carry_out = carry_out
         self._has_failed = has_failed
@@ -37,7 +37,7 @@ class QuorumFlushes:
         self._is_on_hold = False
 
     def request(self, number: int) -> None:
-        """Flush all that is appended now, at once or next. In a step. Raises StorageError."""
+        """Flush the present log, at once or next. In a step. Raises StorageError."""
         self._requested = number
         self._begin()
 

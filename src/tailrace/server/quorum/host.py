@@ -5,11 +5,11 @@ its effects out.
    machine between two steps, are tasks that wait for their turn (`perform`).
 2. Work that waits for the disk is begun here and done by `Disk.carry_out`, one after the other: the file
    `quorum-state`, flushes, snapshots that are checked and published. The machine itself keeps back effects that
-   depend on them.
+   depend on such work.
 3. One flush at a time, and none while a snapshot replaces the log (`server.quorum.flushes`).
 4. After a failure of the disk that cannot be undone (of a write, or of a read of written bytes), the host reports
    StorageFailed to the machine and never touches the log again: until its restart the replica neither votes nor leads,
-   and the others are informed. A failed flush ends the process (`server.ports.Disk`).
+   and the peers are informed. A failed flush ends the process (`server.ports.Disk`).
 """
 
 import logging
@@ -88,9 +88,9 @@ class QuorumHost:
         on_storage_failed: Callable[[KafkaError], None],
         on_broken_step: Callable[[Exception], None],
     ) -> None:
-        """`node`: the machine, over this log. `listeners` are this replica's own for others; `secret` proves to
-        them that it asks. `on_broken_step` gets an
-        exception that is no fault of the log's storage: the state of the machine differs from that of the log."""
+        """`node`: the machine, over this log. `listeners` are this replica's own, for its peers; `secret` proves to the
+        peers which replica asks. `on_broken_step` gets an exception that is no fault of the log's storage: the state of
+        the machine differs from the state of the log."""
         self.node = node
         self.log = log
         self.cluster_id = cluster_id
@@ -156,11 +156,11 @@ class QuorumHost:
     # Tasks and steps
 
     def perform(self, task: Task) -> None:
-        """Run this task between two steps: now if nothing else is running, otherwise after all tasks before it."""
+        """Run this task between two steps: now if nothing else is running, otherwise after all earlier tasks."""
         self._tasks.perform(task)
 
     def step(self, event: events.Event) -> None:
-        """Pass this event to the machine, after all tasks before it."""
+        """Pass this event to the machine, after all earlier tasks."""
         self.perform(lambda: self._step(event))
 
     def _step(self, event: events.Event) -> None:
@@ -214,7 +214,7 @@ class QuorumHost:
     # Requests of others
 
     def leader_endpoint(self, listener_name: str, leader_id: int) -> VoterListener | None:
-        """The address of this leader, of the listener of this name if it has such a listener; None if it is not known.
+        """The address of this leader, of the listener of this name if the leader has such a listener; None if unknown.
 
         `leader_id` is the leader that an answer names: the answer may have waited for the disk, and another may lead
         now.
@@ -272,7 +272,7 @@ class QuorumHost:
         self._disk.carry_out(work, lambda: self.perform(task))
 
     def publish(self, publication: Publication, task: Task) -> None:
-        """Check a snapshot and rename it, some megabytes at a time, then run this task."""
+        """Check and rename a snapshot, some megabytes at a time, then run this task."""
 
         def stepped() -> None:
             if publication.is_over:
@@ -330,7 +330,7 @@ class QuorumHost:
                 self._carry_out_without_log(effect)
 
     def _carry_out_without_log(self, effect: do.Effect) -> None:
-        """Effects that a replica carries out after its log has failed, and those that need no log."""
+        """Effects that a replica carries out after its log has failed, and effects that need no log."""
         match effect:
             case do.Persist(number, state):
                 self._persist(number, state)

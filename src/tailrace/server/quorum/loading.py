@@ -1,4 +1,4 @@
-"""The committed state, read in steps: a snapshot, and the batches of the log behind it."""
+"""The committed state, read in steps: a snapshot, and the batches of the log behind."""
 
 from typing import Final, NamedTuple
 
@@ -39,7 +39,7 @@ class SnapshotLoading:
         return True
 
     def image(self) -> ClusterImage:
-        """The image in it, when it has been read to its end."""
+        """The image in the snapshot, which has been read to its end."""
         return self._loader.image()
 
     def close(self) -> None:

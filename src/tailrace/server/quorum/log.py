@@ -1,12 +1,12 @@
 """The log of a quorum on a real disk, with its snapshots: the view and the operations of the Raft machine.
 
-1. The recovery point covers committed records only: it is the smaller of flushed offset and high watermark. A replica
+1. The recovery point covers committed records only, as the smaller of flushed offset and high watermark. A replica
    cuts its log above the high watermark only, so a log that ends below the recovery point is always damaged.
-2. A snapshot holds committed records. If it and the end of the log disagree, the snapshot replaces the log: also at the
-   next start, if the power goes after the snapshot was renamed and before the log was replaced.
+2. A snapshot holds committed records. If snapshot and end of the log disagree, the snapshot replaces the log: also at
+   the next start, if the power goes after the snapshot was renamed and before the log was replaced.
 3. Work that waits for the disk is an object with a method for the disk's thread, begun and finished here:
-   `QuorumFlush.sync`, `Publication.step`, `Removal`. The disk runs these one after the other, in the order in which
-   they were begun (`server.ports.Disk.carry_out`).
+   `QuorumFlush.sync`, `Publication.step`, `Removal`. The disk runs such work one after the other, in the order of the
+   beginnings (`server.ports.Disk.carry_out`).
 4. After a StorageError the host passes StorageFailed to the machine. A CorruptRecords of `open` names file and
    position; a node with such a log does not start.
 
@@ -77,11 +77,11 @@ class QuorumLog:
     def open(
         cls, directory: str, partition: TopicPartition, *, files: FileSystem, config: TopicConfig, now_ms: int
     ) -> "QuorumLog":
-        """The log in this directory, created if it is missing, and repaired after a crash (KIP-630).
+        """The log in this directory, created if missing, and repaired after a crash (KIP-630).
 
         A damaged snapshot is renamed if the log still has its records. Raises CorruptRecords that names the file if
-        it has not, if the log is damaged where it was safe, or if log and snapshots do not fit: such a node neither
-        votes nor leads until it is repaired.
+        the log lacks the records, if the log is damaged below its recovery point, or if log and snapshots do not fit:
+        such a node neither votes nor leads until its repair.
         """
         files.make_dirs(directory)
         store = SnapshotStore.open(directory, files=files, keeps_damaged=True)
@@ -146,7 +146,7 @@ class QuorumLog:
         return log_end_of(self).epoch
 
     def end_offset_for_epoch(self, epoch: int) -> LogEnd | None:
-        """The largest epoch up to this one of which the log has records, and where they end. None if it has none."""
+        """The largest epoch up to `epoch` with records in the log, and the end of those records. None without any."""
         found, end = None, self.end_offset
         for entry in reversed(self._log.epochs.entries):
             if entry.start_offset >= self.end_offset:
@@ -245,7 +245,7 @@ class QuorumLog:
         self.high_watermark = max(self.high_watermark, high_watermark)
 
     def begin_flush(self) -> QuorumFlush:
-        """The files and names to sync for the log to be durable as it is now. Never two at a time."""
+        """The files and names to sync for the present log to be durable. Never two at a time."""
         return self._begin_flush(RECOVERY_POINT_INTERVAL)
 
     def _begin_flush(self, interval: int) -> QuorumFlush:
@@ -284,7 +284,7 @@ class QuorumLog:
 
     @property
     def founding_voters(self) -> VoterSet | None:
-        """The founders of the quorum, if this replica was among them: the voters in the empty snapshot (KIP-853)."""
+        """The founders of the quorum, if this replica was a founder: the voters in the empty snapshot (KIP-853)."""
         first = next((stored for stored in self._store.snapshots if stored.id.offset == 0), None)
         return None if first is None else voters_of_snapshot(first.header.control)
 
@@ -301,7 +301,7 @@ class QuorumLog:
     def _check_log(self) -> list[VotersAt]:
         """Read the whole log once: recovery skips segments far below the recovery point, and a voter must not.
 
-        Returns the sets of voters in it. Raises CorruptRecords.
+        Returns the sets of voters in the log. Raises CorruptRecords.
         """
         found: list[VotersAt] = []
         newest = self._store.newest
@@ -396,7 +396,7 @@ class QuorumLog:
         return voters_of_snapshot(stored.header.control)
 
     def delete_snapshots(self, snapshot_ids: Sequence[SnapshotId]) -> None:
-        """Take these off the list. `take_removal` removes their files, or the last reader when it is done."""
+        """Take these off the list. `take_removal` removes the files, or the last reader after its read."""
         self._store.delete(map(_stored_id, snapshot_ids))
         self._take_snapshots()
 

@@ -28,7 +28,7 @@ class Latencies:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of durations up to each of `bounds_ms`, and above the one before; last, those above all."""
+        """The number of durations per bound of `bounds_ms`, above the bound before; last, above the last bound."""
         return tuple(self._counts)
 
     @property
@@ -42,14 +42,14 @@ class SnapshotMeasures:
 
     def __init__(self) -> None:
         self.generated = Latencies()
-        """From the decision to write one until it has its name."""
+        """From the decision to write a snapshot until the snapshot has its name."""
         self.loaded = Latencies()
         """From the first byte until the image is visible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumMeasure:
-    """A replica, as it is now."""
+    """The present state of a replica."""
 
     state: str
     """The role: `leader`, `follower`, `candidate` ...; a replica without a vote that follows is an `observer`."""
@@ -58,7 +58,7 @@ class QuorumMeasure:
     voted_id: int
     voters: int
     high_watermark: int
-    """-1 while it is not known."""
+    """-1 for not known."""
     log_start_offset: int
     log_end_offset: int
     log_end_epoch: int

@@ -45,8 +45,8 @@ class RefusalLines:
 class RoleLines:
     """Lines about the role of a replica.
 
-    A replica that waits for its peers alternates between the waiting roles: each has a line a minute. The first waiting
-    role after any other is logged: a leader is lost.
+    A replica that waits for its peers alternates between the waiting roles: a waiting role has a line a minute. The
+    first waiting role after any other is logged: a leader is lost.
     """
 
     def __init__(self, node_id: int, clock: Clock) -> None:
@@ -71,7 +71,7 @@ class RoleLines:
 
 
 class QuorumRequests:
-    """The requests of one replica to the others."""
+    """The requests of one replica to its peers."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class QuorumRequests:
         on_outcome: Callable[[events.Event], None],
         refusals: RefusalLines,
     ) -> None:
-        """`listeners`: where this replica listens for others. `secret`: of its directory. `on_outcome` is called once
-        per request."""
+        """`listeners`: where this replica listens for its peers. `secret`: of its directory. `on_outcome` is called
+        once per request."""
         self._key = key
         self._cluster_id = cluster_id
         self._peer = peer
@@ -122,7 +122,7 @@ class QuorumRequests:
             self._has_logged_other_cluster = True
             _logger.error(
                 "event=other-cluster node=%d cluster=%s: a controller that was asked belongs to another cluster; name"
-                " those of this one, or start with an empty directory",
+                " those of this cluster, or start with an empty directory",
                 self._key.id,
                 self._cluster_id,
             )

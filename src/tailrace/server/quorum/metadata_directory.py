@@ -28,7 +28,7 @@ class StoredQuorumState:
     """The leader and its epoch, the vote of this voter, and the voters.
 
     Version 0 names the voters, which are static; version 1 leaves them to the log and has the directory of the
-    candidate that got the vote (KIP-853). It is durable before any request or answer of the epoch it names leaves.
+    candidate that got the vote (KIP-853). The state is durable before any request or answer of its epoch leaves.
     """
 
     leader_id: BrokerId = NO_LEADER
@@ -131,7 +131,7 @@ class Checkpoints:
         write_offsets(self._files, self._directory, name, {self._partition: offset})
 
     def due(self, *, log_start_offset: int, recovery_point: int, interval: int) -> tuple[tuple[str, int], ...]:
-        """The checkpoints for the flush that begins: the log start if it has risen, the point once in `interval`."""
+        """The checkpoints for the flush that begins: a log start that has risen, the point once in `interval`."""
         offsets = []
         if log_start_offset > self.log_start_offset:
             self.log_start_offset = log_start_offset
@@ -155,7 +155,7 @@ class Checkpoints:
 
 
 class QuorumFlush(NamedTuple):
-    """A flush of the log, with the checkpoints that are written after it."""
+    """A flush of the log, with the checkpoints that are written afterwards."""
 
     ticket: FlushTicket
     checkpoints: Checkpoints

@@ -16,13 +16,13 @@ TOPIC: Final = METADATA_PARTITION.topic
 INDEX: Final = METADATA_PARTITION.partition
 
 NEWEST_EPOCH: Final = 2**31 - 1 - 2**16
-"""The newest epoch that is accepted from others. A replica enters each newer epoch, and each election is one epoch
-more. In files, batches and messages an epoch is an int32: a lone voter that had entered the last would elect itself in
-one that nothing can hold, end there, and do so again at each start. From here it still has 65,536 elections. No quorum
-comes here by its elections: an election in each second would take 68 years."""
+"""The newest epoch that is accepted from peers. A replica enters each newer epoch, and each election is one epoch
+more. In files, batches and messages an epoch is an int32: a lone voter that had entered the last epoch would elect
+itself in an epoch that nothing can hold, end there, and do so again at each start. From here 65,536 elections are left.
+No quorum comes here by its elections: an election in each second would take 68 years."""
 
 Where = tuple[VoterListener, int] | None
-"""The address of the leader that an answer names, and its id; None if it is not known."""
+"""The address of the leader that an answer names, and its id; None for an unknown leader."""
 
 
 def only_requested(topics: Sequence[Any], topic_name: str, partition_name: str) -> Any:

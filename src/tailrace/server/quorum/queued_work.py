@@ -3,7 +3,7 @@
     work = StepwiseWork(next_work, later=...)
     work.advance()        whenever there may be something to do
 
-Works run one after the other, in the order in which `next_work` returns them.
+Works run one after the other, in the order of `next_work`.
 """
 
 from collections import deque
@@ -104,7 +104,7 @@ class StepwiseWork:
 
 
 class TaskQueue:
-    """Tasks in the order of their arrival; a task that another one adds runs after all that wait already."""
+    """Tasks in the order of their arrival; a task that another task adds runs after every task that waits already."""
 
     def __init__(self, clock: Clock, *, on_idle: Task) -> None:
         """`on_idle` is called when no task is left."""
@@ -115,7 +115,7 @@ class TaskQueue:
         self.is_closed = False
 
     def perform(self, task: Task) -> None:
-        """Run this task now if no other is running, otherwise after all tasks before it."""
+        """Run this task now if no other is running, otherwise after all earlier tasks."""
         if self.is_closed:
             return
         self._tasks.append(task)

@@ -1,24 +1,25 @@
-"""Requests of the Raft protocol between replicas of the metadata log, and those that change its voters.
+"""Requests of the Raft protocol between replicas of the metadata log, and requests that change its voters.
 
 - Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54), FetchSnapshot (59), and Fetch (1) of the metadata log (KIP-595,
   KIP-630, KIP-853). The replica decides when to answer: a Fetch may wait for records, a Vote for the disk. A request
   about another partition is refused before the replica receives it. A FetchSnapshot may name several snapshots: "the
   leader will evenly distribute the number of bytes sent across all of the partitions" (KIP-630).
 - AddRaftVoter (80), RemoveRaftVoter (81), UpdateRaftVoter (82): one change of the quorum at a time (KIP-853). Only the
-  leader of the metadata log carries them out; others answer NOT_LEADER_OR_FOLLOWER. 80 and 81 come from administrators,
-  82 from a voter whose address has changed. The answer leaves when the change is committed, or with v1 of 80 when it is
-  appended.
+  leader of the metadata log carries such changes out; a follower answers NOT_LEADER_OR_FOLLOWER. 80 and 81 come from
+  administrators, 82 from a voter whose address has changed. The answer leaves when the change is committed, or with v1
+  of 80 after the append.
 
 A request in the name of a voter has the secret of its directory. The id of the directory is in the metadata log and in
 each answer to DescribeQuorum: the hash of a secret in `meta.properties` beside the log, unless an earlier release or
 Apache Kafka has made the directory (`model.proofs`).
 
-- A candidate, and a replica that fetches, name their directory: it has to be theirs.
-- BeginQuorumEpoch and EndQuorumEpoch name a leader by its id alone: it has to be the voter of this id, or the candidate
-  that this replica has voted for.
+- A candidate, and a replica that fetches, name their directory, whose secret the request must have.
+- BeginQuorumEpoch and EndQuorumEpoch name a leader by its id alone: the sender has to be the voter of this id, or the
+  candidate that this replica has voted for.
 - A candidate or leader that this replica does not know as a voter may be a voter: the change of the voters may not
-  have come here yet, and the vote of this replica may be the vote that is missing. It is heard when this replica has
-  lost its leader; while there is a leader, any client could end its epoch that way (Ongaro's dissertation, 4.2.3).
+  have come here yet, and the vote of this replica may be the vote that is missing. The request is heard when this
+  replica has lost its leader; while there is a leader, any client could end its epoch that way (Ongaro's dissertation,
+  4.2.3).
 """
 
 import logging
@@ -294,7 +295,7 @@ class VoterAddress:
 
 
 def check_sender(node: RaftNode, request: Request, secret: bytes) -> None:
-    """Raises KafkaError CLUSTER_AUTHORIZATION_FAILED if the sender has not proved that it is the replica it names."""
+    """Raises KafkaError CLUSTER_AUTHORIZATION_FAILED if the sender has not proved to be the replica of the request."""
     match request:
         case FetchRecords() | FetchSnapshot():
             check_key(request.replica, secret)

@@ -2,7 +2,8 @@
 
 A message is made in its fullest form; encoding leaves out the fields that an older version does not have.
 `oldest_version` is the lowest version in which a request loses nothing essential. The log has one partition, so each
-message has one. FetchSnapshot alone may name others, which have no snapshots, and several snapshots of this log.
+message has one partition. FetchSnapshot alone may name more partitions, which have no snapshots, and several snapshots
+of this log.
 
 The form of messages from outside is checked here (`metadata_partition_wire`); the machine checks their values (offsets,
 epochs, the cluster). The machine enters any newer epoch, so an epoch after which hardly any could follow is refused
@@ -153,7 +154,7 @@ def _where(leader: VoterListener | None, leader_id: int) -> Where:
 
 
 def response_from_wire(message: QuorumResponse) -> Answered:
-    """The answer for this log in a message. Raises MalformedMessage if it is no answer about this log alone."""
+    """The answer for this log in a message. Raises MalformedMessage unless the answer is about this log alone."""
     for_all = ErrorCode.NONE if message.error_code == 0 else known_code(message.error_code)
     match message:
         case quorum.VoteResponse():

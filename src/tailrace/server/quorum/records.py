@@ -25,7 +25,7 @@ def control_value(record: ControlRecord) -> ControlValue:
     """The message of this record."""
     match record:
         case LeaderChange(leader_id, voters, granting_voters):
-            # Version 1 has directories, but Kafka 4.1 neither writes nor reads it, and fails on it.
+            # Version 1 has directories, but Kafka 4.1 neither writes nor reads version 1, and fails on version 1.
             return LeaderChangeMessage(
                 version=0,
                 leader_id=leader_id,
@@ -82,7 +82,7 @@ def snapshot_control(voters: VoterSet | None) -> tuple[HeaderControl, ...]:
 
 
 def voters_of_snapshot(control: Iterable[HeaderControl]) -> VoterSet | None:
-    """The voters in a snapshot's header; None if it has none. Raises CorruptRecords."""
+    """The voters in a snapshot's header; None for a header without voters. Raises CorruptRecords."""
     stated = [voter_set(value) for value in control if isinstance(value, VotersRecord)]
     return stated[-1] if stated else None
 

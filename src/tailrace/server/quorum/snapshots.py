@@ -1,4 +1,4 @@
-"""Snapshots of the metadata: written in slices when they are due (KIP-630).
+"""Snapshots of the metadata: written in slices when due (KIP-630).
 
 A snapshot is written from an image that never changes. Between two slices the event loop does other work; the disk's
 thread checks, syncs and names the file.
@@ -55,7 +55,7 @@ class MetadataSnapshots:
         self._baseline.log_bytes += size_bytes
 
     def changed(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Count the changes of records that were committed and applied, with the image after them."""
+        """Count the changes of records that were committed and applied; `image` is the image afterwards."""
         self._baseline.changed.add(image, delta)
 
     def loaded(self, image: ClusterImage, snapshot_id: SnapshotId, records_count: int) -> None:
@@ -76,7 +76,7 @@ class MetadataSnapshots:
         )
 
     def begin(self, image: ClusterImage, snapshot_id: SnapshotId, last_contained_ms: int) -> bool:
-        """Begin to write this image, which ends there; returns whether it may be written. In a task of the host."""
+        """Begin to write this image, which ends there; returns whether that is allowed. In a task of the host."""
         if self._writer is not None or self._host.failure is not None or image.open_transaction is not None:
             return False
         if self._host.node.snapshot_fault(snapshot_id) is not None:
@@ -89,7 +89,7 @@ class MetadataSnapshots:
             return False
         self._writer = writer
         begun_ms = self._clock.monotonic_ms()
-        # Changes from now on count for the next snapshot; the records of this one are counted while it is written.
+        # Changes from now on count for the next snapshot; the records of this snapshot are counted during the writing.
         # A snapshot that is loaded meanwhile has a baseline of its own.
         baseline = self._baseline = _Baseline(image, records_count=None)
         values = snapshot_values(image)

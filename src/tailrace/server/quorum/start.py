@@ -46,9 +46,9 @@ def takes_the_logs_place(newest: OffsetAndEpoch, log: LogView, recovery_point: i
     """Whether the newest snapshot has to replace the log: the log was cut, or the power went between the fetch of the
     snapshot and its installation.
 
-    KIP-630 asks whether the snapshot is "newer than the LEO". It is if the log lacks the last record of the snapshot,
+    KIP-630 asks whether the snapshot is "newer than the LEO": true if the log lacks the last record of the snapshot,
     even if the log continues behind that offset, or in a later epoch, with uncommitted records. A log that is known to
-    be committed beyond the snapshot is not replaced: one of the two is damaged.
+    be committed beyond the snapshot is not replaced: either log or snapshot is damaged.
     """
     snapshot_id = SnapshotId(*newest)
     return recovery_point <= snapshot_id.end_offset and not _agrees(snapshot_id, log)
@@ -76,7 +76,7 @@ def check_snapshots(log: LogView, directory: str) -> None:
         if not _agrees(file.id, log):
             raise CorruptRecords(
                 f"the log in {directory} does not have the record of epoch {file.id.epoch} before offset"
-                f" {file.id.end_offset} that a snapshot ends with; one of the two is of another cluster or damaged."
+                f" {file.id.end_offset} that a snapshot ends with; either is of another cluster or damaged."
                 " Empty the directory and let the other nodes bring this one up to date"
             )
 
@@ -84,7 +84,7 @@ def check_snapshots(log: LogView, directory: str) -> None:
 def start_of(store: SnapshotStore, noted: int) -> int:
     """The offset at which the log is to begin: the noted offset, or a lower offset, to stand in for a damaged snapshot.
 
-    Segments keep records below the log start until they are retired as a whole.
+    Segments keep records below the log start until the segment retires as a whole.
     """
     if not store.damaged:
         return noted
@@ -93,9 +93,9 @@ def start_of(store: SnapshotStore, noted: int) -> int:
 
 
 def check_damaged(damaged: Mapping[OffsetAndEpoch, CorruptRecords], log: LogView) -> None:
-    """Raises CorruptRecords if a snapshot of these has records that this node does not have without it.
+    """Raises CorruptRecords if a damaged snapshot has records that are nowhere else on this node.
 
-    It has them if the log goes on from offset 0, or from a whole snapshot, to the last record of the damaged snapshot.
+    The log has the records if the log goes on from offset 0, or from a whole snapshot, to the snapshot's last record.
     The batches of the log are checked elsewhere.
     """
     start = log.log_start_offset

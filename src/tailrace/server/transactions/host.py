@@ -1,11 +1,11 @@
 """The transaction coordinators of this node, for each partition of `__transaction_state` that this node leads.
 
 1. A transaction whose decision is committed gets its markers without a time limit: the coordinator that made the
-   decision writes them, and so does each later coordinator that finds the decision in its log. When all are written,
-   the transaction is complete.
+   decision writes the markers, and so does each later coordinator that finds the decision in its log. The last marker
+   completes the transaction.
 2. A producer that begins its next transaction before that waits for the end of the last one (`next_transactions`).
 3. After a loss of leadership the next coordinator writes the markers again, with its newer epoch.
-4. The records of one decision are one record batch, so that a log has all of them or none: see decision 0063.
+4. The records of one decision are one record batch, so that a log has the whole decision or nothing: decision 0063.
 5. Members of a sink that no decision commits are ended after its decision, and again by the next coordinator.
 """
 
@@ -185,7 +185,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         self._sink_commits.add(command, on_done, timeout_ms)
 
     def renew_run(self, run: SinkRun, lease_ms: int) -> None:
-        """A sign of life of a run. Raises KafkaError PRODUCER_FENCED (90) if another run has followed it."""
+        """Note a sign of life of a run. Raises KafkaError PRODUCER_FENCED (90) if another run has followed."""
         self.machine.sinks.check_run_is_current(run.sink, run.run)
         self._sink_leases.renewed(run, lease_ms)
 
@@ -248,7 +248,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self._writing[transactional_id] = writing
 
     def _complete(self, transactional_id: str) -> None:
-        """The markers are all written: submit the completion, repeatedly until it is committed."""
+        """Submit the completion, after the last marker, repeatedly until its commit."""
 
         def outcome(answer: Response | KafkaError) -> None:
             if not self.is_active or self.machine.markers(transactional_id) is None:

@@ -1,6 +1,6 @@
-"""Sends the end of a transaction to its partitions: a marker to the leader of each, until all have confirmed it.
+"""Sends the end of a transaction to its partitions: a marker per partition, until every leader has confirmed.
 
-1. A leader confirms a marker when it is committed.
+1. A leader confirms a committed marker.
 2. After any other answer, or none, the marker is sent again, with the same number: its leader knows a second copy
    (docs/decisions/0061-a-marker-ends-one-transaction.md). A deleted partition needs no marker.
 3. TRANSACTION_COORDINATOR_FENCED (52) and INVALID_PRODUCER_EPOCH (47) are final for a partition: a newer coordinator,
@@ -37,7 +37,7 @@ OnCodes = Callable[[MarkerCodes | None], None]
 leaves out is missing."""
 
 _MOST_PARTITIONS = 1_000
-"""Elements of one request: a broker accepts 20,000 elements, and needs some time for each."""
+"""Elements of one request: a broker accepts 20,000 elements, and needs some time per element."""
 
 _FIRST_RETRY_MS = 20
 _LONGEST_RETRY_MS = 1_000
@@ -73,7 +73,7 @@ class MarkerSender:
     def write(self, markers: MarkersToWrite, decision: DecisionNumber, on_done: Callable[[], None]) -> "Sending":
         """Begin; `on_done` is called once, when all partitions that still exist have their markers, perhaps at once.
 
-        `decision` tells this end from the others of its producer.
+        `decision` tells this end from other ends of its producer.
         """
         sending = Sending(self, markers, decision, on_done)
         sending.attempt()
@@ -94,7 +94,7 @@ class MarkerSender:
 
 
 class Sending:
-    """The markers of one transaction, until all are written or it is cancelled."""
+    """The markers of one transaction, until the last is written or the work is cancelled."""
 
     def __init__(
         self, sender: MarkerSender, markers: MarkersToWrite, decision: DecisionNumber, on_done: Callable[[], None]
@@ -216,7 +216,7 @@ OutgoingMarker = tuple[TransactionMarker, OnCodes]
 
 
 def _requests(markers: Iterable[OutgoingMarker]) -> Iterator[dict[int, OutgoingMarker]]:
-    """The markers in groups, each for one request, by producer id: the answers are identified by it."""
+    """The markers in groups, each for one request, by producer id: an answer names the producer id."""
     together: dict[int, OutgoingMarker] = {}
     partitions = 0
     for each in markers:

@@ -1,7 +1,7 @@
 """Writes the ends of transactions into the partitions that this node leads, and reports their commit.
 
 A marker in a partition of `__consumer_offsets` also commits or drops the offsets of the transaction. The group
-coordinator of that partition writes it.
+coordinator of that partition writes such a marker.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ class OffsetTransactions(Protocol):
 
 MarkerCodes = Mapping[TopicPartition, ErrorCode]
 OnWritten = Callable[[Sequence[MarkerCodes]], None]
-"""Called once with the codes of each marker, in order, and of each of its partitions."""
+"""Called once with the codes of each marker, in order, per partition of the marker."""
 
 
 def write_markers(
@@ -78,7 +78,8 @@ def write_markers(
     now_ms: int,
     pending_offsets: OffsetTransactions,
 ) -> Sequence[MarkerCodes]:
-    """Write these markers to partitions that this node leads; `on_done` is called when all are committed or refused.
+    """Write these markers to partitions that this node leads; `on_done` is called when every marker is committed or
+    refused.
 
     Returns the codes that are known by now; later codes are added to the same object. `on_done` may be called before
     this returns, and not at all while replicas are behind. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION
@@ -130,16 +131,16 @@ class _Writing:
 
 
 REQUEST_TIMEOUT_MS: Final = 10_000
-"""A third of the sender's timeout, here and in Kafka: a sender that times out first gets no code at all."""
+"""A third of the sender's timeout, here and in Kafka: a sender that times out first gets no code whatever."""
 
 
 class WriteTxnMarkersHandler:
     """WriteTxnMarkers (27): writes the ends of transactions into partitions that this node leads (KIP-98).
 
     Sent by transaction coordinators, and by administrators to end a hanging transaction (KIP-664). The answer is sent
-    when the markers are committed, or after `REQUEST_TIMEOUT_MS` with REQUEST_TIMED_OUT (7) for the others. These stay
-    in the log; the markers of a second request change nothing then. The time limit is there because a request has
-    markers of many transactions: a partition that cannot commit must not hold back the codes of the others.
+    when the markers are committed, or after `REQUEST_TIMEOUT_MS` with REQUEST_TIMED_OUT (7) for the rest. Such markers
+    stay in the log; the markers of a second request change nothing then. The time limit is there because a request has
+    markers of many transactions: a partition that cannot commit must not hold back the codes of other partitions.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class WriteTxnMarkersHandler:
 
 
 class _WaitingMarkers:
-    """A request until it is answered."""
+    """A request until its answer."""
 
     def __init__(self, request: WriteTxnMarkersRequest, context: RequestContext, deadlines: Deadlines) -> None:
         self._request = request

@@ -1,4 +1,4 @@
-"""Requests of producers to add partitions while their last transaction is not complete: they wait for its end.
+"""Requests of producers to add partitions, which wait for the end of the producer's last transaction.
 
 EndTxn is answered when the decision is committed; the markers are written some flushes later. A producer that begins
 the next transaction at once would get CONCURRENT_TRANSACTIONS (51), and all clients repeat the request. But if the
@@ -7,7 +7,7 @@ fails for good. So the coordinator holds such a request for a while.
 
 Only requests of producers wait: a request of another broker has partitions of other producers too.
 
-A waiting request stays in memory. `WaitingRequests` limits this for all of a node; beyond its limits the answer is 51
+A waiting request stays in memory. `WaitingRequests` limits this memory for a node; beyond its limits the answer is 51
 at once, as with Kafka. A request ends with its connection: no answer could be sent, and its partitions could end up in
 a transaction that the producer has begun on another connection.
 """
@@ -30,7 +30,7 @@ WAIT_MS: Final = 5_000
 MAX_WAITING: Final = 1_000
 """The most requests of a node. Beyond this limit and the next two, the answer is CONCURRENT_TRANSACTIONS at once."""
 MAX_PARTITIONS: Final = 100_000
-"""The most partitions of all waiting requests: some 200 bytes each, 500 if each has a topic of its own."""
+"""The most partitions of all waiting requests: some 200 bytes per partition, 500 with a topic per partition."""
 MAX_OF_ID: Final = 2
 """The most requests of one transactional id: a producer sends a request for partitions and another for offsets."""
 

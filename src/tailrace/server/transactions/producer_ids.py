@@ -29,7 +29,7 @@ from tailrace.server.transactions.sinks import check_sinks_are_known
 _NO_EPOCH = -1
 _FIRST_WITH_FENCED = 4
 _REFILL_BELOW = 0.1
-"""The remaining share of a block at which the next block is fetched, so that no producer waits for it."""
+"""The remaining share of a block at which the next block is fetched, so that no producer waits for a block."""
 
 
 class ProducerIdPool:

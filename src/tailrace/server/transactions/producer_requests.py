@@ -96,7 +96,7 @@ def _sole(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
 
 
 class _Addition:
-    """A request, until each of its transactions has its result."""
+    """A request, until every transaction of the request has its result."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class SinkCommits:
     """The commits of one coordinator that wait."""
 
     def __init__(self, *, submit: Submit, is_complete: Callable[[str, int], bool], deadlines: Deadlines) -> None:
-        """`is_complete`: whether all that was committed in a sink up to a batch has its markers."""
+        """`is_complete`: whether every transaction that was committed in a sink up to a batch has its markers."""
         self._submit = submit
         self._is_complete = is_complete
         self._deadlines = deadlines
@@ -44,7 +44,7 @@ class SinkCommits:
 
     def add(self, command: CommitSink, on_done: OnDone, timeout_ms: int) -> None:
         """Decide the command; `on_done` is called once: with a refusal, when all members have their markers, or with
-        REQUEST_TIMED_OUT (7) when they have not `timeout_ms` after the decision."""
+        REQUEST_TIMED_OUT (7) when markers are missing `timeout_ms` after the decision."""
 
         def decided(outcome: Response | KafkaError) -> None:
             if isinstance(outcome, KafkaError) or self._is_complete(command.sink_id, command.batch):
@@ -69,7 +69,7 @@ class SinkCommits:
         self._answer(waiting, KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
 
     def close(self, refusal: KafkaError) -> None:
-        """Answer all with this refusal."""
+        """Answer every commit with this refusal."""
         for waiting in [waiting for of_sink in self._by_sink.values() for waiting in of_sink]:
             self._answer(waiting, refusal)
 

@@ -1,11 +1,11 @@
-"""The memory that a coordinator has of sinks beside its log. Another coordinator begins without it.
+"""The memory that a coordinator has of sinks beside its log. Another coordinator begins without this memory.
 
 - The producer ids of members whose ends are complete, for later members of the same sink. Each attempt of a task has a
-  transactional id of its own; with fresh producer ids the leaders of its partitions would keep the state of each for a
-  day. A later member gets an epoch above that of the last marker, so that a late copy of that marker is refused.
+  transactional id of its own; with fresh producer ids the leaders of its partitions would keep the state of every id
+  for a day. A later member gets an epoch above that of the last marker, so that a late copy of that marker is refused.
 - Runs whose tasks have promised signs of life (decision 0083). A member whose run gives no more signs will be committed
-  by no driver, in all likelihood: it is aborted before its timeout, so that readers do not wait for it. A sign of any
-  task counts for all of its run: a task that is done waits for the others.
+  by no driver, in all likelihood: an abort before its timeout keeps readers from waiting for the member. A sign of
+  any task counts for the whole run: a task that is done waits for the other tasks.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from tailrace.model.ids import ProducerId
 
 MOST_OF_SINK: Final = 1_000
 MOST_OF_PARTITION: Final = 10_000
-"""Producers of all sinks of one partition of `__transaction_state`: some 150 bytes each."""
+"""Producers of all sinks of one partition of `__transaction_state`: some 150 bytes per producer."""
 
 
 class UsedProducer(NamedTuple):
@@ -62,7 +62,7 @@ class SinkProducers:
 
 
 MOST_RUNS: Final = 10_000
-"""Runs of one coordinator; the members of others have their timeouts alone."""
+"""Runs of one coordinator; the members of further runs have their timeouts alone."""
 LONGEST_LEASE_MS: Final = 3_600_000
 LONGEST_STEP_MS: Final = 20_000
 """The most time that counts between two looks: a coordinator that slept could receive no signs."""
@@ -76,7 +76,7 @@ class SinkRun(NamedTuple):
 
 
 class SinkLeases:
-    """The runs, and the time that each has left. Times are those of one monotonic clock, in ms."""
+    """The time left per run. Times are times of one monotonic clock, in ms."""
 
     def __init__(self, now_ms: int) -> None:
         self._left_ms: dict[SinkRun, int] = {}

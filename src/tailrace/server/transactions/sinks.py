@@ -123,7 +123,7 @@ class DescribeSinksHandler:
 
 
 def _sink_ids(machine: TransactionCoordinator) -> Iterator[str]:
-    """The sinks with a decision, and those that have members alone."""
+    """The sinks with a decision, and the sinks that have members alone."""
     yield from machine.sinks.known
     yield from (sink_id for sink_id in machine.sinks.members.sinks if sink_id not in machine.sinks.known)
 
