@@ -86,7 +86,7 @@ class InSyncChanges:
     ) -> PartitionState:
         assert change.leaving is not None
         if broker_id not in state.replicas:
-            raise _invalid(f"{where}: broker {broker_id} is none of its replicas {list(state.replicas)}")
+            raise _invalid(f"{where}: broker {broker_id} is not among its replicas {list(state.replicas)}")
         if change.in_sync_replicas or change.is_recovering:
             raise _invalid(f"{where}: a replica that leaves proposes nothing else")
         if change.partition_epoch < state.partition_epoch:
