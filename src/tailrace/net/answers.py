@@ -2,7 +2,7 @@
 
 1. A request has a slot, in order of arrival. An answer leaves when all slots before its own are answered.
 2. Answers of a turn leave in one write. A client that does not take its answers, or whose large answers wait for an
-   earlier one, is not read from, and so costs the node a bounded memory, however much its requests ask for.
+   earlier answer, is not read from, and so costs the node a bounded memory, however much its requests ask for.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _JOIN_BELOW: Final = 16 * 1024
 """Answers that are smaller together are joined: one small copy is cheaper than a gathered write."""
 _ENOUGH_QUEUED: Final = 1 << 20
 """The bytes of queued answers above which no more requests are carried out. The same limit holds for answers that wait
-for an earlier one."""
+for an earlier answer."""
 
 
 class AnswerHost(Protocol):
@@ -128,7 +128,8 @@ class AnswerQueue:
         return slot >= self.next_answer and slot not in self._early
 
     def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
-        """Queue the answer of this slot, or keep it until those before it are there. None: this request gets none."""
+        """Queue the answer of this slot, or keep the chunks until the earlier slots are answered. None: this request
+        gets no answer."""
         connection = self._connection
         if connection is None or connection.pauses & Pause.CLOSED:
             return
@@ -185,7 +186,7 @@ class AnswerQueue:
             connection.abort(f"{self.unsent_bytes} bytes of answers are not taken")
 
     def flush(self) -> None:
-        """Write the queued answers, unless the client does not take the earlier ones."""
+        """Write the queued answers, unless the client does not take the earlier answers."""
         self._is_flush_planned = False
         connection, transport = self._connection, self._transport
         if not self._queued or self.is_write_blocked or transport is None or transport.is_closing():

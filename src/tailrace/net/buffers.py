@@ -1,13 +1,14 @@
-"""Receive buffers and the pool they come from.
+"""Receive buffers and their pool.
 
 Rules:
-1. A connection that waits for bytes between two frames holds no buffer: it draws one when bytes arrive and gives it
-   back when it has consumed them. 2,000 idle connections cost no buffer at all.
-2. A buffer is never handed out again, nor resized, while a view of it exists. A kept view keeps the buffer: the pool
-   forgets a buffer that still has views and makes a new one.
-3. All buffers in use together stay within a limit, but for one: if no connection could get a larger buffer before
-   another is given back, half-read requests would wait for each other. The smallest size is always given, so small
-   requests pass. Frames above 1 MiB share three quarters of the limit, so that they cannot take it from smaller ones.
+1. A connection that waits for bytes between two frames holds no buffer: it draws a buffer when bytes arrive and gives
+   the buffer back when the bytes are consumed. 2,000 idle connections cost no buffer.
+2. A buffer is never handed out again, nor resized, while a view into the buffer exists. A kept view keeps the buffer:
+   the pool forgets a buffer that still has views and makes a new buffer.
+3. All buffers in use together stay within a limit, with a single exception: if no connection could get a larger buffer
+   before another is given back, half-read requests would wait for each other. The smallest size is always given, so
+   small requests pass. Frames above 1 MiB share three quarters of the limit, so that large frames leave memory for
+   small frames.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ SMALLEST = 64 * 1024
 KEEP_BYTES: Final = 32 << 20
 """The most that is kept while unused, in bytes."""
 LARGE: Final = 1 << 20
-"""A frame above this size is a large one: Java's producer makes requests of this size by default."""
+"""A frame above this size is large: Java's producer makes requests of this size by default."""
 MAPPED: Final = 16 << 20
 """The smallest size of which a buffer is a mapping: it takes memory only as bytes arrive, and is not kept."""
 _LENGTH: Final = Struct(">i")
@@ -41,7 +42,7 @@ def size_class(size_bytes: int) -> int:
 class BufferPool:
     """Buffers that wait to be used again.
 
-    `limit_bytes` bounds the buffers in use, `KEEP_BYTES` the unused ones that are kept.
+    `limit_bytes` bounds the buffers in use, `KEEP_BYTES` the unused buffers that are kept.
     """
 
     def __init__(self, *, limit_bytes: int) -> None:
@@ -64,8 +65,8 @@ class BufferPool:
     def draw(self, size_bytes: int = SMALLEST, *, in_the_end: int = 0) -> ByteBuffer | None:
         """A buffer of at least `size_class(size_bytes)`, contents undefined; None if the limit does not allow it.
 
-        `in_the_end` is the size of the complete frame: a connection that goes beyond the limit gets all of that at
-        once, so that it never has to ask again.
+        `in_the_end` is the size of the complete frame: a connection that goes beyond the limit gets the size of the
+        whole frame at once, and never has to ask again.
         """
         size = size_class(size_bytes)
         is_large = size > SMALLEST and max(size, in_the_end) > LARGE
@@ -101,7 +102,7 @@ class BufferPool:
         return None
 
     def give_back(self, buffer: ByteBuffer) -> None:
-        """Take a drawn buffer back. The caller has dropped its own views; others may still exist (rule 2)."""
+        """Take a drawn buffer back. The caller has dropped its own views; a handler may still keep a view (rule 2)."""
         size = len(buffer)
         self.in_use_bytes -= size
         self._large_bytes -= self._large.pop(id(buffer), 0)
@@ -152,7 +153,7 @@ class ReceiveBuffer:
 
     @property
     def is_large(self) -> bool:
-        """Whether the buffer is one for which others may have to wait."""
+        """Whether other connections may have to wait for the buffer."""
         return self.data is not None and len(self.data) > SMALLEST
 
     @property
@@ -175,7 +176,7 @@ class ReceiveBuffer:
         return self.view[self.end :]
 
     def drop(self) -> None:
-        """Give the buffer back: nothing in it is needed any more."""
+        """Give the buffer back: no byte of the buffer is needed any more."""
         buffer = self.data
         if buffer is not None:
             self.data = None
@@ -189,7 +190,7 @@ class ReceiveBuffer:
 
         A client may announce more than it ever sends: the buffer grows to four times the arrived bytes, unless this
         client has already sent a frame as large. A mapping is as large as the frame: it takes memory only as bytes
-        arrive, and growing would copy them. False: the pool has no such buffer now, and there is no space left.
+        arrive, and growing would copy the bytes. False: the pool has no such buffer now, and there is no space left.
         """
         buffer = self.data
         assert buffer is not None
@@ -200,7 +201,7 @@ class ReceiveBuffer:
         if self.start + needed <= len(buffer):
             return True
         if self.end < len(buffer) and needed > len(buffer) and self.start == 0:
-            return True  # it must grow, but there is space for the next bytes
+            return True  # the buffer must grow, but there is space for the next bytes
         proved = max(self._expected_bytes, 4 * arrived, SMALLEST)
         larger = self._pool.draw(needed if proved >= MAPPED else min(needed, proved), in_the_end=needed)
         if larger is None:
@@ -211,6 +212,6 @@ class ReceiveBuffer:
         self.view = memoryview(larger)
         self.end = arrived
         if needed <= len(larger):
-            # Not a mapping: small requests of this client would each take and release one.
+            # Not a mapping: small requests of this client would each map and release memory.
             self._expected_bytes = max(self._expected_bytes, min(needed, MAPPED // 2))
         return True

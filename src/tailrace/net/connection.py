@@ -1,8 +1,10 @@
-"""An outgoing connection to a server of the Kafka protocol: requests go in, answers are matched to them in order.
+"""An outgoing connection to a server of the Kafka protocol: requests go in, answers are matched to the requests in
+order.
 
-1. Answers come in the order of the requests (Kafka's rule); an answer with another correlation id, or one that cannot
-   be read, ends the connection.
-2. Every request has a deadline. One that passes it ends the connection, since all later answers stand behind it.
+1. Answers come in the order of the requests (Kafka's rule); an answer with another correlation id, or an answer that
+   cannot be read, ends the connection.
+2. Every request has a deadline. A request that passes its deadline ends the connection, since every later answer stands
+   behind the answer of this request.
 3. The end of the connection fails every pending request with its reason, and nothing is pending afterwards.
 """
 
@@ -46,7 +48,7 @@ class Address(NamedTuple):
 
 _DEFAULT_PORT = 9092
 _PLAINTEXT = re.compile(r"^plaintext://", re.IGNORECASE)
-"""Kafka's clients take an address with the name of its listener. Any other than this one may expect TLS."""
+"""Kafka's clients take an address with the name of its listener. A listener of any other name may expect TLS."""
 _LONGEST_PORT = 5
 _NO_HOST = re.compile(r"[\s/@]")
 
@@ -54,7 +56,8 @@ _NO_HOST = re.compile(r"[\s/@]")
 def parse_addresses(text: str, *, default_port: int | None = _DEFAULT_PORT) -> list[Address]:
     """The addresses of `host:port,[::1]:port,PLAINTEXT://host:port,...`; `default_port` where none is given.
 
-    Raises KafkaError(INVALID_REQUEST) that names the part it cannot read: with `default_port` None, one without a port.
+    Raises KafkaError(INVALID_REQUEST) that names the unreadable part: with `default_port` None also an address without
+    a port.
     """
     addresses = []
     for part in (word.strip() for word in text.split(",")):
@@ -112,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._features: dict[str, int] = {}
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._scratch_filled = 0
-        # A frame longer than its arrived part gets memory of its own, and the socket writes right into it.
+        # A frame longer than its arrived part gets memory of its own, and the socket writes right into that memory.
         self._frame: memoryview | None = None
         self._frame_filled = 0
         self.received_bytes = 0
@@ -171,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
             raise KafkaError(
                 ErrorCode.NETWORK_EXCEPTION,
                 f"{self.address} does not speak Kafka's protocol (an answer of {length} bytes): "
-                "is this the port of another service, or one that expects TLS?",
+                "is this the port of another service, or a port that expects TLS?",
             )
 
     def _answer(self, frame: memoryview) -> None:
@@ -218,7 +221,7 @@ class Connection(asyncio.BufferedProtocol):
         return version
 
     def offers(self, request_type: type[Any], version: int = 0) -> bool:
-        """Whether both sides know this request in this version or a newer one."""
+        """Whether both sides know this request in this version or a newer version."""
         low, high = self._versions.get(api_of(request_type).key, (0, -1))
         return low <= max(version, low) <= min(high, api_of(request_type).max_version)
 
@@ -327,8 +330,9 @@ class ConnectionRefused(KafkaError):
 async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000) -> Connection:
     """Open a connection and get the server's API versions.
 
-    A server that hangs up on ApiVersions v3, or answers it in a form of its own, is asked again in version 0.
-    Raises KafkaError(NETWORK_EXCEPTION) that names the address and what to look at; of it ConnectionRefused.
+    A server that hangs up on ApiVersions v3, or answers in a form of its own, is asked again in version 0.
+    Raises KafkaError(NETWORK_EXCEPTION) that names the address and what to look at; its subclass ConnectionRefused if
+    the port is closed.
     """
     failure = KafkaError
     try:

@@ -1,10 +1,10 @@
 """Fair turns: which connections are served when many have requests at hand.
 
-One turn of a connection is bounded (`net.turns.COSTLY_SECONDS`), but a hundred connections may each have one between
-two looks at the sockets: a request of another client, which needs a few of these rounds, would wait for all of them
-each time. So the turns of a round share 5 ms, and connections with bytes that come later wait for a later round. Of
-those that wait the one that has had the least time comes first (fair queueing): a turn starts, in virtual time, when
-the connection's last one has ended or, if it had none lately, now, and is expected to take as long as that one. The
+One turn of a connection is bounded (`net.turns.COSTLY_SECONDS`), but a hundred connections may each have a turn between
+two looks at the sockets: a request of another client, which needs a few rounds, would wait for a hundred turns per
+round. So the turns of a round share 5 ms, and connections with bytes that come later wait for a later round. The
+waiting connection that has had the least time comes first (fair queueing): a turn starts, in virtual time, when the
+connection's last turn has ended or, without a recent turn, now, and is expected to take as long as the last turn. The
 earliest expected end is next. So a client with few and short requests is next at once, and many connections with
 requests without end share what is left.
 """
@@ -16,10 +16,10 @@ from typing import Final, Protocol
 from tailrace.net.turns import Turns
 
 ROUND_SECONDS: Final = 0.005
-"""The time of all turns of connections between two looks at the sockets, and of the turn that exceeds it."""
+"""The time of all turns of connections between two looks at the sockets, and of the turn that exceeds this time."""
 COUNTED_SECONDS: Final = 0.001
-"""The most that a turn counts, without its end, which writes what others have staged. A turn may be long by accident,
-or for one large record, and all others would have as much time before the next one."""
+"""The most that a turn counts, without its end, which writes the bytes that other turns have staged. A turn may be long
+by accident, or for one large record, and every other connection would have as much time before the next turn."""
 
 
 class Served(Protocol):
@@ -58,7 +58,7 @@ class FairTurns:
         return len(self._waiting)
 
     def take(self, connection: Served) -> None:
-        """Have the connection take a turn: now if the round has time left and no other waits, else later."""
+        """Let the connection take a turn: now if the round has time left and no other waits, else later."""
         start = max(connection.turn_ended, self._now)
         if not self._waiting and self._seconds < ROUND_SECONDS:
             self._serve(start, connection)

@@ -1,7 +1,7 @@
 """A client's connection, seen from the server: frames in, answers out, both in order.
 
 Invariants:
-1. Frames get slots in order of arrival; `net.answers` has the answers leave in order of slots.
+1. Frames get slots in order of arrival; answers leave in order of slots (`net.answers`).
 2. `_received` has the bytes that have arrived and are not consumed.
 3. `pauses` names every reason why no frame may be taken now. Reading from the socket is paused while there is a reason,
    and when the last reason goes, the bytes at hand are parsed before more are read.
@@ -44,7 +44,7 @@ class Host(AnswerHost, Protocol):
         ...
 
     def admit(self, connection: "InboundConnection") -> None:
-        """Count a new connection, or abort it."""
+        """Count a new connection, or abort the connection."""
         ...
 
     def forget(self, connection: "InboundConnection") -> None:
@@ -82,7 +82,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._listener = listener
         self._transport: asyncio.Transport | None = None
         self.identity = ClientIdentity(listener.name, "")
-        """The client, as far as it is known: a handshake makes a new one."""
+        """The client, as far as the node knows the client: a handshake makes a new identity."""
         self.is_trusted = False
         """Whether the client runs on this machine."""
         self.turn_ended = 0.0
@@ -262,7 +262,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         return True
 
     def _yield_turn(self) -> None:
-        """Let others have a turn, then go on with the bytes at hand."""
+        """Let other connections have a turn, then go on with the bytes at hand."""
         self.pause(Pause.FAIRNESS)
         self.resume(Pause.FAIRNESS)
 
@@ -296,7 +296,7 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume(self, reason: int) -> None:
-        """Take this reason away, and go on after the current callback if it was the last one."""
+        """Take this reason away, and go on after the current callback if no reason is left."""
         if reason != Pause.FAIRNESS:
             self.pauses &= ~reason
         self._listener.loop.call_soon(self._go_on)
@@ -321,7 +321,8 @@ class InboundConnection(asyncio.BufferedProtocol):
     # Time
 
     def check_time(self, now_ms: int) -> None:
-        """Called about once a second: close the connection if it is idle, or too slow in either direction."""
+        """Called about once a second: close an idle connection, and a connection that is too slow in either
+        direction."""
         idle_times = self._idle_times
         limits = self._listener.limits
         received = self._received

@@ -39,7 +39,7 @@ class ListenerLimits:
     """Neither is applied to clients on this machine. Twice as many may come at once; the next ones wait."""
     idle_ms: int = 600_000
     frame_ms: int = 30_000
-    """From a frame's first byte to its last; longer for a large one, see `frame_time_ms`."""
+    """From a frame's first byte to its last; longer for a large frame, see `frame_time_ms`."""
     frame_in_the_way_ms: int = 2_000
     """The same for a frame that holds memory for which frames of others wait."""
     unsent_bytes: int = 64 << 20
@@ -52,8 +52,8 @@ class ListenerLimits:
     @property
     def of_controllers(self) -> "ListenerLimits":
         """The limits of a listener for nodes only: frames may be envelopes around clients' requests, or reports on all
-        partitions of a node. A frame that is refused would come again and again, and close the connection for all that
-        share it. The memory for such frames is shared with all others."""
+        partitions of a node. A frame that is refused would come again and again, and close the connection for every
+        client that shares the connection. These frames share their memory with the frames of other listeners."""
         envelope_frame_bytes = self.other_frame_bytes + _ENVELOPE_BYTES
         return replace(self, other_frame_bytes=max(envelope_frame_bytes, self.large_frame_bytes))
 

@@ -29,8 +29,8 @@ class Arrivals:
     """Rates of new connections: of all clients together, and of one address. Times are of a monotonic clock, in ms.
 
     Both rates are token buckets that hold two seconds' worth. A connection that comes to an empty bucket takes a token
-    of the future and waits for it. One whose wait would be too long takes none, so that a flood of attempts does not
-    make the others wait for it.
+    of the future and waits for that token. A connection whose wait would be too long takes no token, so that a flood of
+    attempts does not delay other connections.
     """
 
     def __init__(self, *, per_second: int, per_ip_per_second: int) -> None:
@@ -39,7 +39,8 @@ class Arrivals:
         self._by_address: dict[str, _Bucket] = {}
 
     def wait_ms(self, address: str, now_ms: int) -> int:
-        """The wait of a connection that comes now from this address: 0 mostly; `TOO_LONG_MS`: it is refused."""
+        """The wait of a connection that comes now from this address: 0 mostly; `TOO_LONG_MS`: the connection is
+        refused."""
         bucket = self._by_address.get(address)
         if bucket is None:
             bucket = self._by_address[address] = _Bucket(self._per_ip_per_second)
@@ -77,7 +78,7 @@ class _Bucket:
         return max(0, round(self._full_at_ms + self._token_ms - now_ms - self._size_ms))
 
     def take(self) -> None:
-        """Take a token, even one that is not there yet."""
+        """Take a token, if need be a token of the future."""
         self._full_at_ms += self._token_ms
 
     def is_full(self, now_ms: int) -> bool:
@@ -123,7 +124,7 @@ class Listener:
         limits: ListenerLimits,
         arrivals: Arrivals,
     ) -> None:
-        """`arrivals`, `pool` and `fair_turns` are those of the node, whatever the listener."""
+        """`arrivals`, `pool` and `fair_turns` belong to the node: every listener shares them."""
         self.name = name
         self.turns = turns
         self.fair_turns = fair_turns
@@ -147,9 +148,10 @@ class Listener:
         self._closed_by_us = 0
 
     def bind(self, hosts: Sequence[str], port: int) -> int:
-        """Take the addresses and return the port; no client can connect yet. Port 0 picks a free one.
+        """Take the addresses and return the port; no client can connect yet. Port 0 picks a free port.
 
-        The first host must work, others may be missing on this machine. Raises OSError with the address in its text.
+        The first host must work, further hosts may be missing on this machine. Raises OSError with the address in its
+        text.
         """
         self._sockets = _bind_all(hosts, port)
         self.addresses = tuple(bound.getsockname()[:2] for bound in self._sockets)
@@ -163,19 +165,20 @@ class Listener:
         self._next_check = self.loop.call_later(_CHECK_SECONDS, self._check_time)
 
     def stop_accepting(self) -> None:
-        """Take no new connections; those that exist go on."""
+        """Take no new connections; open connections go on."""
         for server in self._servers:
             server.close()
         for bound in self._sockets:
             bound.close()
 
     def discard_input(self) -> None:
-        """Carry out no more requests of the connections that exist; those that were taken are still answered."""
+        """Carry out no more requests of open connections; a request that was taken is still answered."""
         for connection in self._connections:
             connection.discard_input()
 
     async def wait_until_answered(self, timeout_seconds: float) -> bool:
-        """Return when every request that was taken is answered, or the time is over; whether all are."""
+        """Return when every request that was taken is answered, or the time is over; False if a request is
+        unanswered."""
         deadline = self.loop.time() + timeout_seconds
         while any(connection.has_unanswered for connection in self._connections):
             if self.loop.time() >= deadline:
@@ -286,7 +289,8 @@ def is_loopback(address: str) -> bool:
 
 
 def _bind_all(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """A bound socket per host, all on one port. With port 0, another port is tried when a later host lacks it."""
+    """A bound socket per host, all on one port. With port 0, another port is tried when a later host lacks the first
+    port."""
     for attempts_left in reversed(range(_PORT_ATTEMPTS)):
         first = _bind(hosts[0], port)
         sockets = [first]
@@ -343,7 +347,7 @@ class RateLimitedLog:
         self._left_out = 0
 
     def warning(self, line: str) -> None:
-        """Write the line, or count it."""
+        """Write the line, or count the line as left out."""
         now_ms = self._monotonic_ms()
         if now_ms - self._window_start_ms >= self._window_ms:
             self._window_start_ms = now_ms

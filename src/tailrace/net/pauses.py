@@ -6,7 +6,7 @@ from typing import Final
 class Pause:
     """The reasons why a connection takes no frame now, as bits: there may be several at once.
 
-    Plain ints, not an IntFlag: they are tested several times per request.
+    Plain ints, not an IntFlag: pauses are tested several times per request.
     """
 
     CLOSED: Final = 1

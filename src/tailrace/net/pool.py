@@ -23,8 +23,8 @@ class ConnectionPool:
     """Connections by address and use.
 
     A use keeps long waits apart: a fetch that waits half a second must not stand before a heartbeat, since answers
-    come in order. After a failed attempt the next one to that address waits, `backoff_ms` at first and twice as long
-    each time, at most `backoff_max_ms`.
+    come in order. After a failed attempt the next attempt at that address waits, `backoff_ms` at first and twice as
+    long each time, at most `backoff_max_ms`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ConnectionPool:
         self._closed = False
 
     def open_connection(self, address: Address, use: str = "") -> Connection | None:
-        """The connection if there is one that works now."""
+        """The working connection to this address for this use; None without."""
         slot = self._slots.get((address, use))
         if slot is None or slot.connection is None or not slot.connection.is_open:
             return None

@@ -72,7 +72,7 @@ class NodeHangs(KafkaError):
 class GivenUp:
     """The end of a request to a node that hangs, where another node can be asked: a context around the request.
 
-    Raises NodeHangs in its place. The answer is dropped if it comes after all.
+    Raises NodeHangs in its place. A late answer is dropped.
     """
 
     def __init__(self, subject: str, *, wait_ms: int = 0) -> None:

@@ -37,7 +37,7 @@ class DiscardingProtocol(asyncio.BufferedProtocol):
     """
 
     def __init__(self, connection: asyncio.BufferedProtocol) -> None:
-        """`connection` gets every callback but those with bytes."""
+        """`connection` gets every callback that has no bytes."""
         self._connection = connection
 
     def get_buffer(self, sizehint: int) -> bytearray:

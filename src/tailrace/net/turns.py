@@ -29,7 +29,7 @@ so a turn has one costly request, and the requests of other connections come in 
 
 
 class Turns:
-    """Runs work as turns. `on_broken_invariant` gets an AssertionError from anywhere inside one.
+    """Runs work as turns. `on_broken_invariant` gets an AssertionError from anywhere inside a turn.
 
     `on_stall` is called for every turn that took too long, with its work and its seconds.
     """
@@ -80,7 +80,8 @@ class Turns:
 
     @property
     def is_long(self) -> bool:
-        """Whether the present turn has taken so long that its connection carries out no further request in it."""
+        """Whether the present turn has taken so long that its connection carries out no further request in this
+        turn."""
         return self._now() - self._began >= COSTLY_SECONDS
 
     def flush_at_end(self, connection: Flushable) -> None:
@@ -106,5 +107,5 @@ class Turns:
                     connection.flush()
                 except AssertionError as broken:
                     self._on_broken_invariant(broken)
-                except Exception:  # fail this connection only: the others must get their answers
+                except Exception:  # fail this connection only: other connections must get their answers
                     _logger.exception("event=answers-not-written connection=%r", connection)
