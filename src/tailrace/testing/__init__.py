@@ -1,6 +1,6 @@
 """The public test kit: real nodes for your tests. pytest finds the fixture `tailrace_cluster` without an import.
 
-`Cluster` is imported when it is first used: every run of pytest imports this package for the plugin.
+`Cluster` is imported at its first use: every run of pytest imports this package for the plugin.
 """
 
 from typing import TYPE_CHECKING

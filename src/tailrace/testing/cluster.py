@@ -94,7 +94,7 @@ class _Node:
         self._ready.clear()
         with self.log_file.open("ab") as log:
             # The node stops when its stdin ends, so that even a killed test leaves no node behind.
-            # The settings are those of `config`, whatever node the environment configures.
+            # The settings come from `config`, whatever node the environment configures.
             environment = {**without_settings(os.environ), "PYTHONPATH": package_path(os.environ)}
             self._process = start_process(serve_command(self.node), environment, log)
         self._reader = threading.Thread(target=self._read_output, args=(self._process,), daemon=True)
@@ -124,7 +124,8 @@ class _Node:
         return "\n".join(f"  stderr | {line}" for line in lines) or "  (nothing on stderr)"
 
     def kill(self) -> None:
-        """SIGKILL the process and all its children. Raises ClusterError if it stays alive: it may still write."""
+        """SIGKILL the process and all its children. Raises ClusterError if the process stays alive: a live process may
+        still write."""
         self.send_signal(signal.SIGKILL)
         if not self._wait():
             raise ClusterError(f"{self.name} was alive {_GONE_S} s after SIGKILL\n{self._tail()}")
@@ -217,9 +218,9 @@ class Cluster:
         self._nodes[node.node_id] = _Node(node, log_file, self._timeout)
 
     def add_node(self, *, controller: bool = False, rack: str | None = None) -> int:
-        """Add a broker, or a controller, without starting it. Returns its number.
+        """Add a broker, or a controller, without starting the node. Returns its number.
 
-        A controller follows the quorum until it is made a voter (`tailrace quorum add-controller`). Raises KafkaError
+        A controller follows the quorum until made a voter (`tailrace quorum add-controller`). Raises KafkaError
         for a cluster of one node.
         """
         nodes = [known.node for known in self._nodes.values()]
@@ -318,7 +319,7 @@ class Cluster:
             node.wait_until_ready()
 
     def restart(self, *nodes: int) -> None:
-        """Stop the nodes that run, then start all given ones."""
+        """Stop the nodes that run, then start every given node."""
         self.stop(*nodes)
         self.start(*nodes)
 

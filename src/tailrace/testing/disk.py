@@ -131,8 +131,8 @@ class SimulatedNote:
 class SimulatedDisk:
     """A FileSystem in memory. Same seed and same calls, same losses.
 
-    Operations that change the disk are counted from 1 in `operations`; `cut_power_at` and `fail_at` name one by its
-    number. `history` has a line for each.
+    Operations that change the disk are counted from 1 in `operations`; `cut_power_at` and `fail_at` name an operation
+    by its number. `history` has a line per operation.
     """
 
     def __init__(self, seed: int = 0, *, lying_sync: bool = False) -> None:
@@ -143,7 +143,7 @@ class SimulatedDisk:
         self.quota_bytes: int | None = None
         """The most bytes that one write may write, less than `free_bytes` perhaps; None for no quota."""
         self.modified_at_ms = 1_700_000_000_000
-        """The time of the last write, the same for every file: it is not tracked here."""
+        """The time of the last write, the same for every file: times are not tracked here."""
         self.has_power = True
         self.boots = 0
         self._random = Random(seed)
@@ -370,7 +370,7 @@ class SimulatedDisk:
         return self._find(path) is not None
 
     def unsynced_bytes(self, path: str) -> int:
-        """The bytes of this file's last writes that a power cut may lose; a truncation counts for one."""
+        """The bytes of this file's last writes that a power cut may lose; a truncation counts as a byte."""
         return sum(1 if written is None else len(written) for _, written in self.inode(path).changes)
 
     def is_name_durable(self, path: str) -> bool:

@@ -7,7 +7,7 @@ SECTOR_BYTES: Final = 512
 
 
 class Inode:
-    """A file's bytes: those that a reader gets, and those on the platter."""
+    """A file's bytes: the bytes that a reader gets, and the bytes on the platter."""
 
     __slots__ = ("changes", "data", "durable")
 
@@ -15,7 +15,7 @@ class Inode:
         self.data = bytearray()
         self.durable = bytearray()
         self.changes: list[tuple[int, bytes | None]] = []
-        """Since the last sync, in order: bytes written at a position, or None for a truncation to it."""
+        """Since the last sync, in order: bytes written at a position, or None for a truncation to that position."""
 
     def sync(self) -> None:
         for position, written in self.changes:
@@ -68,7 +68,7 @@ def apply(content: bytearray, position: int, written: bytes | None, random: Rand
 
 
 class Directory:
-    """Names: those that a reader gets, and those on the platter."""
+    """Names: the names that a reader gets, and the names on the platter."""
 
     __slots__ = ("changes", "durable", "entries")
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def tailrace_cluster() -> "Iterator[Cluster]":
-    """One node for the whole run. Tests share it: give topics and groups names of their own."""
+    """A cluster of one node for the whole run. Tests share the node: give topics and groups names of their own."""
     from tailrace.testing.cluster import Cluster
 
     with Cluster() as cluster:

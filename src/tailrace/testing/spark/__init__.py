@@ -1,4 +1,4 @@
-"""The test kit for pipelines of the Spark source and sink: feed a topic, run a query, kill it, compare rows.
+"""The test kit for pipelines of the Spark source and sink: feed a topic, run a query, kill the query, compare rows.
 
     feed(servers, "orders", ["tea", "milk"])
     with kill_at("write"):

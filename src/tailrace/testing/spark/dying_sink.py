@@ -1,7 +1,7 @@
 """The sink of the queries in a `kill_at` block: that of the product, in processes that are killed.
 
-Spark runs this module in its Python processes. The writers hand all work to the product's; they stand before and behind
-it and inside none of it.
+Spark runs this module in its Python processes. The writers here stand before and behind the product's writers, which do
+all work and are not changed.
 """
 
 from abc import abstractmethod
@@ -49,7 +49,7 @@ class DyingDataSource(TailraceDataSource):
 
 
 class _WritesTask(Protocol):
-    """The product's writer, as a task uses it."""
+    """The product's writer, as used by a task."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage: ...
 
@@ -64,7 +64,8 @@ class _Dying:
     def _task_writer(self) -> _WritesTask: ...
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows, or some of them and die: these have been acknowledged, and the driver does not learn it."""
+        """Write the rows, or some rows and die: the cluster has acknowledged the rows, and the driver does not learn of
+        the rows."""
         plan = KillPlan.load(self._directory)
         if plan is None or plan.point != "write":
             return self._task_writer.write(iterator)
@@ -100,7 +101,7 @@ class _Dying:
 
 
 def _first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> tuple[list[pa.RecordBatch], int]:
-    """The first batches, up to the one with this row or the last one, and the number of their rows."""
+    """The first batches, up to the batch with this row or the last batch, and the number of their rows."""
     taken: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -112,7 +113,7 @@ def _first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> tuple[list[pa.R
 
 
 def _cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """So many rows of them."""
+    """The first `rows` rows of the batches."""
     for batch in batches:
         yield batch.slice(0, rows)
         rows -= min(rows, batch.num_rows)

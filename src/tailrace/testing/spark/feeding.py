@@ -11,7 +11,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.spark.servers import Servers, addresses
 
 Content: TypeAlias = str | bytes | Mapping[str, object] | list[object] | None
-"""A text (UTF-8), bytes as they are, a dict or a list as JSON, None for null."""
+"""A text (UTF-8), bytes unchanged, a dict or a list as JSON, None for null."""
 
 _ENCODABLE = "say a str, bytes, a dict or list (which become JSON), or None"
 
@@ -32,7 +32,7 @@ class InputRecord:
 
 @dataclass(frozen=True, slots=True)
 class _Encoded:
-    """A record as the producer takes it."""
+    """A record in the producer's form."""
 
     value: bytes | None
     key: bytes | None
@@ -48,10 +48,10 @@ def feed(
     *,
     partitions: int | None = None,
 ) -> list[RecordMetadata]:
-    """Write records, and return the place of each (partition, offset, ...) when the cluster has them all.
+    """Write records, and return the place of each (partition, offset, ...) when the cluster has every record.
 
     A row is a value, a pair of key and value, or an `InputRecord`. Rows without key and partition go to the partitions
-    in turn, from 0 on. The topic is created if it is missing, with `partitions` (1 without). Raises TypeError or
+    in turn, from 0 on. A missing topic is created, with `partitions` (1 without). Raises TypeError or
     ValueError, with the number of the row from 0, before anything is written, if a row cannot be encoded or names a
     partition that the topic lacks; ValueError too if the topic has another number of partitions than `partitions`.
     """
@@ -84,7 +84,7 @@ def feed(
 
 
 def _partition_count(servers: str, topic: str, wanted: int | None) -> int:
-    """The number of partitions of the topic, which is created if it is missing."""
+    """The number of partitions of the topic; a missing topic is created."""
     with Admin(servers) as admin:
         found = admin.existing_topics([topic])
         if not found:
@@ -110,12 +110,12 @@ def _encode_row(row: object, place: str) -> _Encoded:
             record = InputRecord(row[1], key=row[0])
         case tuple():
             raise TypeError(
-                f"{place}: a tuple is a pair of key and value, and this one has {len(row)}: say InputRecord(...)"
+                f"{place}: a tuple is a pair of key and value, and this tuple has {len(row)}: say InputRecord(...)"
             )
         case None:
             raise TypeError(f"{place}: None is no row; say InputRecord(None, key=...) for a null value")
         case _:
-            record = InputRecord(row)  # type: ignore[arg-type]  # refused below, by name, if it is anything else
+            record = InputRecord(row)  # type: ignore[arg-type]  # any other type is refused below, by name
     if record.partition is not None and (isinstance(record.partition, bool) or not isinstance(record.partition, int)):
         raise TypeError(f"{place}: partition: {record.partition!r} is no int")
     return _Encoded(

@@ -1,10 +1,10 @@
 """The kills that a test asks for, as files of one directory: Spark's processes share nothing else with the test.
 
-1. A process claims a kill by creating a file that no other one can create. It makes a second one just before it dies:
-   these are the kills that have happened.
+1. A process claims a kill by creating a file that no other process can create. Just before its death the process makes
+   a second file: the second files count the kills that have happened.
 2. Without the directory there is no plan: a query that outlives its `kill_at` block writes as ever.
 3. A driver that dies at a commit aborts nothing. Spark's driver lives on and asks for an abort, which has to be left
-   out: the kill leaves a file for it.
+   out: the kill leaves a file as a sign to leave the abort out.
 """
 
 import json
@@ -43,7 +43,7 @@ class KillPlan:
 
 
 def claim(directory: Path, plan: KillPlan) -> int | None:
-    """The number of a kill that is this process's alone; None if all are taken, or the block is over."""
+    """The number of a kill that is this process's alone; None if every kill is taken, or the block is over."""
     for number in range(plan.times):
         try:
             (directory / f"{_CLAIM}-{number}").touch(exist_ok=False)
@@ -71,7 +71,7 @@ def die(directory: Path, number: int, *, as_driver: bool) -> NoReturn:
 
 
 def leaves_out_abort(directory: Path) -> bool:
-    """Whether the abort that Spark asks for now is one that its driver, had it died, would not have sent."""
+    """Whether Spark asks for an abort now that a dead driver would not have sent."""
     try:
         (directory / _ABORT_IS_DUE).unlink()
     except FileNotFoundError:

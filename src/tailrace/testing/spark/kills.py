@@ -2,7 +2,7 @@
 
 Spark writes and commits in processes that know nothing of the test. So in a `kill_at` block the writers of PySpark take
 `format("tailrace")` for another data source (`dying_sink`) that hands all work to the product's sink and kills its
-process as planned. The product has no part in it, and nothing remains of it behind the block.
+process as planned. The product has no part in the kills, and nothing of the block remains behind its end.
 """
 
 import sys
@@ -33,7 +33,7 @@ class Kills:
 
     @property
     def count(self) -> int:
-        """The number of processes that have been killed so far; after the block, in all."""
+        """The number of processes that have been killed so far; after the block, the total."""
         return kill_count(self._directory) if self._final_count is None else self._final_count
 
     def _end(self) -> None:
@@ -44,7 +44,7 @@ _current: Kills | None = None
 
 
 def kills_so_far() -> int:
-    """The kills of the block that runs now; 0 outside of one."""
+    """The kills of the block that runs now; 0 outside of a block."""
     return 0 if _current is None else _current.count
 
 
@@ -52,14 +52,14 @@ def kills_so_far() -> int:
 def kill_at(point: KillPoint, *, times: int = 1, after_rows: int = 1) -> Iterator[Kills]:
     """Kill processes that write by `format("tailrace")` in this block, with SIGKILL, `times` of them at most.
 
-    - `"write"`: the Python worker of the next task with rows, when `after_rows` rows of it (or all, if it has fewer)
-      are acknowledged. The driver does not learn of them.
+    - `"write"`: the Python worker of the next task with rows, when `after_rows` of its rows (or fewer, if the task has
+      fewer) are acknowledged. The driver does not learn of the rows.
     - `"commit"`: the process that commits a batch or a batch write for the driver, before the sink has committed it.
-    - `"committed"`: the same process, when the sink has committed and Spark has not noted it.
+    - `"committed"`: the same process, when the sink has committed and Spark has not noted the commit.
 
-    A query fails by it (`run_available_now` returns), unless Spark tries a task again: in local mode with a master such
-    as `local[2,3]`, three times. The session lives on. Raises AssertionError at the end of the block if nothing was
-    killed: a query whose format was given before the block, or in another process, is out of reach, and so is SQL.
+    A query fails by a kill (`run_available_now` returns), unless Spark tries a task again: in local mode with a master
+    such as `local[2,3]`, three times. The session lives on. Raises AssertionError at the end of the block if nothing
+    was killed: a query whose format was given before the block, or in another process, is out of reach, and so is SQL.
     Raises ValueError for another point, and for `times` or `after_rows` below 1; RuntimeError inside of another block.
     """
     global _current
@@ -69,7 +69,7 @@ def kill_at(point: KillPoint, *, times: int = 1, after_rows: int = 1) -> Iterato
         if number < 1:
             raise ValueError(f"kill_at: {name} is {number}; say 1 or more")
     if _current is not None:
-        raise RuntimeError("kill_at: another block of kill_at runs already: one ends before the next begins")
+        raise RuntimeError("kill_at: another block of kill_at runs already: end that block first")
     with tempfile.TemporaryDirectory(prefix="tailrace-kills-") as name, ExitStack() as patches:
         directory = Path(name)
         KillPlan(point, times, after_rows).save(directory)
@@ -89,7 +89,8 @@ def kill_at(point: KillPoint, *, times: int = 1, after_rows: int = 1) -> Iterato
 
 
 def _writers() -> list[Any]:
-    """The classes with `format`. Those of Connect are there if the test has a session of it: their import is slow."""
+    """The classes with `format`. Connect's classes are there if the test has a session of Connect: their import is
+    slow."""
     import pyspark.sql  # noqa: F401  # loads the classic ones
 
     return [getattr(sys.modules[module], name) for module, name in _WRITERS if module in sys.modules]

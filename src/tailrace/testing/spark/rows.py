@@ -1,7 +1,8 @@
-"""The rows of a topic or a DataFrame, and their comparison with the expected ones.
+"""The rows of a topic or a DataFrame, and their comparison with the expected rows.
 
-`pyspark.testing.assertDataFrameEqual` pairs the rows of both sides: it marks those that differ among all others, and
-does not say which are repeated. Here rows are counted, so that lost, repeated and foreign ones are told apart.
+`pyspark.testing.assertDataFrameEqual` pairs the rows of both sides: its message lists both sides with marks at
+differing rows, and does not say which rows are repeated. Here rows are counted, so that lost, repeated and foreign rows
+are told apart.
 """
 
 import math
@@ -30,7 +31,7 @@ class TransactionLister(Protocol):
     """The part of `Admin` that `await_markers` needs."""
 
     def list_transactions(self, *, states: Iterable[str]) -> Sequence[object]:
-        """The transactions in one of these states."""
+        """The transactions in these states."""
         ...
 
 
@@ -53,7 +54,7 @@ def topic_rows(
 
     The values, or with several names of columns a tuple of each record: `key`, `value`, `partition`, `offset`,
     `timestamp` (ms since 1970), `headers` (pairs). `decode` is for values, such as `json.loads`; keys and headers are
-    texts, or bytes if they are no UTF-8. Readers with `read_committed` see no transaction that is open or aborted.
+    texts, or bytes if not UTF-8. Readers with `read_committed` see no transaction that is open or aborted.
     Transactions whose commit has returned are awaited: their markers are written a little later (KIP-98).
     Raises ValueError for an unknown column, KafkaError for an unknown topic.
     """
@@ -119,12 +120,13 @@ def assert_rows(
     ordered: bool = False,
     limit: int = 10,
 ) -> None:
-    """Raise AssertionError unless both have the same rows, each as often; with `ordered`, in the same order too.
+    """Raise AssertionError unless both have the same rows, equally often; with `ordered`, in the same order too.
 
-    Rows are those of a batch DataFrame, classic or Connect, or of an iterable: tuples, or plain values for one column.
+    Rows come from a batch DataFrame, classic or Connect, or from an iterable: tuples, or plain values for one column.
     For a DataFrame, an expected row may be a dict with its columns. If both are DataFrames, their names and types of
-    columns must be the same as well. The message has at most `limit` rows that are missing, repeated and extra, each.
-    Numbers are compared exactly; for a tolerance see `pyspark.testing.assertDataFrameEqual`.
+    columns must be the same as well. The message has at most `limit` rows that are missing, as many that are repeated,
+    and as many that are extra. Numbers are compared exactly; for a tolerance see
+    `pyspark.testing.assertDataFrameEqual`.
     """
     __tracebackhide__ = True
     found, wanted = _rows_of(actual, None), _rows_of(expected, _names_of(actual))
@@ -138,7 +140,8 @@ def assert_rows(
 
 
 def _is_frame(rows: object) -> bool:
-    """Of a classic session or of Connect: these classes have no base class of their own in all versions."""
+    """Whether `rows` is a DataFrame, classic or of Connect: these classes have no base class of their own in all
+    versions."""
     return hasattr(rows, "isStreaming") and hasattr(rows, "collect")
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _WORKER_IS_LATE = "Python worker failed to connect back"
-"""Spark's message after the ten seconds that a new Python process of a source has; they are a constant of Spark 4.3."""
+"""Spark's message after the ten seconds that a new Python process of a source has, a constant of Spark 4.3."""
 _ATTEMPTS = 3
 
 
@@ -24,11 +24,12 @@ class QueryRun:
 
     checkpoint: str
     progress: tuple["StreamingQueryProgress", ...]
-    """Of its batches that are done; Spark keeps the last 100 (spark.sql.streaming.numRecentProgressUpdates)."""
+    """Progress of the query's batches that are done; Spark keeps the last 100
+    (spark.sql.streaming.numRecentProgressUpdates)."""
     kills: int
     """The processes that `kill_at` has killed during the run."""
     error: StreamingQueryException | None
-    """The query's failure if it has not survived the kills."""
+    """The failure of a query that has not survived the kills."""
     _again: Callable[[], "QueryRun"] = field(repr=False)
 
     @property
@@ -52,15 +53,15 @@ def run_available_now(
     """Run a streaming query up to the end of the records that are there now.
 
     `pipeline(*arguments, checkpoint=...)` gives a DataStreamWriter, of which the kit starts a query on this checkpoint
-    with the trigger availableNow; or a StreamingQuery that it has started itself and that ends by itself. The
+    with the trigger availableNow; or a StreamingQuery that the pipeline has started itself and that ends by itself. The
     checkpoint is a directory of this machine, which may have progress of earlier runs.
 
-    A query whose Python worker was late, so that it has read nothing, is started again: Spark gives the process of a
-    source ten seconds, which are few on a busy machine, and has no setting for them.
+    A query whose Python worker was late, so that the query has read nothing, is started again: Spark gives the process
+    of a source ten seconds, which are few on a busy machine, and has no setting for the time.
 
-    Raises the query's own StreamingQueryException if it fails, unless `kill_at` has killed a process of it: then the
-    run has it as `error`. Raises TimeoutError after `timeout_s` seconds, when the query has been stopped; TypeError if
-    the pipeline gives something else, ValueError if its query has not used the checkpoint.
+    Raises the query's own StreamingQueryException if the query fails, unless `kill_at` has killed a process of the
+    query: then the run has it as `error`. Raises TimeoutError after `timeout_s` seconds, when the query has been
+    stopped; TypeError if the pipeline gives something else, ValueError if its query has not used the checkpoint.
     """
     kills_before = kills_so_far()
     for attempt in range(1, _ATTEMPTS + 1):
@@ -105,7 +106,7 @@ def _start(made: Any, checkpoint: str) -> Any:
 
 def _overdue(query: Any, timeout_s: float) -> TimeoutError:
     last = query.lastProgress
-    progress = "no batch is done" if last is None else f"batch {last.batchId} was the last one that was done"
+    progress = "no batch is done" if last is None else f"batch {last.batchId} was the last batch that was done"
     return TimeoutError(
         f"the query has not ended within {timeout_s} s: {progress}, status {query.status['message']!r}. A query that"
         " the pipeline starts itself needs trigger(availableNow=True); a slow one a larger timeout_s"

@@ -1,4 +1,4 @@
-"""The cluster that a test means: its addresses, or an object that has them."""
+"""The cluster that a test means: its addresses, or an object with its addresses."""
 
 from typing import Protocol, TypeAlias
 
