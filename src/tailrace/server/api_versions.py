@@ -2,9 +2,9 @@
 
 - The answer of an unknown version is error 35 in version 0, with the versions of ApiVersions alone (KIP-511).
 - The name and version of the client software must look like words (KIP-511), else INVALID_REQUEST.
-- Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions: those of
-  key sharing and of sinks once all brokers know them. Before v4 clients stumble over a feature that begins with level
-  0, so it is left out (KAFKA-17492).
+- Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions: key sharing
+  and sinks once all brokers know the extension. Before v4 clients stumble over a feature that begins with level 0, so
+  such a feature is left out (KAFKA-17492).
 """
 
 import re
@@ -51,9 +51,10 @@ class FinalizedFeatures(NamedTuple):
 
     levels: Mapping[str, int]
     epoch: int
-    """The offset of the last record of the metadata log behind them; -1 if they are unknown."""
+    """The offset of the last record of the metadata log behind the levels; -1 if the levels are unknown."""
     shares_keys: bool = False
-    """Whether requests of key ranges are served here (KIP-X): all brokers know them, and they are not switched off."""
+    """Whether requests of key ranges are served here (KIP-X): all brokers know key ranges, and key ranges are not
+    switched off."""
     knows_sinks: bool = False
     """Whether all brokers know sinks."""
 

@@ -10,7 +10,7 @@ from tailrace.model.identity import ClientIdentity
 
 
 class Authorizer(Protocol):
-    """Decides on access, from memory and at once: it is asked for each resource of each request."""
+    """Decides on access, from memory and at once: every resource of every request needs a decision."""
 
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
         """Whether the client may do this to the resource."""

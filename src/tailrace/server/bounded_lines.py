@@ -12,7 +12,8 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class BoundedLines:
-    """The lines of one event: at most `LINES` in `WINDOW_MS`, and at its end one that counts the others."""
+    """The lines of one event: at most `LINES` in `WINDOW_MS`, and at its end a line with the count of the lines left
+    out."""
 
     def __init__(self, event: str, *, clock: Clock, unit: str | None = None, level: int = logging.INFO) -> None:
         """`unit` names the amounts that are added up for events without a line of their own."""
@@ -25,7 +26,7 @@ class BoundedLines:
         self._timer: Timer | None = None
 
     def write(self, text: str, *values: object, amount: int = 0) -> None:
-        """Write `event=... TEXT`, where `text` has a %-place for each value, or count it."""
+        """Write `event=... TEXT`, where `text` has a %-place for each value, or count the line as left out."""
         now_ms = self._clock.monotonic_ms()
         if self._timer is None and (self._window_end_ms is None or now_ms >= self._window_end_ms):
             self._window_end_ms = now_ms + WINDOW_MS

@@ -1,10 +1,10 @@
-"""Calls of callbacks: several of which one may fail, long work in slices, and a timer that may be set again.
+"""Calls of callbacks: several in order despite failures, long work in slices, and a timer that may be set again.
 
-- `call_each`, `call_safely`: a fault in one callback does not hold back the others. A failed assertion is a broken
+- `call_each`, `call_safely`: a fault in one callback does not hold back later callbacks. A failed assertion is a broken
   invariant: no further callback is called, and the process ends.
 - `run_slice`, `run_in_slices`: a few milliseconds of long work, then a turn for everything else, and on. The work is an
   iterator; taking the next element does the next step, which should take well under a millisecond.
-- `Rotation`: such work on several things, a step of each in turn.
+- `Rotation`: long work on several things, step by step in turn.
 - `Alarm`: one timer for the earliest of several times.
 """
 
@@ -22,7 +22,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 def call_each(action: Callable[[T], object], subjects: Iterable[T]) -> None:
-    """Call `action` with each subject, in order. Raises the first fault after all calls; the others are logged."""
+    """Call `action` with each subject, in order. Raises the first fault after all calls; later faults are logged."""
     first: Exception | None = None
     for subject in subjects:
         try:
@@ -58,19 +58,20 @@ WAITS: Final = object()
 
 
 def drain(queue: deque[T]) -> Iterator[T]:
-    """The elements, each taken off the queue; also those that are added meanwhile."""
+    """Take the elements off the queue one after the other; also elements that are added meanwhile."""
     while queue:
         yield queue.popleft()
 
 
 def run_slice(steps: Iterator[object], clock: Clock, *, slice_ms: int = SLICE_MS) -> bool:
-    """Take steps for this time, at least one if there is one, until one `WAITS`; returns whether all are taken."""
+    """Take steps for this time, at least the first step, until a step `WAITS`; returns whether every step is
+    taken."""
     until_ms = clock.monotonic_ms() + slice_ms
     return all(step is not WAITS and clock.monotonic_ms() < until_ms for step in steps)
 
 
 def run_in_slices(steps: Iterator[object], clock: Clock) -> None:
-    """Take all steps: a slice now, the others each in a turn of its own.
+    """Take all steps: a slice now, every later slice in a turn of its own.
 
     Raises what a step raises, in its turn; the steps behind it follow all the same. (A generator has none then.)
     """
@@ -83,7 +84,7 @@ def run_in_slices(steps: Iterator[object], clock: Clock) -> None:
 
 
 class Rotation(Generic[T]):
-    """Long work on several things, which runs in slices: a step of each in turn."""
+    """Long work on several things, which runs in slices: the things take steps in turn."""
 
     def __init__(self, clock: Clock, step: Callable[[T], bool], on_done: Callable[[T], None]) -> None:
         """`step` does a step of the work on a thing, and returns whether there are more; then `on_done` is called."""
@@ -138,7 +139,7 @@ class Alarm:
         self._timer = self._clock.call_at(due_ms, self._ring)
 
     def cancel(self) -> None:
-        """Ring no more, until it is set again."""
+        """Ring no more, until the alarm is set again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -18,11 +18,11 @@ from tailrace.server.slices import LongRequests, Steps, Stepwise
 _logger = logging.getLogger("tailrace.server")
 
 LONGEST_REQUESTED_BY: Final = 300
-"""Characters of `RequestContext.requested_by` as `repr` has it, with its quotes and escapes."""
+"""Characters of `RequestContext.requested_by` as `repr` writes the text, with its quotes and escapes."""
 _LONGEST_ESCAPE: Final = len("\\U0010ffff")
 
 _failed: Final[set[tuple[int, int]]] = set()
-"""API key and version of responses that could not be encoded: each is logged once, however often it is requested."""
+"""API key and version of responses that could not be encoded: a pair is logged once, however often requested."""
 
 
 class _AnsweredConnection:
@@ -59,12 +59,12 @@ class RequestServices(NamedTuple):
     errors: ResponseErrors
     """Counts the error codes of answers."""
     long: LongRequests | None = None
-    """Carries out work of more than a step; None: it is carried out at once."""
+    """Carries out work of more than a step; None: long work is carried out at once."""
     authorizer: Authorizer = PERMIT_ALL
 
 
 class RequestContext:
-    """The connection and version of a request, and the way to answer it.
+    """The connection and version of a request, and the way to answer.
 
     A handler either returns its response or keeps the context and calls `respond` once, later.
     """
@@ -92,7 +92,7 @@ class RequestContext:
     ) -> None:
         self.connection: ServerConnection = connection
         self.identity = connection.identity
-        """The client. A later authentication of the connection does not change it."""
+        """The client. A later authentication of the connection does not change this identity."""
         self.slot = slot
         self.api_key = api_key
         self.api_version = api_version
@@ -119,8 +119,8 @@ class RequestContext:
     def respond(self, response: Any) -> None:
         """Send the response message, in the version of the request.
 
-        A response that has no form on the wire is a fault of its handler. It is logged, and costs this connection:
-        a late answer comes in a turn of other requests, to which an exception would do harm.
+        A response that has no form on the wire is a fault of its handler. The fault is logged, and costs this
+        connection: a late answer comes in a turn of other requests, to which an exception would do harm.
         """
         try:
             self.send(response)
@@ -162,7 +162,7 @@ class RequestContext:
             self.connection.answer(self.slot, encode_response(response, self.api_version, self.correlation_id))
 
     def respond_in_steps(self, response: Stepwise[Any]) -> None:
-        """As `respond`, for a response that is made in steps: the first one now, the others in later turns."""
+        """As `respond`, for a response that is made in steps: the first step now, further steps in later turns."""
         try:
             next(response)
         except StopIteration as over:
@@ -203,7 +203,8 @@ class RequestContext:
                 pass
 
     def respond_nothing(self) -> None:
-        """End the request without an answer (Produce with acks=0): later answers must not wait for one."""
+        """End the request without an answer (Produce with acks=0): later answers must not wait for an answer of this
+        request."""
         self.connection.answer(self.slot, None)
 
     def settle(self) -> None:

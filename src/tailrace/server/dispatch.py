@@ -61,7 +61,7 @@ class HotHandler(Protocol):
     def take_frame(
         self, connection: ServerConnection, slot: int, frame: memoryview, version: int, correlation_id: int
     ) -> bool:
-        """Carry out the request; False if it has to be decoded. Raises nothing that a client can cause."""
+        """Carry out the request; False if the frame has to be decoded. Raises nothing that a client can cause."""
         ...
 
     def learn(self, frame: memoryview, request: Any, context: RequestContext) -> None:
@@ -128,7 +128,7 @@ class Dispatcher:
         authorizer: Authorizer = PERMIT_ALL,
     ) -> None:
         """`finalized`: the feature levels of the cluster, for clients. `long` carries out requests of many elements;
-        None: they are carried out at once. `authorizer` decides on the access of requests."""
+        None: such requests are carried out at once. `authorizer` decides on the access of requests."""
         own = APIS[API_VERSIONS]
         self._api_versions = ApiVersionsHandler({*handlers, own}, finalized)
         everything: HandlerTable = {**handlers, own: self._api_versions}
@@ -178,7 +178,7 @@ class Dispatcher:
                 return
             request = None
         context = RequestContext(connection, slot, api_key, api_version, correlation_id, client_id, self._services)
-        if request is None:  # it has many elements, or is malformed
+        if request is None:  # the request has many elements, or is malformed
             context.go_on_with(self._decoded_in_steps(route, context, frame, position), is_large=True)
             return
         try:
@@ -200,7 +200,7 @@ class Dispatcher:
                 self._respond(route.api, request, context, response)
 
     def _first_step(self, api: Api, request: Any, context: RequestContext, steps: Stepwise[Any]) -> Any:
-        """The response, if it is made in one step; else None, and the other steps follow."""
+        """The response, if one step makes the response; else None, and the other steps follow."""
         try:
             next(steps)
         except StopIteration as over:

@@ -2,8 +2,8 @@
 
 1. Every field `error_code`, or `partition_error_code`, says the error, and every `error_message` the text for a person
    to read.
-2. A response that has an error per partition, topic or group repeats it for each one that was requested, as Kafka does;
-   clients look there and not at the top. `_REPEATED` has the fields.
+2. A response that has an error per partition, topic or group repeats the error for each requested partition, topic or
+   group, as Kafka does; clients look there and not at the top. `_REPEATED` has the fields.
 3. A field without a default and without meaning in an error is blank: no text, no elements, 0.
 """
 
@@ -74,7 +74,7 @@ def _each(source: str, kind: type[Any], **fields: Any) -> _Each:
 
 
 def _part(kind: type[Any], requested: Any, fields: Mapping[str, Any], error: KafkaError) -> Stepwise[Any]:
-    """A response, or a part of one, of this kind."""
+    """A response, or a part of a response, of this kind."""
     values: dict[str, Any] = {}
     for field in schema_of(kind).fields:
         name = field.name

@@ -1,4 +1,4 @@
-"""The ports of the server: clock, disk, peers and the like. `node` has the real ones, `testing` simulated ones."""
+"""The ports of the server: clock, disk, peers and the like. `node` has the real ports, `testing` simulated ports."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -34,7 +34,7 @@ class Timer(Protocol):
     """A call that has been scheduled."""
 
     def cancel(self) -> None:
-        """Forget it. Does nothing once it has run."""
+        """Forget the callback. Does nothing once the callback has run."""
         ...
 
 
@@ -50,11 +50,11 @@ class Clock(Protocol):
         ...
 
     def call_at(self, monotonic_ms: int, callback: Callable[[], None]) -> Timer:
-        """Run `callback` at this monotonic time, or soon if it has passed."""
+        """Run `callback` at this monotonic time, or soon if the time has passed."""
         ...
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run `callback` after the current one has returned."""
+        """Run `callback` after the current callback has returned."""
         ...
 
 
@@ -63,12 +63,12 @@ class Disk(Protocol):
     next."""
 
     def flush(self, log: Log, on_done: Callable[[], None]) -> None:
-        """Make all that is appended to `log` now durable, then call `on_done` on the event loop.
+        """Make the records that `log` has now durable, then call `on_done` on the event loop.
 
         Does nothing but a later call under `log.durability=page-cache`. A failed flush is fatal for the directory
-        and never retried: the disk stops the process through the handler that `node` gave it; `on_done` is not called.
-        A log that has gone offline by then is skipped, and `on_done` is called all the same: no caller waits for ever,
-        and the result is in `flushed_offset`.
+        and never retried: the disk stops the process through the handler that `node` passed to the disk; `on_done` is
+        not called. A log that has gone offline by then is skipped, and `on_done` is called all the same: no caller
+        waits for ever, and the result is in `flushed_offset`.
         """
         ...
 
@@ -82,8 +82,8 @@ class Disk(Protocol):
 
 
 class Peer(Protocol):
-    """The other nodes. A node has two: one for controllers, one for brokers, each with addresses and connections of its
-    own."""
+    """The other nodes. A node has a `Peer` for controllers and a `Peer` for brokers, with separate addresses and
+    connections."""
 
     def send(
         self,
@@ -98,29 +98,29 @@ class Peer(Protocol):
         version below `oldest_version`. The values of the request must not change before the answer.
 
         `on_reply` is called once, on the event loop in a turn of its own and never inside `send`, with the message of
-        the answer, or with None if there will be none: no address, no connection, a broken one, no common version,
-        bytes that are no answer, none within `timeout_ms` (None: as the peers were made). Not at all once this node
-        has stopped. Bytes in an answer are views that are valid until `on_reply` returns.
+        the answer, or with None if there will be none: no address, no connection, a broken connection, no common
+        version, bytes that are no answer, no answer within `timeout_ms` (None: as the peers were made). Once this node
+        has stopped, `on_reply` is not called. Bytes in an answer are views that are valid until `on_reply` returns.
 
         Fetches, parts of snapshots, heartbeats, calls between voters, and all other requests use separate connections:
-        no request waits behind one that may wait at the other end.
+        no request waits behind a request that may wait at the other end.
         """
         ...
 
 
 class ServerConnection(Protocol):
-    """A client's connection, as handlers see it."""
+    """A client's connection, as seen by handlers."""
 
     @property
     def is_open(self) -> bool: ...
 
     @property
     def identity(self) -> ClientIdentity:
-        """The client, as far as it is known."""
+        """The client, as far as known."""
         ...
 
     def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
-        """Answer the request in this slot: with the header, without the frame length; None for no answer at all.
+        """Answer the request in this slot: with the header, without the frame length; None: the request gets no answer.
 
         Answers leave in the order of their requests. Does nothing once the connection is closed.
         """
@@ -131,8 +131,8 @@ class ServerConnection(Protocol):
         ...
 
     def suspend(self) -> None:
-        """Carry out no further request of the client until as many calls of `go_on`: one is carried out in slices. Its
-        bytes stay."""
+        """Carry out no further request of the client until as many calls of `go_on`: a request is being carried out in
+        slices. The bytes of further requests stay."""
         ...
 
     def go_on(self) -> None:
@@ -148,7 +148,7 @@ class ServerConnection(Protocol):
 
 
 class Controller(Protocol):
-    """The cluster's metadata, as handlers and coordinators see it."""
+    """The cluster's metadata, as seen by handlers and coordinators."""
 
     @property
     def image(self) -> ClusterImage:
@@ -161,6 +161,6 @@ class Controller(Protocol):
         ...
 
     def submit(self, command: ControllerCommand, on_done: Callable[[ControllerResponse | KafkaError], None]) -> None:
-        """Submit a command. `on_done` is called once, when the decision is committed and this broker has acted on it;
-        perhaps before `submit` returns."""
+        """Submit a command. `on_done` is called once, when the decision is committed and this broker has acted on the
+        decision; perhaps before `submit` returns."""
         ...

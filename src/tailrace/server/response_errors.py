@@ -104,7 +104,7 @@ def _write(source: Source, schema: Schema, value: str, *, in_steps: bool) -> Non
 
 
 def _arrays(schema: Schema) -> Iterator[tuple[str, Schema]]:
-    """The arrays of structs that have error codes in them."""
+    """The arrays of structs with error codes."""
     for field in schema.fields:
         if isinstance(field.type, Array) and isinstance(field.type.element, Nested):
             inner = field.type.element.schema

@@ -1,4 +1,4 @@
-"""Requests that take longer than a slice of 5 ms: each is carried out in steps, and all of them in rotation.
+"""Requests that take longer than a slice of 5 ms: a request is carried out in steps, and the requests take turns.
 
 A turn of the event loop has a slice of one such request, however many there are. So a request of another client, which
 needs a dozen turns, waits for a dozen slices at most.
@@ -62,7 +62,7 @@ def mapped_in(
 
 
 def once(elements: Iterable[T]) -> Stepwise[dict[T, int]]:
-    """The elements, each once, in order, with the number of times that each is there."""
+    """The distinct elements, in order, with the number of times that each element is there."""
     times: dict[T, int] = {}
     for number, element in enumerate(elements, 1):
         if not number % STEP:
@@ -140,9 +140,10 @@ class Slices:
 
 
 class LongRequests:
-    """Requests of many names, carried out in slices: of the large ones a few at a time, and the others wait in order.
+    """Requests of many names, carried out in slices: a few large requests at a time, and further large requests wait in
+    order.
 
-    The connection of each takes no other request until it is over.
+    The connection of a long request takes no other request until the long request is over.
     """
 
     def __init__(self, slices: Slices) -> None:
@@ -151,7 +152,7 @@ class LongRequests:
         self._large = 0
 
     def __len__(self) -> int:
-        """The large ones."""
+        """The number of large requests."""
         return len(self._waiting) + self._large
 
     def begin(self, connection: ServerConnection, steps: Steps, *, is_large: bool) -> None:

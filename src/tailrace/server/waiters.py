@@ -1,10 +1,10 @@
 """Requests that wait for records or a deadline, as long as their connection is open. No task, no polling.
 
 `Deadlines` gives any number of waiters a deadline with one timer. `LongPolls` keeps requests that wait for changes of
-partitions: they are woken together, once per turn, however many partitions changed in it.
+partitions: a turn wakes these polls together, once, however many partitions changed.
 
-A fault of one waiter is raised after all others have been called. A request without an answer would hold back every
-later answer of its connection, so a failed long poll closes its connection.
+A fault of one waiter is raised after every other waiter has been called. A request without an answer would hold back
+every later answer of its connection, so a failed long poll closes its connection.
 """
 
 from collections import deque
@@ -34,8 +34,8 @@ class Deadlines:
     """Waiters with their deadlines.
 
     Waiters with the same timeout are in one queue, in the order of their arrival and so of their deadlines: adding and
-    removing cost one dictionary operation each. One timer runs, for the queue that is due first. It looks at the queues
-    that are due, and at no others: clients choose timeouts, and may choose thousands of different ones.
+    removing cost one dictionary operation each. One timer runs, for the queue that is due first. The timer looks at due
+    queues only: clients choose timeouts, and may choose thousands of different timeouts.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -49,7 +49,7 @@ class Deadlines:
         return sum(map(len, self._queues.values()))
 
     def add(self, waiter: Expiring, timeout_ms: int) -> None:
-        """Call `waiter.expire()` when this time has passed, unless it is removed before."""
+        """Call `waiter.expire()` when this time has passed, unless the waiter is removed before."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         queue = self._queues.get(timeout_ms)
         if queue is None:
@@ -57,7 +57,7 @@ class Deadlines:
         queue[waiter] = deadline_ms
 
     def remove(self, waiter: Expiring, timeout_ms: int) -> None:
-        """Forget the waiter, if it is there. The timer stays: it may find nothing due."""
+        """Forget the waiter, if known. The timer stays, and may find nothing due."""
         queue = self._queues.get(timeout_ms)
         if queue is not None:
             queue.pop(waiter, None)
@@ -100,22 +100,22 @@ def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
 MAX_POLLS: Final = 5_000
 """The most long polls of clients that may wait at once."""
 MAX_REPLICA_POLLS: Final = 1_000
-"""The same for followers, which are counted apart: clients must not displace them."""
+"""The same for followers, which are counted apart: clients must not displace followers."""
 MAX_WATCHED: Final = 500_000
-"""The most partitions that the polls of one kind may wait for together: some 200 bytes each."""
+"""The most partitions that the polls of one kind may wait for together: some 200 bytes per partition."""
 CROWDED_WAIT_MS: Final = 250
-"""The wait of a poll beyond these limits. It is not woken, but comes no more often than this."""
+"""The wait of a poll beyond these limits. No change wakes the poll, and its client comes no more often than this."""
 
 
 class LongPoll(Hashable, Protocol):
     """A request that can wait."""
 
     is_of_replica: bool
-    """Whether it is a follower's."""
+    """Whether a follower polls."""
     replica_id: int
     """The follower's number; negative for a client."""
     watched: int
-    """The number of watches that it needs. After a try there may be others, but not more."""
+    """The number of watches that the poll needs. A try may change the watches, but not add to their number."""
 
     def watch(self, watcher: Watcher) -> None:
         """Have `watcher` notified of every change of a partition that may end the wait; again after each vain try."""
@@ -126,10 +126,10 @@ class LongPoll(Hashable, Protocol):
         ...
 
     def retry(self, moved: Mapping[Partition | None, int], *, is_last: bool) -> bool:
-        """Try to answer, now that these partitions have changed, each with the kinds of its changes; returns whether it
-        has. None stands for a partition that was not here before.
+        """Try to answer, now that these partitions have changed, with the kinds of their changes; returns whether the
+        poll has answered. None stands for a partition that was not here before.
 
-        `is_last`: the time is over, so it must be done.
+        `is_last`: the time is over, so the poll must answer.
         """
         ...
 
@@ -203,7 +203,7 @@ def _try(parked: _Parked, *, is_last: bool) -> bool:
 
 
 class LongPolls:
-    """The long polls that wait now, each with a deadline.
+    """The long polls that wait now, with their deadlines.
 
     A poll takes memory, so their number is bounded, for followers and for clients apart. Beyond half of the limit a
     connection may have one waiting poll: later answers could not leave before that poll's anyway. A poll beyond the
@@ -225,10 +225,10 @@ class LongPolls:
         return self._of_clients.polls + self._of_replicas.polls + self._of_surplus.polls
 
     def park(self, poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> bool:
-        """Have `poll` wait until it is answered, its time is over or its connection has closed.
+        """Keep `poll` until the answer, its deadline or the end of its connection.
 
-        False if it has to be answered now: half of the limit is used and another poll of its connection waits, or too
-        many polls wait beyond the limit.
+        False if the poll has to be answered now: half of the limit is used and another poll of its connection waits, or
+        too many polls wait beyond the limit.
         """
         capacity = self._of_replicas if poll.is_of_replica else self._of_clients
         is_second = bool(self._by_connection.get(connection))
@@ -272,8 +272,8 @@ class LongPolls:
         call_each(self.expired, waiting)
 
     def end_of_replica(self, connection: ServerConnection, replica_id: int) -> None:
-        """Answer this follower's poll that waits on the connection, if one does, as if its time were over: another
-        request of the follower has come behind it, whose answer cannot leave before."""
+        """Answer this follower's poll that waits on the connection, if any, as if its time were over: another request
+        of the follower has come behind the poll, and the answer of that request cannot leave before."""
         for parked in tuple(self._by_connection.get(connection, ())):
             if parked.poll.is_of_replica and parked.poll.replica_id == replica_id:
                 self.expired(parked)
@@ -295,7 +295,7 @@ class LongPolls:
                 self._plan_retry()
 
     def _some_woken(self) -> Iterator[_Parked]:
-        """The woken polls, as many as one turn may try: each may read for 50 us, and its answer leaves at the end."""
+        """The woken polls, as many as one turn may try: a poll may read for 50 us, and its answer leaves at the end."""
         until_ms = self._clock.monotonic_ms() + SLICE_MS
         for _ in range(len(self._woken)):
             if self._clock.monotonic_ms() >= until_ms:

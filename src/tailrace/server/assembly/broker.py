@@ -80,8 +80,8 @@ class Broker:
         admin: HandlerTable,
         on_broken_invariant: Callable[[BaseException], None],
     ) -> None:
-        """`settings` are those of this node that the cluster may change. `controller` reaches the active controller;
-        `admin` has the handlers of requests that only the active controller carries out, and that reach it."""
+        """`settings`: the settings of this node that the cluster may change. `controller` reaches the active
+        controller; `admin` has the handlers that forward requests to the active controller."""
         clock = ports.clock
         self.config: Final = config
         self.ports: Final = ports

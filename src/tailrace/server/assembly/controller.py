@@ -57,7 +57,7 @@ from tailrace.server.slices import LongRequests, Slices
 
 
 class ControllerApis:
-    """The APIs of a node with the controller role, whether it is the active controller or not."""
+    """The APIs of a node with the controller role, active controller or not."""
 
     def __init__(
         self,

@@ -132,7 +132,7 @@ class Coordination:
         self.groups.close()
 
     def handlers(self, deadlines: Deadlines) -> HandlerTable:
-        """The handlers of all requests to coordinators; `deadlines` are those of requests that wait for replicas."""
+        """The handlers of all requests to coordinators; `deadlines` ends requests that wait for replicas."""
         return {**self._of_groups(), **self._of_transactions(deadlines)}
 
     def _of_groups(self) -> HandlerTable:

@@ -42,19 +42,19 @@ class MetadataReplicaConfig:
     cluster_id: str | None
     """None: the cluster id of requests and answers is not checked."""
     voters: VoterSet
-    """The voters in force until the log states others."""
+    """The voters in force until the log states a voter set."""
     bootstrap_ids: Sequence[int]
     """Ids below -1 for the bootstrap addresses, which `MetadataReplicaPorts.peer` resolves."""
     endpoints: Sequence[VoterListener]
     """The addresses of this node's listeners for controllers."""
     is_controller: bool
-    """Whether the node has the role: it registers then, if it has `endpoints`."""
+    """Whether the node has the controller role: a controller with `endpoints` registers."""
     raft: RaftConfig
     snapshot_trigger: SnapshotTrigger
     leader_balance: LeaderBalanceConfig = field(default_factory=LeaderBalanceConfig)
     slice_partitions: int = SLICE_PARTITIONS
     directory_secret: bytes = field(default=NO_SECRET, repr=False)
-    """Proves to the others that a request is of the replica with this key."""
+    """Proves to other nodes that a request comes from the replica with this key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class MetadataReplicaPorts:
     """The other replicas."""
     jitter: Jitter
     random_bytes: Callable[[int], bytes]
-    """Returns this many random bytes; the secret of this start is made of them."""
+    """Returns this many random bytes; the secret of this start is made of such bytes."""
     on_long_work: OnLongWork
     on_storage_failed: Callable[[KafkaError], None]
     """Called when the replica gives up its log."""
@@ -149,7 +149,7 @@ class MetadataReplica:
         )
 
     def start(self) -> None:
-        """Load the newest snapshot, take part, and register, whenever it is needed."""
+        """Load the newest snapshot, take part, and register whenever the image lacks this start."""
         self.controller.start()
         if self.registration is not None:
             self.registration.start()

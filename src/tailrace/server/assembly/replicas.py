@@ -1,4 +1,4 @@
-"""The replicas of one broker: the partition table, and the hosts that carry out the metadata on it."""
+"""The replicas of one broker: the partition table, and the hosts that apply the metadata to the table."""
 
 from collections.abc import Container
 from functools import partial

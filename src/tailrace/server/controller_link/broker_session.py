@@ -3,17 +3,18 @@
     starting --registration accepted and applied--> recovery --unfenced--> running
     running --shut_down--> pending controlled shutdown --leads nothing, or time is over--> stopped
 
-1. A broker is fenced from its registration on, until its heartbeat reports that it has applied the registration and
-   asks to serve. It sends a heartbeat every `heartbeat_interval_ms`, and at once after a change. While the controller
-   is slow to answer, the next ones are sent all the same, a few: each prolongs the session when it arrives.
-2. It registers again when the controller has it in another epoch, or not at all: the broker's epoch is over. It is
-   fenced then, and serves again as soon as it has applied the new registration.
+1. A broker is fenced from its registration on, until its heartbeat asks to serve and reports that the broker has
+   applied the registration. The broker sends a heartbeat every `heartbeat_interval_ms`, and at once after a change.
+   While the controller is slow to answer, a few further heartbeats are sent all the same: every heartbeat prolongs the
+   session on arrival.
+2. The broker registers again when the controller knows another epoch of this broker, or no epoch: the old epoch is
+   over. The broker is fenced then, and serves again as soon as the new registration is applied.
 3. DUPLICATE_BROKER_REGISTRATION: another process with this id was alive a moment ago, perhaps an earlier start of this
-   one that was killed. Its session has time to end: more than one session timeout, since every new controller begins
-   sessions anew and extends them by its own pauses. After that time the error is fatal, as is a cluster with features
-   that this release does not know.
-4. UNSUPPORTED_VERSION has no detail. This node's own replica finds the feature and its level in the log, for which it
-   has `_UNEXPLAINED_MS`.
+   process that was killed. Its session has time to end: more than one session timeout, since every new controller
+   begins sessions anew and extends them by its own pauses. After that time the error is fatal, as is a cluster with
+   features that this release does not know.
+4. UNSUPPORTED_VERSION has no detail. This node's own replica has `_UNEXPLAINED_MS` to find the feature and its level in
+   the log.
 5. No other error is fatal: without a controller the broker repeats its request.
 """
 
@@ -40,7 +41,7 @@ _RETRY_MS: Final = 100
 _MOST_UNANSWERED: Final = 5
 """Heartbeats that wait for their answers at once."""
 _UNEXPLAINED_MS: Final = 5_000
-"""The wait of a refused broker for the log that explains it."""
+"""The wait of a refused broker for the log that explains the refusal."""
 
 
 def _knows() -> str:
@@ -112,7 +113,7 @@ class BrokerSession:
         self._on_fatal = on_fatal
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = NO_BROKER_EPOCH
-        """The epoch of the present registration; -1 without one."""
+        """The epoch of the present registration; -1 without a registration."""
         self._wants_to_serve = False
         self._on_registered: Callable[[int], None] | None = None
         self._on_serving: Callable[[], None] | None = None
@@ -133,7 +134,8 @@ class BrokerSession:
     # Calls of node, in this order
 
     def start(self, on_registered: Callable[[int], None]) -> None:
-        """Register. `on_registered` is called once, with the broker epoch, when this node has applied it."""
+        """Register. `on_registered` is called once, with the broker epoch, when this node has applied the
+        registration."""
         assert self.state is BrokerState.NOT_RUNNING, f"started in state {self.state.name}"
         self.state = BrokerState.STARTING
         self._on_registered = on_registered
@@ -245,7 +247,7 @@ class BrokerSession:
     # Heartbeats
 
     def _beat_now(self) -> None:
-        """Send a heartbeat, now or after the answer to the one that is under way."""
+        """Send a heartbeat, now or after the answer to the heartbeat under way."""
         if self._unanswered:
             self._has_news = True
         elif self.broker_epoch != NO_BROKER_EPOCH and self.state is not BrokerState.SHUTTING_DOWN:
@@ -266,7 +268,7 @@ class BrokerSession:
         epoch = self.broker_epoch
 
         def answered(answer: ControllerResponse | KafkaError) -> None:
-            if epoch == self.broker_epoch:  # else it is about an earlier registration
+            if epoch == self.broker_epoch:  # else the answer is about an earlier registration
                 self._answered(answer)
 
         self._ask(heartbeat, answered)
@@ -274,7 +276,7 @@ class BrokerSession:
             self._later(self._beat_in_turn, self._interval_ms)
 
     def _beat_in_turn(self) -> None:
-        """Send the next heartbeat, whether or not those before it are answered."""
+        """Send the next heartbeat, also while earlier heartbeats are unanswered."""
         if self.broker_epoch == NO_BROKER_EPOCH or self.state is BrokerState.SHUTTING_DOWN:
             return
         if self._unanswered < _MOST_UNANSWERED:
@@ -360,7 +362,7 @@ class BrokerSession:
 
 
 def _unknown_features(image: ClusterImage) -> KafkaError | None:
-    """The feature of the cluster that this release does not know; None if it knows all."""
+    """The feature of the cluster that this release does not know; None if this release knows every feature."""
     known = {feature.name: feature for feature in OWN_FEATURES}
     for name, level in image.features.items():
         feature = known.get(name)
@@ -368,7 +370,7 @@ def _unknown_features(image: ClusterImage) -> KafkaError | None:
             knows = "nothing of it" if feature is None else f"{feature.min_version} to {feature.max_version}"
             return KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"the cluster runs {name} {level}, and this release knows {knows}; start one that knows it, such as the"
-                " other nodes run",
+                f"the cluster runs {name} {level}, and this release knows {knows}; start a release that knows it, such"
+                " as the other nodes run",
             )
     return None

@@ -1,22 +1,20 @@
-"""The cluster's metadata as the broker of this node sees it, wherever the active controller is: a `Controller`.
+"""The cluster's metadata as seen by this node's broker, wherever the active controller is: a `Controller`.
 
-Commands go to the machine on this node while it is active, else to the leader's node as Kafka's requests. The
-outcome of one that ends with REQUEST_TIMED_OUT is not known: it may still take effect. None does harm that way, or when
-it is carried out twice:
+Commands go to this node's controller while that controller is active, else to the leader's node as Kafka's requests. A
+command that ends with REQUEST_TIMED_OUT may still take effect. A command that takes effect late or twice does no harm:
 
-- RegisterBroker, RegisterController: the incarnation id tells that it is the same process, and the answer is the same.
-- BrokerHeartbeat: fenced by the broker epoch; it says how things are.
-- AlterPartition: fenced by the broker, leader and partition epochs. One that took effect unnoticed is answered with
-  INVALID_UPDATE_VERSION when it is sent again, and the leader has the new state from the image; likewise a
-  replica that leaves. Another copy of one that was refused may take effect later: the leader reckons with that
-  (`replication.leadership`, rule 4).
+- RegisterBroker, RegisterController: the incarnation id names the process, and the same process gets the same answer.
+- BrokerHeartbeat: fenced by the broker epoch; a heartbeat states the present condition.
+- AlterPartition: fenced by the broker, leader and partition epochs. A change that took effect unnoticed is answered
+  with INVALID_UPDATE_VERSION when the leader repeats the change, and the leader has the new state from the image;
+  likewise a replica that leaves. Another copy of a refused change may take effect later: the leader reckons with
+  that (`replication.leadership`, rule 4).
 - AllocateProducerIds: fenced by the broker epoch; a block whose answer was lost is not used.
 - UnfenceBroker: a heartbeat that says that the broker has read its own registration.
-- CreateTopics: in an envelope that an active controller opens once; one that a later controller opens finds that the
-  topics exist.
+- CreateTopics: in an envelope that an active controller opens once; a later controller that opens the envelope finds
+  that the topics exist.
 
-Requests of administrators are passed on as they are
-(`server.controller_link.forwarding`).
+Requests of administrators are forwarded unchanged (`server.controller_link.forwarding`).
 """
 
 from collections.abc import Callable
@@ -98,7 +96,7 @@ HEARTBEAT_TIMEOUT_MS: Final = 2_500
 """Later heartbeats are sent meanwhile, and may reach another controller. When this time is over the connection is
 closed, which shortens the session."""
 _WITH_EPOCHS: Final = 3
-"""The first version of 62 with the epoch before, of 56 with those of the replicas."""
+"""The first version of 62 with the epoch before, of 56 with the epochs of the replicas."""
 
 OnDone = Callable[[ControllerResponse | KafkaError], None]
 Answer = ControllerResponse | KafkaError
@@ -251,7 +249,7 @@ class ControllerChannel:
 
     @property
     def image(self) -> ClusterImage:
-        """The committed image, as far as this node has applied it."""
+        """The committed image, as far as applied on this node."""
         return self._quorum.image
 
     @property
@@ -261,7 +259,7 @@ class ControllerChannel:
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
         """Submit the command to the active controller. `on_done` is called once: with the answer when this node has
-        acted on it, or with REQUEST_TIMED_OUT after `REQUEST_TIMEOUT_MS`. Perhaps before `submit` returns.
+        acted on the answer, or with REQUEST_TIMED_OUT after `REQUEST_TIMEOUT_MS`. Perhaps before `submit` returns.
 
         A command of an administrator is decided by the controller on this node, or refused with NOT_CONTROLLER.
         """

@@ -1,6 +1,6 @@
 """The registration of a controller with its listeners and features (KIP-919).
 
-A controller registers with the active one, which may be on this node, whenever the image lacks this start of the
+A controller registers with the active controller, which may be on this node, whenever the image lacks this start of the
 process: at the start, and after another process has registered under its id. No other part waits for the registration.
 """
 

@@ -5,8 +5,8 @@
 2. A request is tried again after NOT_CONTROLLER, without an answer, and while no leader is known: after 20 ms, then
    twice as long each time, at most 250.
 3. The answer, or the decision on this node, is delivered when this node has applied and acted on the records that it
-   depends on, so that the next read here sees them. If the request's time is over first, the answer is delivered then:
-   it is right all the same.
+   depends on, so that the next read here sees the change. If the request's time is over first, the answer is delivered
+   then: the answer is right all the same.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,15 @@ LONGEST_BACKOFF_MS: Final = 250
 ATTEMPT_MS: Final = 2_000
 """The longest wait for the answer to one attempt (Kafka's controller.quorum.request.timeout.ms)."""
 APPLIED_MEANWHILE: Final = -1
-"""As an end offset: all that this node, the active controller itself, has applied since the request came."""
+"""As an end offset: the end of the records that this node, the active controller itself, has applied since the request
+came."""
 
 
 class Outcome(NamedTuple):
     """The active controller's answer to a request."""
 
     end_offset: int
-    """The end offset of the records that the answer depends on; 0 if this node need not have applied them."""
+    """The end offset of the records that the answer depends on; 0: deliver at once."""
     deliver: Callable[[], None]
 
 
@@ -137,13 +138,14 @@ class ControllerRequests:
         self._try(run)
 
     def forget(self, request: ControllerRequest) -> None:
-        """Drop a request without an outcome, if it has none yet."""
+        """Drop a request that has no outcome yet, without an outcome."""
         run = self._runs.get(request)
         if run is not None:
             self._end(run)
 
     def close(self) -> None:
-        """End all requests, since this node stops: deliver the answers that have come, and fail the others."""
+        """End all requests, since this node stops: deliver the answers that have come, and fail the unanswered
+        requests."""
         for run in list(self._runs.values()):
             self._end(run)
             if run.outcome is not None:

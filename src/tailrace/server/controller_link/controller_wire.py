@@ -1,8 +1,8 @@
 """Messages of brokers and controllers to the active controller, in Kafka's form: to the wire and back.
 
-`ControllerChannel` sends these requests, and the handlers of `controller_peers` receive them. A request is made in its
-fullest form; encoding leaves out the fields that an older version does not have. The form of values from outside is
-checked here; the controller checks their meaning.
+`ControllerChannel` sends these requests, and the handlers of `controller_peers` receive the requests. A request is made
+in its fullest form; encoding leaves out the fields that an older version does not have. The form of values from outside
+is checked here; the controller checks their meaning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -192,7 +192,7 @@ def producer_id_block(response: transactions.AllocateProducerIdsResponse) -> Pro
 
 
 def refusal(code: int, what: str, *, message: str | None = None) -> KafkaError | None:
-    """The error of an answer, with its `message` if there is one. An unknown code becomes UNKNOWN_SERVER_ERROR."""
+    """The error of an answer, with its `message`, if any. An unknown code becomes UNKNOWN_SERVER_ERROR."""
     if code == ErrorCode.NONE:
         return None
     try:
@@ -226,7 +226,7 @@ def _creatable(topic: TopicSpec) -> CreatableTopic:
 
 
 def topics_created(command: CreateTopics, response: CreateTopicsResponse) -> TopicsCreated:
-    """The results by name. The settings of a new topic are those of the command."""
+    """The results by name. The settings of a new topic come from the command."""
     configs = {topic.name: topic.configs for topic in command.topics}
 
     def result(created: CreatableTopicResult) -> TopicCreated | TopicRefused:

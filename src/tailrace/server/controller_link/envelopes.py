@@ -9,8 +9,8 @@ UNSUPPORTED_VERSION; PRINCIPAL_DESERIALIZATION_FAILURE. A fault of the request i
 
 Senders of Tailrace number their requests. Within one leader epoch a number is carried out once: a second envelope of it
 gets the answer of the first, and an envelope that comes after that answer was forgotten is refused. Numbers come in any
-order: after a fail-over each request is repeated when its own back-off is over. An envelope for another epoch than the
-present one is refused.
+order: after a fail-over each request is repeated when its own back-off is over. An envelope of a past or future epoch
+is refused.
 """
 
 from collections import OrderedDict
@@ -58,7 +58,7 @@ class Client(NamedTuple):
 
 
 class Sealed:
-    """A request that is ready for envelopes, of which each attempt has one."""
+    """A request that is ready for envelopes, a fresh envelope per attempt."""
 
     __slots__ = ("_data", "client", "number", "request", "sender_id", "version")
 
@@ -161,7 +161,7 @@ MAX_REMEMBERED: Final = 256
 MAX_REMEMBERED_BYTES: Final = 1 << 20
 """The memory for the kept answers of one sender."""
 MAX_NUMBERS: Final = 4_096
-"""Numbers of one sender that are remembered without their answers: four times the requests that it may have under
+"""Numbers of one sender that are remembered without their answers: four times the requests that a sender may have under
 way."""
 
 OnAnswer = Callable[[EnvelopeResponse], None]
@@ -183,7 +183,7 @@ class _Request:
         return self._on_answer is not None
 
     def suspend(self) -> None:
-        """Do nothing: the connection is the sender's, and has requests of others."""
+        """Do nothing: the connection is the sender's, and carries requests of other clients."""
 
     def go_on(self) -> None:
         """Do nothing, as `suspend`."""
@@ -250,7 +250,7 @@ class EnvelopeHandler:
         on_broken_invariant: Callable[[BaseException], None],
         long: LongRequests | None = None,
     ) -> None:
-        """`handlers` carry requests out on this node; only those of `FORWARDED_APIS` are used."""
+        """`handlers` carry requests out on this node; only handlers of `FORWARDED_APIS` are used."""
         self._quorum = quorum
         self._dispatcher = Dispatcher(
             {api: handler for api, handler in handlers.items() if api.key in FORWARDED_APIS},

@@ -1,10 +1,10 @@
 """Requests that only the active controller can carry out: on this node, or forwarded to another (KIP-590).
 
 A request travels whole in an envelope, on behalf of its client, and its answer comes back the same way. The answer
-leaves for the client when this node has applied the records that it depends on and acted on them, so that the next
-request here sees them. While the controller moves, the request is tried again until its time is over: its own timeout
-if it has one, from 1 to 30 s. Then the client gets the controller's answer if there is one, otherwise
-REQUEST_TIMED_OUT, as in Kafka; the request may have been carried out.
+leaves for the client when this node has applied the records behind the answer and acted on the records, so that the
+next request here sees the change. While the controller moves, the request is tried again until its time is over: its
+own timeout, from 1 to 30 s, or 30 s without a timeout. Then the client gets the controller's answer, or without an
+answer REQUEST_TIMED_OUT, as in Kafka; the request may have been carried out.
 
 A request that is sent again in the same leader epoch is carried out once (`envelopes`). If the controller moved
 meanwhile, the change may be there already, and the answer says so: TOPIC_ALREADY_EXISTS and the like.
@@ -72,7 +72,8 @@ class _Forwarded:
         self._sealed = sealed
         self._on_over = on_over
         self.is_long = len(elements_of(request)) > _FEW
-        """Whether it has many names or settings: then its connection takes no other request until it is answered."""
+        """Whether the request has many names or settings: then its connection takes no other request before the
+        answer."""
 
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
         def on_response_here(response: Any) -> None:
@@ -133,7 +134,7 @@ class Forwarding:
         return self._count
 
     def handlers(self, handlers: HandlerTable) -> HandlerTable:
-        """A broker's handlers, of which those of `FORWARDED_APIS` forward requests to the active controller."""
+        """A broker's handlers; a handler of `FORWARDED_APIS` forwards requests to the active controller."""
         return {api: self._passed_on(api.forwarding, handler) for api, handler in handlers.items()}
 
     def _passed_on(self, forwarding: ForwardingKind, handler: Handler) -> Handler:
@@ -144,8 +145,8 @@ class Forwarding:
         return OwnBrokerConfigs(passing_on, node_id=self._node_id) if is_of_broker else passing_on
 
     def forward(self, handler: Handler, request: Any, context: RequestContext) -> None:
-        """Have the active controller carry a request out, with `handler` if it is on this node. Raises KafkaError
-        REQUEST_TIMED_OUT at once if too many requests wait."""
+        """Pass a request to the active controller; `handler` carries the request out if this node is active. Raises
+        KafkaError REQUEST_TIMED_OUT at once if too many requests wait."""
         if self._count >= MAX_FORWARDED:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"{self._count} requests wait for the active controller; try again later"
@@ -192,6 +193,6 @@ class ForwardingHandler:
 
 
 def _timeout_ms(request: Any) -> int:
-    """The client's timeout, within the limits; `LONGEST_MS` if it is not positive."""
+    """The client's timeout, within the limits; `LONGEST_MS` for a timeout that is not positive."""
     wanted: int = getattr(request, "timeout_ms", LONGEST_MS)
     return min(max(wanted, SHORTEST_MS), LONGEST_MS) if wanted > 0 else LONGEST_MS

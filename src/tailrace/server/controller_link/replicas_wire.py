@@ -95,7 +95,7 @@ def _replicas(proposal: replicas.AlterPartitionData, version: int) -> tuple[InSy
 
 
 def altered_response(answer: PartitionsAltered, end_offset: int) -> replicas.AlterPartitionResponse:
-    """`end_offset`: -1 if the request did not ask for it."""
+    """`end_offset`: -1 if the request did not ask for the offset."""
     topics: dict[TopicId, list[replicas.AlteredPartition]] = {}
     for outcome in answer.outcomes:
         topics.setdefault(outcome.topic_id, []).append(_altered(outcome))
