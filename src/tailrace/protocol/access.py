@@ -14,7 +14,7 @@ ResourcesOf = Callable[[Any], Iterable[SecuredResource]]
 
 
 class Access(NamedTuple):
-    """An operation, and the resources of a request to which it is done."""
+    """An operation, and the resources of a request that the operation touches."""
 
     operation: Operation
     resources_of: ResourcesOf
@@ -28,7 +28,7 @@ belongs to the client. A handler may leave out of a list what the client may not
 
 
 def on_cluster(operation: Operation, is_needed: Callable[[Any], bool] = lambda _: True) -> Accesses:
-    """The operation on the cluster, for requests that need it."""
+    """The operation on the cluster, for requests that need the operation."""
     return (Access(operation, lambda request: (CLUSTER,) if is_needed(request) else ()),)
 
 
@@ -72,7 +72,8 @@ def on_fetched_groups() -> Accesses:
 
 
 def on_producer() -> Accesses:
-    """InitProducerId: the transactional id; without one, idempotent writes, which WRITE on any topic permits too."""
+    """InitProducerId: the transactional id; without a transactional id, idempotent writes, which WRITE on any topic
+    permits too."""
     needs_id = on_cluster(Operation.IDEMPOTENT_WRITE, lambda request: not request.transactional_id)
     return (*on_transactional_ids(Operation.WRITE, "transactional_id"), *needs_id)
 
@@ -163,7 +164,7 @@ def _on_named(kind: SecuredType, operation: Operation, path: tuple[str, ...]) ->
 
 
 def _along(value: Any, path: tuple[str, ...]) -> Iterator[Any]:
-    """The values at the end of a path of fields; an array on the way stands for each of its elements."""
+    """The values at the end of a path of fields; an array on the way stands for its elements."""
     if isinstance(value, tuple):
         for element in value:
             yield from _along(element, path)

@@ -2,8 +2,9 @@
 
 Rules:
 1. Fields are on the wire in the order in which they stand in the class; tagged fields follow by tag.
-2. A field is present in the versions of its `versions`; in the others it is not written and reads as its default.
-3. `X | None` may be null in every version, or only in those of `nullable`.
+2. A field is present in the versions of its `versions`; in other versions the field is not written and reads as its
+   default.
+3. `X | None` may be null in every version, or only in the versions of `nullable`.
 4. A tagged field is written only if its value differs from its default (KIP-482), and only in flexible versions.
 
 Values are frozen for the type checker. At run time they are plain slots, because a check per assignment costs more than
@@ -87,7 +88,7 @@ class Array(NamedTuple):
 
 
 class Nested(NamedTuple):
-    """A struct in place; if it may be null, a byte before it says whether it is there."""
+    """A struct in place; if it may be null, a byte before the struct says whether the struct is there."""
 
     schema: "Schema"
 
@@ -141,12 +142,13 @@ def field(*, versions: str = "0+", tag: int | None = None, nullable: str | None 
 @overload
 def field(*, versions: str = "0+", tag: int | None = None, nullable: str | None = None) -> Any: ...
 def field(*, versions: str = "0+", tag: int | None = None, nullable: str | None = None, default: Any = REQUIRED) -> Any:
-    """In which versions a field is, whether it is tagged, in which versions it may be null, and its default."""
+    """The options of a field: the versions that have the field, its tag, the versions in which null is allowed, its
+    default."""
     return _FieldOptions(versions, tag, nullable, default)
 
 
 class Schema:
-    """The declaration of a message or struct, and its compiled codecs, each made when it is first used."""
+    """The declaration of a message or struct, and its compiled codecs, each compiled at its first use."""
 
     __slots__ = ("api_key", "cls", "decoders", "encoders", "fields", "flexible", "name", "versions")
 
@@ -173,14 +175,14 @@ def schema_of(cls: type) -> Schema:
 
 
 def unknown_tags(value: object) -> UnknownTags:
-    """The tagged fields of this value (not of those inside it) that its declaration does not know."""
+    """The tagged fields of this value (not of inner values) that its declaration does not know."""
     tags: UnknownTags = value.unknown_tags  # type: ignore[attr-defined]
     return tags
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 def struct(cls: type[T]) -> type[T]:
-    """A part of messages. It has no versions of its own: those of its fields are the message's."""
+    """A part of messages. A struct has no versions of its own: its fields have the versions of the message."""
     return _declare(cls, cls.__name__, ALL_VERSIONS, NO_VERSIONS, None)
 
 
@@ -210,11 +212,11 @@ def replace(value: T, /, **changes: Any) -> T:
 
 
 def positional(cls: type[T], *names: str) -> Callable[..., T]:
-    """A function that makes values of a message or struct from these fields, in this order; all others have their
-    defaults.
+    """A function that makes values of a message or struct from these fields, in this order; every other field has its
+    default.
 
     For values that are made by the thousand: a call with keywords takes three times as long. Raises TypeError if a
-    field without a default is not among them.
+    field without a default is missing.
     """
     values: dict[str, Any] = {"_new": object.__new__, "_cls": cls}
     assigned = []
@@ -263,7 +265,7 @@ def _declare(cls: type[T], name: str, versions: Versions, flexible: Versions, ap
         "__reduce__": _reduce,
     }
     body.setdefault("__repr__", _represent)
-    # A class with slots cannot be made from one without: it is made again, as dataclasses do.
+    # A class cannot get slots after its creation: the class is made again, as dataclasses do.
     declared: Any = type(cls.__name__, cls.__bases__, body)
     schema.cls = declared
     _declared.append(declared)
@@ -292,7 +294,7 @@ _PLAIN_TYPES: dict[Any, WireType] = {bool: BOOL, str: Text(), bytes: Blob(), flo
 
 
 def _wire_type(hint: Any, where: str) -> tuple[WireType, bool]:
-    """The wire type of an annotation, and whether it may be None."""
+    """The wire type of an annotation, and whether None is allowed."""
     origin = get_origin(hint)
     if origin is Annotated:
         metadata = hint.__metadata__[0]

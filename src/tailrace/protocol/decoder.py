@@ -1,8 +1,8 @@
 """Compiles the decoder of one message in one version to straight-line Python.
 
-Neighbouring fields of fixed size, with the length or count that follows them, become one `struct` call. A varint is one
-byte inline; longer ones call `long_uvarint`. Arrays of structs of fixed size are read by `iter_unpack` as far as their
-tag sections are empty, and very long ones may stay `rows`.
+Neighbouring fields of fixed size, with the length or count behind the fields, become one `struct` call. A varint is one
+byte inline; a longer varint calls `long_uvarint`. Arrays of structs of fixed size are read by `iter_unpack` as far as
+their tag sections are empty, and very long arrays may stay `rows`.
 
 For a message of very many elements there is a decoder in steps: a generator, with a `yield` behind some elements of
 each array.
@@ -29,9 +29,9 @@ from tailrace.protocol.rows import ROWS_FROM, read_rows, stride_of
 from tailrace.protocol.source import Layout, Source, length_code
 
 Decoder = Callable[[memoryview, int, int], tuple[Any, int, int]]
-"""(data, position, budget) -> (value, position behind it, budget left)."""
+"""(data, position, budget) -> (value, position behind the value, budget left)."""
 StepDecoder = Callable[[memoryview, int, int], Generator[None, None, tuple[Any, int, int]]]
-"""The same in steps: a generator that returns it."""
+"""The same in steps: a generator that returns the triple."""
 
 STEP = 32
 """Elements of an array in a step, a power of two."""
@@ -161,7 +161,8 @@ class _Body:
             self.sized(target, kind, nullable or isinstance(kind, RecordBytes), where)
 
     def length(self, kind: Any) -> str:
-        """Read a length or count with the run before it. Flexible ones are one too high; 0 stands for null."""
+        """Read a length or count with the run before the length. A flexible length is one too high; 0 stands for
+        null."""
         n = self.source.fresh("n")
         code = length_code(kind, self.flexible)
         self.run.append((n, Fixed(code, {"B": 1, "h": 2, "i": 4}[code])))
@@ -173,7 +174,7 @@ class _Body:
 
     def null_or(self, target: str, n: str, nullable: bool, where: str, empty: str | None) -> str:
         """Deal with null, and with the usual case of an empty value, if that is an object of its own; return the head
-        of the block for the others."""
+        of the block for values that are not empty."""
         line, block = self.source.line, self.source.block
         lowest = 1 if self.flexible else 0
         with block(f"if {n} < {lowest}:"):
@@ -219,7 +220,7 @@ class _Body:
         there = self.source.fresh("n")
         self.run.append((there, Fixed("b", 1)))
         self.flush()
-        # Kafka writes a null struct as -1, and as 0 where it is a tagged field.
+        # Kafka writes a null struct as -1, and as 0 in a tagged field.
         with self.source.block(f"if {there} <= 0:"):
             self.source.line(f"{target} = None")
         with self.source.block("else:"):
@@ -245,7 +246,7 @@ class _Body:
                 self.elements(target, n, element, where)
 
     def rows(self, target: str, n: str, element: Nested, where: str) -> None:
-        """Leave many structs of one size as they are; else make objects."""
+        """Keep many structs of one size as bytes; else make objects."""
         stride = stride_of(element.schema, self.compiler.version, self.flexible)
         if stride is None:
             self.elements(target, n, element, where)

@@ -1,7 +1,7 @@
 """Compiles the encoder of one message in one version to straight-line Python.
 
 In the generated code `append` adds a small piece to `parts`; a large one goes to `chunks` by reference, behind the
-pieces before it joined. Neighbouring fields of fixed size, with the length that follows them, become one `struct` call.
+pieces before it joined. Neighbouring fields of fixed size, with the length behind the fields, become one `struct` call.
 A value that the wire cannot hold raises struct.error, TypeError or AttributeError, which `schema.encode` explains.
 An encoder in steps is a generator, with a `yield` behind some elements of each array.
 """
@@ -54,12 +54,12 @@ class BufferChain:
         self._size_bytes = sum(map(len, buffers))
 
     def __len__(self) -> int:
-        """The bytes of all."""
+        """The bytes of all pieces."""
         return self._size_bytes
 
 
 def refer_to(data: Buffer | BufferChain, parts: list[Buffer], chunks: list[Buffer]) -> None:
-    """Make `data` itself a chunk, or its buffers chunks, behind the parts before it."""
+    """Make `data` itself a chunk, or its buffers chunks, behind the earlier parts."""
     chunks.append(b"".join(parts))
     if type(data) is BufferChain:
         chunks += data.buffers
@@ -216,7 +216,7 @@ class _EncoderBody:
                 line(f"refer_to({source}, parts, chunks)")
 
     def length(self, source: str, kind: Any) -> None:
-        """Write a length or count with the run before it."""
+        """Write a length or count with the run before the length."""
         line, block = self.source.line, self.source.block
         n = self.source.fresh("n")
         if not self.flexible:

@@ -44,7 +44,7 @@ class RequestHeader(NamedTuple):
 def decode_request_header(data: Buffer) -> tuple[RequestHeader, int]:
     """The header of the request frame `data`, and where the body starts.
 
-    The header of an unknown API is read as v1, so that the refusal can name it. Raises MalformedMessage.
+    The header of an unknown API is read as v1, so that the refusal can name the API. Raises MalformedMessage.
     """
     try:
         api_key, api_version, correlation_id, _ = _FIXED.unpack_from(data)

@@ -1,6 +1,6 @@
 """The smallest pieces of Kafka's wire format: varints, tag sections, and how malformed bytes are refused.
 
-The compiled codecs (decoder, encoder) write the common cases inline and call these functions for the rare ones: a
+The compiled codecs (decoder, encoder) write the common cases inline and call these functions for the rare cases: a
 varint of more than one byte, a tag section that is not empty, bytes that end too early.
 """
 
@@ -19,7 +19,8 @@ MAX_STRING_BYTES = 0x7FFF
 MAX_TAGS = 32
 """Tagged fields that one struct may have: Kafka's have two or three at most."""
 MAX_UNKNOWN_TAG_BYTES = 64 * 1024
-"""Bytes that all unknown tagged fields of a struct may have together: they are copied, and live with the message."""
+"""Bytes that all unknown tagged fields of a struct may have together: unknown fields are copied, and live with the
+message."""
 
 ONE_BYTE_UVARINTS = tuple(bytes((n,)) for n in range(128))
 
@@ -37,7 +38,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
-    """An unsigned 32-bit varint and the position behind it."""
+    """An unsigned 32-bit varint and the position behind the varint."""
     if position >= len(data):
         too_short("varint", position)
     first = data[position]
@@ -66,7 +67,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A zigzag number of up to 64 bits and the position behind it."""
+    """A zigzag number of up to 64 bits and the position behind the number."""
     value = shift = 0
     while shift < 70:
         if position >= len(data):
@@ -128,7 +129,7 @@ def unknown_tags_of(data: memoryview, places: dict[int, tuple[int, int]]) -> Unk
 
 
 def write_tag_section(known: list[tuple[int, bytes]], unknown: UnknownTags) -> bytes:
-    """A whole tag section, ascending by tag. A known field wins over an unknown one with the same tag."""
+    """A whole tag section, ascending by tag. A known field wins over an unknown field with the same tag."""
     fields = {**dict(unknown), **dict(known)}
     parts = [uvarint(len(fields))]
     for tag in sorted(fields):

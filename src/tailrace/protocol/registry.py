@@ -1,4 +1,4 @@
-"""The table of requests: one row per API with all that differs from API to API but its handler and its fields.
+"""The table of requests: one row per API with every difference between APIs except handler and fields.
 
 The key and the versions of a row stand in its message's declaration. The rows are read for the listeners that serve an
 API (`node`), the elements a request may have (`server.dispatch`), the length of its frame (`net.limits`), forwarding to
@@ -66,7 +66,7 @@ class FrameClass(Enum):
     """The class of a frame, by which a listener limits its size."""
 
     LARGE = auto()
-    """The frame carries bytes that clients made, as many as their own settings let them."""
+    """The frame carries bytes that clients made, as many as the clients' own settings allow."""
     FETCH = auto()
     OTHER = auto()
 
@@ -79,7 +79,7 @@ class ForwardingKind(Enum):
     """Passed on; changes nothing."""
     CHANGE = auto()
     CHANGE_OF_BROKER = auto()
-    """A change that may be about one broker, and is then refused by the others."""
+    """A change that may be about one broker, and is then refused by other brokers."""
 
 
 class PeerConnection(StrEnum):

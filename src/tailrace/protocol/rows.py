@@ -1,8 +1,8 @@
-"""Very many small structs without an object for each: the partitions of a large Fetch.
+"""Very many small structs without an object per struct: the partitions of a large Fetch.
 
 Decoding 10,000 partitions to objects takes 2 to 4 ms. As rows they take 0.02 ms: their bytes are copied and checked to
-be of one size each, and an object is made when one is asked for. That works if all tag sections are empty, and
-every array or records field is null in all of them, or empty in all of them; otherwise the decoder makes objects.
+be structs of one size, and an object is made when a struct is asked for. That works if all tag sections are empty, and
+every array or records field is null in all structs, or empty in all structs; otherwise the decoder makes objects.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ Picker = Callable[[Iterable[tuple[Any, ...]]], Iterator[tuple[Any, ...]]]
 
 
 class Stride:
-    """The layout of structs of one class on the wire in one version, if all of them have the same size."""
+    """The layout of structs of one class on the wire in one version, if all these structs have the same size."""
 
     __slots__ = (
         "_defaults",
@@ -65,7 +65,8 @@ class Stride:
         self._pickers: dict[tuple[str, ...], Picker] = {}
 
     def _compile_maker(self, layout: Layout) -> Callable[..., Callable[[Iterable[tuple[Any, ...]]], list[Any]]]:
-        """A function of the sized fields' values; it gives one that makes objects of unpacked rows."""
+        """A function of the sized fields' values; the function returns a second function that makes objects of unpacked
+        rows."""
         source = Source(new=object.__new__)
         line, block = source.line, source.block
         columns = ["_" if name in self.sized_names else f"c_{name}" for name in self.names]
@@ -85,7 +86,7 @@ class Stride:
         return source.compile("make_maker", f"rows of {self.cls.__name__}")
 
     def picker(self, names: tuple[str, ...]) -> Picker:
-        """A function that gives these fixed fields of unpacked rows; the default of one that the version lacks."""
+        """A function that gives these fixed fields of unpacked rows; the default of a field that the version lacks."""
         picker = self._pickers.get(names)
         if picker is None:
             picker = self._pickers[names] = self._compile_picker(names)
@@ -121,7 +122,8 @@ class Stride:
 
 @cache
 def stride_of(schema: Schema, version: int, flexible: bool) -> Stride | None:
-    """None if the structs cannot all have one size: one has a string or a struct in it."""
+    """The layout of the structs; None if the structs cannot all have one size: with a string or a struct among the
+    fields."""
     plain = Layout(schema, version, flexible).plain
     if not plain or not all(isinstance(field.type, (Fixed, Array, RecordBytes)) for field in plain):
         return None
@@ -129,7 +131,8 @@ def stride_of(schema: Schema, version: int, flexible: bool) -> Stride | None:
 
 
 class Rows(Sequence[T]):
-    """Structs that are made when asked for: one by its index, or all by an iteration. Equal to their tuple."""
+    """Structs that are made when asked for: a single struct by its index, or all structs by an iteration. Equal to
+    their tuple."""
 
     __slots__ = ("_all", "_make", "raw", "stride")
 
@@ -187,7 +190,7 @@ class Rows(Sequence[T]):
 
 
 def read_rows(data: memoryview, position: int, count: int, stride: Stride) -> Rows[Any] | None:
-    """`count` structs as rows, or None if they are not of one size. They may reach past the end of `data`."""
+    """`count` structs as rows, or None for structs of different sizes. The rows may reach past the end of `data`."""
     raw = bytes(data[position : position + count * stride.size])
     if len(raw) != count * stride.size:
         return None

@@ -1,4 +1,4 @@
-"""Messages as values: how they are declared, and how they become bytes and come back.
+"""Messages as values: how messages are declared, become bytes and come back.
 
     @message(api_key=12, versions="0-4", flexible="4+")
     class HeartbeatRequest:
@@ -98,8 +98,8 @@ def encode(value: object, version: int) -> list[Buffer]:
     """The message's bytes, in chunks. Records and other long bytes are in the list themselves, not copied.
 
     A field that this version does not have is not written. Raises KafkaError UNSUPPORTED_VERSION for a version that the
-    message does not have, INVALID_REQUEST for a value that has no form in it: null where null is not allowed, a number
-    too large.
+    message does not have, INVALID_REQUEST for a value that has no form in this version: null where null is not allowed,
+    a number too large.
     """
     parts: list[Buffer] = []
     chunks: list[Buffer] = []
@@ -131,7 +131,7 @@ def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[B
 
 
 def encode_in_steps(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> Iterator[None]:
-    """As `encode_into`, in steps: for values of very many elements, which would take too long in one."""
+    """As `encode_into`, in steps: for values of very many elements, which would take too long in one step."""
     schema = schema_of(type(value))
     try:
         for _ in _step_encoder_of(schema, version)(value, parts, chunks):
@@ -149,9 +149,9 @@ def struct_encoder(message: type, struct: type, version: int) -> Encoder:
 
 
 def decode(cls: type[T], version: int, data: Buffer, position: int = 0, *, max_elements: int = MAX_ELEMENTS) -> T:
-    """The message in `data` from `position` to the end. Records in it are views into `data`; all else is copied.
+    """The message in `data` from `position` to the end. Records are views into `data`; everything else is copied.
 
-    Raises MalformedMessage if the bytes are not exactly one such message, whatever they are.
+    Raises MalformedMessage if the bytes are not exactly one such message.
     """
     value, stop = decode_from(cls, version, data, position, max_elements=max_elements)
     if stop != len(data):
@@ -162,7 +162,7 @@ def decode(cls: type[T], version: int, data: Buffer, position: int = 0, *, max_e
 def decode_from(
     cls: type[T], version: int, data: Buffer, position: int = 0, *, max_elements: int = MAX_ELEMENTS
 ) -> tuple[T, int]:
-    """The message at `position`, and the position behind it."""
+    """The message at `position`, and the position behind the message."""
     schema: Schema = cls.__schema__  # type: ignore[attr-defined]
     try:
         decoder = schema.decoders[version]
@@ -180,7 +180,7 @@ def decode_from(
 def decode_in_steps(
     cls: type[T], version: int, data: memoryview, position: int, *, max_elements: int
 ) -> Generator[None, None, tuple[T, int]]:
-    """As `decode_from`, in steps: for messages of very many elements, which would take too long in one."""
+    """As `decode_from`, in steps: for messages of very many elements, which would take too long in one step."""
     schema = schema_of(cls)
     try:
         value, stop, _ = yield from _step_decoder_of(schema, version)(data, position, max_elements)

@@ -36,7 +36,7 @@ class Source:
         return f"{stem}{number}"
 
     def constant(self, value: Any, stem: str = "const") -> str:
-        """An expression for this object: a literal where one exists, else a name bound to it."""
+        """An expression for this object: a literal where one exists, else a name bound to the object."""
         if isinstance(value, LITERALS) or value in ((), "", b""):
             return repr(value)
         for name, known in self.names.items():

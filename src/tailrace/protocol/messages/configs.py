@@ -18,7 +18,7 @@ class DescribeConfigsResource:
 
 @message(api_key=32, versions="1-4", flexible="4+")
 class DescribeConfigsRequest:
-    """Asks for settings. v3 adds the documentation of each."""
+    """Asks for settings. v3 adds the documentation of the settings."""
 
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: bool = False
@@ -112,7 +112,7 @@ class AlterConfigsResponse:
 
 @struct
 class IncrementallyAlterableConfig:
-    """A change of one setting: 0 sets it, 1 takes it back, 2 and 3 add to and take from a list."""
+    """A change of one setting: 0 sets the value, 1 takes the value back, 2 and 3 add to and take from a list."""
 
     name: str
     config_operation: Int8
@@ -130,7 +130,7 @@ class IncrementalAlterConfigsResource:
 
 @message(api_key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsRequest:
-    """Changes settings one by one (KIP-339), or only checks whether it could."""
+    """Changes single settings (KIP-339), or only checks the changes."""
 
     resources: tuple[IncrementalAlterConfigsResource, ...]
     validate_only: bool
@@ -146,14 +146,15 @@ class IncrementalAlterConfigsResponse:
 
 @message(api_key=74, versions="0-1", flexible="0+")
 class ListConfigResourcesRequest:
-    """Asks for the names of all that has settings (KIP-1142); no types mean all. Version 0: of client metrics only."""
+    """Asks for the names of resources with settings (KIP-1142); no types: of every type. Version 0: client metrics
+    only."""
 
     resource_types: tuple[Int8, ...] = field(versions="1+", default=())
 
 
 @struct
 class ListedConfigResource:
-    """A resource that may have settings. Without a type it is of client metrics."""
+    """A resource that may have settings. A resource without a type is a client metrics resource."""
 
     resource_name: str
     resource_type: Int8 = field(versions="1+", default=16)
@@ -173,7 +174,7 @@ class ListConfigResourcesResponse:
 
 @struct
 class QuotaComponent:
-    """A part of a filter: the entities of one type with this name, of the default, or all."""
+    """A part of a filter: the entities of one type with this name, of the default, or every entity."""
 
     entity_type: str
     match_type: Int8

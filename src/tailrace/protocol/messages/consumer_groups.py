@@ -14,7 +14,7 @@ class HeartbeatTopicPartitions:
 
 @message(api_key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest:
-    """Joins (epoch 0), stays, leaves (-1) or leaves to come back (-2, static members). Null: as in the last one.
+    """Joins (epoch 0), stays, leaves (-1) or leaves to come back (-2, static members). Null: as in the last heartbeat.
 
     v1: the member makes its own id, and may subscribe by a regular expression.
     """
@@ -33,7 +33,7 @@ class ConsumerGroupHeartbeatRequest:
 
 @struct
 class HeartbeatAssignment:
-    """The partitions that the member may read from now on, and no others."""
+    """The partitions that the member may read from now on; any other partition is taken away."""
 
     topic_partitions: tuple[HeartbeatTopicPartitions, ...]
 

@@ -1,6 +1,6 @@
 """Messages between classic consumers inside JoinGroup and SyncGroup: an int16 version, then the message.
 
-The broker keeps these bytes without looking inside; clients and tools that describe a group read them.
+The broker keeps these bytes without looking inside; clients and tools that describe a group read the bytes.
 """
 
 from struct import Struct

@@ -1,14 +1,14 @@
-"""Envelope (58): a client's request, passed on by the broker that got it to the one that can carry it out (KIP-590).
+"""Envelope (58): a client's request, passed on by the receiving broker to the active controller (KIP-590).
 
-Between our own nodes it has more fields, tagged from 10000 on, that Kafka's nodes skip: the leader epoch that the
-request is meant for and a number from its sender, so that a request that comes twice or late is carried out once. The
-answer names the end offset of the metadata log that holds its effects.
+Between our own nodes an envelope has more fields, tagged from 10000 on, that Kafka's nodes skip: the leader epoch that
+the request is meant for and a number from its sender, so that a request that comes twice or late is carried out once.
+The answer names the end offset of the metadata log behind the request's effects.
 """
 
 from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Uuid, field, message
 
 FORWARDING_FEATURE = "tailrace.forwarding"
-"""Announced as a supported feature, level 1: the tagged fields here and those of AlterPartition."""
+"""Announced as a supported feature, level 1: the tagged fields of Envelope and AlterPartition."""
 
 
 @message(api_key=58, versions="0", flexible="0+")
@@ -23,9 +23,9 @@ class EnvelopeRequest:
     """The epoch of the active controller that is asked: a later controller must not carry the request out. -1 if the
     sender is not ours."""
     sender_id: Uuid = field(versions="0+", tag=10001, default=ZERO_UUID)
-    """The process that sends it: one start of one node."""
+    """The sending process: one start of one node."""
     request_number: Int64 = field(versions="0+", tag=10002, default=-1)
-    """The same when it is sent again; higher for each request of this sender."""
+    """The same number when the request is sent again; higher for each new request of this sender."""
 
 
 @message(api_key=58, versions="0", flexible="0+")

@@ -1,7 +1,7 @@
 """Fetch (1): a long poll for record batches, by consumers and by followers.
 
 DescribeFetchSessions (10000): the fetch sessions (KIP-227) of the broker that is asked. Keys from 10000 on are ours,
-not Kafka's, as tags are (decision 0053); a broker announces them in ApiVersions like Kafka's keys.
+not Kafka's, as tags are (decision 0053); a broker announces its keys in ApiVersions like Kafka's keys.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ class ReplicaState:
 
 
 KEY_SHARING_FEATURE = "tailrace.key.sharing"
-"""The extensions of KIP-X, in fields tagged from 10000 on: a broker that announces this knows them."""
+"""The extensions of KIP-X, in fields tagged from 10000 on: a broker that announces this feature knows the
+extensions."""
 
 
 @struct
@@ -35,7 +36,7 @@ class FetchPartition:
     """From where to read one partition, and what the reader believes about leadership and its own log.
 
     v9 adds the leader epoch (KIP-320), v12 the epoch of the last fetched record (KIP-595), v18 what the follower
-    believes the high watermark to be, so that a stale one is answered at once (KIP-1166).
+    believes the high watermark to be, so that a stale high watermark is answered at once (KIP-1166).
     """
 
     partition: Int32
@@ -72,7 +73,7 @@ class FetchRequest:
     """A long poll for record batches. Answered as soon as `min_bytes` can be read, else after `max_wait_ms`.
 
     v7 adds fetch sessions (KIP-227), v11 the reader's rack (KIP-392), v13 topic ids (KIP-516), v15 moves the replica id
-    into `replica_state` (KIP-903). `key_ranges` are those of partitions that have none of their own.
+    into `replica_state` (KIP-903). `key_ranges` hold for partitions without key ranges of their own.
     """
 
     cluster_id: str | None = field(versions="12+", tag=0, default=None)
@@ -129,9 +130,10 @@ class AbortedTransaction:
 class PartitionData:
     """The answer for one partition. v11 adds the replica to read from instead (KIP-392).
 
-    `records` are batches, from the one that holds the fetch offset on; other brokers may cut the last. For key ranges
-    they are parts of these, and all records of the ranges below `scanned_to` are here or were before. `checked_from`:
-    to a follower, its leader vouches for the headers of batches from this offset on (decision 0069).
+    `records` are batches, beginning with the batch that holds the fetch offset; other brokers may cut the last batch.
+    For key ranges `records` are parts of batches, and every record of the ranges below `scanned_to` is here or was in
+    an earlier answer. `checked_from`: to a follower, its leader vouches for the headers of batches from this offset on
+    (decision 0069).
     """
 
     partition_index: Int32
@@ -152,7 +154,7 @@ class PartitionData:
 
 @struct
 class FetchableTopicResponse:
-    """Partitions of one topic; in an incremental answer only those with news."""
+    """Partitions of one topic; in an incremental answer only partitions with changes."""
 
     topic: str = field(versions="4-12", default="")
     topic_id: Uuid = field(versions="13+", default=ZERO_UUID)
@@ -228,7 +230,7 @@ class DescribeFetchSessionsResponse:
     partition_count: Int64 = 0
     """The partitions of all sessions together."""
     evictions: Int64 = 0
-    """Sessions that others have displaced since the broker started."""
+    """Sessions that newer sessions have displaced since the broker started."""
     sessions: tuple[DescribedFetchSession, ...] = ()
     next_session_id: Int32 = 0
-    """The begin of the next page; 0: this is the last one."""
+    """The begin of the next page; 0: this is the last page."""

@@ -127,7 +127,7 @@ class ListGroupsResponse:
 
 @message(api_key=15, versions="0-6", flexible="5+")
 class DescribeGroupsRequest:
-    """Asks for all about some groups, all of which this broker must coordinate."""
+    """Asks for descriptions of groups; this broker must coordinate every group."""
 
     groups: tuple[str, ...]
     include_authorized_operations: bool = field(versions="3+", default=False)
@@ -136,7 +136,7 @@ class DescribeGroupsRequest:
 
 @struct
 class DescribedGroupMember:
-    """A member, with its subscription and assignment as the members encoded them."""
+    """A member, with its subscription and assignment in the bytes of the members."""
 
     member_id: str
     group_instance_id: str | None = field(versions="4+", default=None)
@@ -186,7 +186,7 @@ class DeletableGroupResult:
 
 @message(api_key=42, versions="0-2", flexible="2+")
 class DeleteGroupsResponse:
-    """Group by group, whether it is gone."""
+    """Group by group, whether the group is gone."""
 
     throttle_time_ms: Int32 = 0
     results: tuple[DeletableGroupResult, ...]

@@ -8,7 +8,7 @@ from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Uuid, field
 
 @struct
 class DescribableLogDirTopic:
-    """A topic and those of its partitions that are asked for."""
+    """A topic and the partitions asked for."""
 
     topic: str
     partitions: tuple[Int32, ...]
@@ -16,7 +16,7 @@ class DescribableLogDirTopic:
 
 @message(api_key=35, versions="1-4", flexible="2+")
 class DescribeLogDirsRequest:
-    """Asks for partitions on this broker; null topics mean all."""
+    """Asks for partitions on this broker; null topics: every topic."""
 
     topics: tuple[DescribableLogDirTopic, ...] | None
     wants_log_ends: bool = field(versions="2+", tag=10000, default=False)
@@ -25,14 +25,14 @@ class DescribeLogDirsRequest:
 
 @struct
 class DescribeLogDirsPartition:
-    """A log's bytes, and how far it is behind the high watermark."""
+    """A log's bytes, and how far the log is behind the high watermark."""
 
     partition_index: Int32
     partition_size: Int64
     offset_lag: Int64
     is_future_key: bool
     good_end_offset: Int64 = field(versions="2+", tag=10000, default=-1)
-    """If asked for: where the log ends; where it is damaged, up to where it is good. -1: not known."""
+    """If asked for: where the log ends; the end of the good part if the log is damaged. -1: not known."""
     acknowledged_end_offset: Int64 = field(versions="2+", tag=10001, default=-1)
     """If asked for: up to here the log was flushed or committed, as far as is noted. -1: not known."""
     log_fault: str = field(versions="2+", tag=10002, default="")
@@ -49,7 +49,7 @@ class DescribeLogDirsTopic:
 
 @struct
 class DescribeLogDirsResult:
-    """A directory. v4 adds the size of its file system and what of it is left (KIP-827)."""
+    """A directory. v4 adds the size of its file system and the free bytes (KIP-827)."""
 
     error_code: Int16 = 0
     log_dir: str
@@ -71,7 +71,7 @@ class DescribeLogDirsResponse:
 
 @struct
 class AlterReplicaLogDirTopic:
-    """A topic and those of its partitions that shall be moved."""
+    """A topic and the partitions to move."""
 
     name: str
     partitions: tuple[Int32, ...]
@@ -79,7 +79,7 @@ class AlterReplicaLogDirTopic:
 
 @struct
 class AlterReplicaLogDir:
-    """A directory and what shall be kept in it."""
+    """A directory and the partitions to keep there."""
 
     path: str
     topics: tuple[AlterReplicaLogDirTopic, ...]
@@ -110,7 +110,7 @@ class AlterReplicaLogDirTopicResult:
 
 @message(api_key=34, versions="1-2", flexible="2+")
 class AlterReplicaLogDirsResponse:
-    """Partition by partition, what became of it."""
+    """The outcome for each partition."""
 
     throttle_time_ms: Int32 = 0
     results: tuple[AlterReplicaLogDirTopicResult, ...]
@@ -129,7 +129,7 @@ class AssignedTopic:
 
 @struct
 class AssignedDirectory:
-    """A directory and the replicas in it."""
+    """A directory and its replicas."""
 
     id: Uuid
     topics: tuple[AssignedTopic, ...]

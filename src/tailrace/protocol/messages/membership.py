@@ -5,7 +5,7 @@ from tailrace.protocol.schema import Int16, Int32, field, message, struct
 
 @struct
 class JoinGroupRequestProtocol:
-    """An assignor that the member can run, with its subscription for it."""
+    """An assignor that the member can run, with the member's subscription for this assignor."""
 
     name: str
     metadata: bytes
@@ -13,10 +13,10 @@ class JoinGroupRequestProtocol:
 
 @message(api_key=11, versions="0-9", flexible="6+")
 class JoinGroupRequest:
-    """Joins or rejoins a classic group; answered when all members have, or the rebalance time is over.
+    """Joins or rejoins a classic group; answered when all members have joined, or the rebalance time is over.
 
-    v1 adds the rebalance timeout, v4 asks newcomers to come again with the id they are given (KIP-394), v5 adds static
-    members (KIP-345), v8 the reason (KIP-800).
+    v1 adds the rebalance timeout, v4 asks newcomers to come again with an id from the coordinator (KIP-394), v5 adds
+    static members (KIP-345), v8 the reason (KIP-800).
     """
 
     group_id: str
@@ -31,7 +31,7 @@ class JoinGroupRequest:
 
 @struct
 class JoinGroupResponseMember:
-    """A member and its subscription; only the leader of the group gets them."""
+    """A member and its subscription; only the leader of the group gets members."""
 
     member_id: str
     group_instance_id: str | None = field(versions="5+", default=None)
@@ -132,7 +132,7 @@ class MemberResponse:
 
 @message(api_key=13, versions="0-5", flexible="4+")
 class LeaveGroupResponse:
-    """Whether the members are gone, from v3 one by one."""
+    """Whether the members are gone, from v3 member by member."""
 
     throttle_time_ms: Int32 = field(versions="1+", default=0)
     error_code: Int16 = 0

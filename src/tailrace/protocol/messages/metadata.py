@@ -13,7 +13,8 @@ class MetadataRequestTopic:
 
 @message(api_key=3, versions="0-13", flexible="9+")
 class MetadataRequest:
-    """Asks for topics: null means all, no topics none; in v0 no topics means all. v4 may refuse to create topics."""
+    """Asks for topics: null asks for every topic, an empty list for no topic; in v0 an empty list asks for every topic.
+    v4 may refuse to create topics."""
 
     topics: tuple[MetadataRequestTopic, ...] | None = field(nullable="1+")
     allow_auto_topic_creation: bool = field(versions="4+", default=True)
@@ -58,7 +59,7 @@ class MetadataResponseTopic:
 
 @message(api_key=3, versions="0-13", flexible="9+")
 class MetadataResponse:
-    """Brokers and topics as this node knows them. v13 adds an error for the whole: rebootstrap (KIP-1102)."""
+    """Brokers and topics in the image of this node. v13 adds an error for the whole: rebootstrap (KIP-1102)."""
 
     throttle_time_ms: Int32 = field(versions="3+", default=0)
     brokers: tuple[MetadataResponseBroker, ...]
@@ -120,7 +121,7 @@ class Cursor:
 
 @message(api_key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsRequest:
-    """Asks for topics page by page (KIP-966); no topics mean all."""
+    """Asks for topics page by page (KIP-966); an empty list asks for every topic."""
 
     topics: tuple[TopicRequest, ...]
     response_partition_limit: Int32 = 2000
@@ -144,7 +145,7 @@ class DescribeTopicPartitionsResponsePartition:
 
 @struct
 class DescribeTopicPartitionsResponseTopic:
-    """A topic and those of its partitions that are on this page."""
+    """A topic and its partitions on this page."""
 
     error_code: Int16 = 0
     name: str | None
@@ -156,7 +157,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message(api_key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse:
-    """A page; the cursor, if there is a next page, asks for it."""
+    """A page; the cursor asks for the next page, if there is a next page."""
 
     throttle_time_ms: Int32 = 0
     topics: tuple[DescribeTopicPartitionsResponseTopic, ...]

@@ -1,7 +1,7 @@
 """OffsetCommit (8) and OffsetFetch (9): a group's progress.
 
 The tagged fields from 10,000 on are ours (KIP-X, individual commits): ranges of offsets and key hashes beside the
-offset. Absent, a message has Kafka's bytes, and so has the answer to it.
+offset. Absent, a message has Kafka's bytes, and so has its answer.
 """
 
 from tailrace.protocol.messages.fetch import WireKeyRange
@@ -20,7 +20,8 @@ class WireRectangle:
 
 @struct
 class WireRangeBudget:
-    """The ranges that a group has committed beyond its offset in a partition, and how many it may have."""
+    """The number of ranges that a group has committed beyond its offset in a partition, and the most that are
+    allowed."""
 
     used: Int32
     limit: Int32
@@ -34,7 +35,7 @@ UNKNOWN_STATE_EPOCH = -1
 class OffsetCommitRequestPartition:
     """The next offset to read, and the epoch of the record before it (v6, KIP-320).
 
-    With ranges, these are committed beside what is; the offset is the one that the group had.
+    With ranges, the ranges join the committed ranges; the offset is the group's offset from before.
     """
 
     partition_index: Int32
@@ -111,7 +112,7 @@ class OffsetFetchRequestTopics:
 
 @struct
 class OffsetFetchRequestGroup:
-    """A group, and the partitions wanted; null means all that have an offset."""
+    """A group, and the partitions wanted; null: every partition that has an offset."""
 
     group_id: str = field(versions="8+", default="")
     member_id: str | None = field(versions="9+", default=None)

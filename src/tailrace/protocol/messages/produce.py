@@ -101,7 +101,7 @@ _MAX_FORMS: Final = 10_000
 
 _Form = tuple[Callable[..., bytes], bytes, bytes]
 _forms: dict[tuple[int, str | bytes], _Form] = {}
-"""The packed form of one version's answer for one topic, with the bytes in it that never change."""
+"""The packed form of one version's answer for one topic, with the bytes that never change."""
 
 
 def encode_produced(
@@ -113,9 +113,9 @@ def encode_produced(
     log_append_time_ms: int,
     log_start_offset: int,
 ) -> bytes:
-    """The whole answer to a Produce of one batch that is in its log, header included: most of all answers.
+    """The whole answer to a Produce of one appended batch, header included: the most frequent answer.
 
-    The same bytes as `encode_response` gives for it. `topic` is the topic's name, from version 13 on its id.
+    The same bytes as `encode_response` gives for this answer. `topic` is the topic's name, from version 13 on its id.
     """
     form = _forms.get((version, topic))
     if form is None:
@@ -168,7 +168,8 @@ _TAGS_BEHIND: Final = bytes(3)
 class ProduceForm(NamedTuple):
     """The bytes before the partition, equal in all requests of a producer that sends one batch at a time.
 
-    With it, reading the next such request is one comparison. Made by `form_of`, which has read a request in full.
+    With a form, reading the next request of the same form is one comparison. `form_of` makes a form of a request that
+    was read in full.
     """
 
     version: int
@@ -180,7 +181,7 @@ class ProduceForm(NamedTuple):
     """Without partitions."""
 
     def read(self, frame: memoryview) -> tuple[int, memoryview] | None:
-        """Partition and records of the frame, of the same version; None if it is not of this form."""
+        """Partition and records of the frame, of the same version; None for a frame of another form."""
         head = self.head
         position = _HEAD_AT + len(head)
         if frame[_HEAD_AT:position] != head or len(frame) - position < _INDEX_AND_SIZE.size:
@@ -197,7 +198,7 @@ class ProduceForm(NamedTuple):
             byte = 128
             while byte > 127:
                 if shift > 21 or position == stop:
-                    return None  # 256 MiB and more: not one that is served
+                    return None  # 256 MiB and more: such a frame is not served
                 byte = frame[position]
                 position += 1
                 size |= (byte & 127) << shift
@@ -208,7 +209,8 @@ class ProduceForm(NamedTuple):
 
 
 def form_of(frame: memoryview, version: int, client_id: str | None, request: ProduceRequest) -> ProduceForm | None:
-    """The form of a frame that has been read in full; None unless it is one batch and reads the same with the form."""
+    """The form of a frame that has been read in full; None unless the frame has one batch and reads the same with the
+    form."""
     if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
         return None
     topic = request.topic_data[0]
@@ -227,12 +229,16 @@ def form_of(frame: memoryview, version: int, client_id: str | None, request: Pro
     return form if found is not None and found[0] == data.index and _is_same_view(found[1], records) else None
 
 
-def _is_same_view(one: Buffer, other: Buffer) -> bool:
-    """Whether two parts of one frame are the same part, if each is at least a batch's header.
+def _is_same_view(found: Buffer, expected: Buffer) -> bool:
+    """Whether two parts of one frame are the same part, if both have at least the length of a batch's header.
 
     Not `==`: Python compares views byte by byte, and that took a third of the CPU of a node that is sent large batches.
     """
-    return len(one) == len(other) and one[:_ENOUGH] == other[:_ENOUGH] and one[-_ENOUGH:] == other[-_ENOUGH:]
+    return (
+        len(found) == len(expected)
+        and found[:_ENOUGH] == expected[:_ENOUGH]
+        and found[-_ENOUGH:] == expected[-_ENOUGH:]
+    )
 
 
 class ProduceForms:
@@ -242,7 +248,7 @@ class ProduceForms:
 
     def __init__(self) -> None:
         self.last: ProduceForm | None = None
-        """The one that was found or added last: most requests are like the one before."""
+        """The form that was found or added last: most requests are like the request before."""
         self._by_head: dict[bytes, ProduceForm] = {}
         self._head_sizes: tuple[int, ...] = ()
 
@@ -250,7 +256,7 @@ class ProduceForms:
         return len(self._by_head)
 
     def add(self, form: ProduceForm) -> None:
-        """Know this form. When there are many, all others are forgotten: a client decides what it sends."""
+        """Know this form. When there are many forms, all other forms are forgotten: a client decides what it sends."""
         size = len(form.head)
         if size > _LONGEST_HEAD:
             return

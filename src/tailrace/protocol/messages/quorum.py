@@ -112,7 +112,7 @@ class BeginQuorumEpochRequest:
 
 @struct
 class EpochPartition:
-    """The epoch and leader as a voter knows them."""
+    """The epoch and leader that a voter knows."""
 
     partition_index: Int32
     error_code: Int16
@@ -364,7 +364,7 @@ class SnapshotLeader:
 
 @struct
 class SnapshotPart:
-    """Some bytes of a snapshot: they may begin and end in the middle of a batch."""
+    """Some bytes of a snapshot; a part may begin and end in the middle of a batch."""
 
     index: Int32
     error_code: Int16 = 0

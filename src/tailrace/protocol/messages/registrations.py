@@ -1,6 +1,6 @@
 """BrokerRegistration (62), BrokerHeartbeat (63), UnregisterBroker (64), ControllerRegistration (70).
 
-Processes register with the controller (KIP-631, KIP-919), and administrators remove those that will not come back.
+Processes register with the controller (KIP-631, KIP-919), and administrators remove processes that will not come back.
 
 UpdateFeatures (57): the level of a feature that the whole cluster uses (KIP-584).
 """
@@ -62,7 +62,7 @@ class BrokerHeartbeatRequest:
     broker_id: Int32
     broker_epoch: Int64 = -1
     current_metadata_offset: Int64
-    """The highest offset of the metadata log that it has applied."""
+    """The highest offset of the metadata log that the broker has applied."""
     want_fence: bool
     want_shut_down: bool
     offline_log_dirs: tuple[Uuid, ...] = field(versions="1+", tag=0, default=())
@@ -72,7 +72,7 @@ class BrokerHeartbeatRequest:
 
 @message(api_key=63, versions="0-1", flexible="0+")
 class BrokerHeartbeatResponse:
-    """The state of the broker as the controller has it."""
+    """The controller's state of the broker."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -90,7 +90,7 @@ class UnregisterBrokerRequest:
 
 @message(api_key=64, versions="0", flexible="0+")
 class UnregisterBrokerResponse:
-    """Whether it is forgotten."""
+    """Whether the broker is forgotten."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -124,7 +124,8 @@ class ControllerRegistrationResponse:
 
 @struct
 class FeatureUpdateKey:
-    """The level that a feature is to have; below 1 removes it. v1 says how it may come to that."""
+    """The new level of a feature; below 1 removes the feature. v1 says whether the level may go down, and whether
+    something may be lost."""
 
     feature: str
     max_version_level: Int16
@@ -135,7 +136,7 @@ class FeatureUpdateKey:
 
 @message(api_key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesRequest:
-    """Asks for all of these levels or none. v1 may only ask whether it could be done."""
+    """Asks for levels, which are set together or not at all. v1 may only ask whether the change is possible."""
 
     timeout_ms: Int32 = 60_000
     feature_updates: tuple[FeatureUpdateKey, ...]

@@ -8,17 +8,19 @@ from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid,
 
 @struct
 class ElectLeadersTopic:
-    """A topic and those of its partitions that shall have another leader."""
+    """A topic and the partitions that shall have another leader."""
 
     topic: str
     partitions: tuple[Int32, ...]
     desired_leaders: tuple[Int32, ...] = field(versions="2+", tag=10000, default=())
-    """In the order of the partitions, the replicas that are to lead with all that they lack (KIP-966); -1: any."""
+    """In the order of the partitions, the replicas that are to lead although records are missing there (KIP-966); -1:
+    any."""
 
 
 @message(api_key=43, versions="0-2", flexible="2+")
 class ElectLeadersRequest:
-    """Asks for elections; null partitions mean all. Type 0 elects the first replica, 1 any live one (KIP-460)."""
+    """Asks for elections; null partitions: every partition. Type 0 elects the first replica, 1 any live one
+    (KIP-460)."""
 
     election_type: Int8 = field(versions="1+", default=0)
     topic_partitions: tuple[ElectLeadersTopic, ...] | None
@@ -44,7 +46,7 @@ class ReplicaElectionResult:
 
 @message(api_key=43, versions="0-2", flexible="2+")
 class ElectLeadersResponse:
-    """Partition by partition, what became of it. v1 adds an error for the whole."""
+    """The outcome for each partition. v1 adds an error for the whole."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(versions="1+", default=0)
@@ -53,7 +55,7 @@ class ElectLeadersResponse:
 
 @struct
 class ReassignablePartition:
-    """A partition and the brokers that shall have it; null takes back a move that goes on."""
+    """A partition and its future brokers; null takes back a move that goes on."""
 
     partition_index: Int32
     replicas: tuple[Int32, ...] | None = None
@@ -95,7 +97,7 @@ class ReassignableTopicResponse:
 
 @message(api_key=45, versions="0-1", flexible="0+")
 class AlterPartitionReassignmentsResponse:
-    """Partition by partition, what became of it."""
+    """The outcome for each partition."""
 
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: bool = field(versions="1+", default=True)
@@ -106,7 +108,7 @@ class AlterPartitionReassignmentsResponse:
 
 @struct
 class ListPartitionReassignmentsTopic:
-    """A topic and those of its partitions that are asked for."""
+    """A topic and the partitions asked for."""
 
     name: str
     partition_indexes: tuple[Int32, ...]
@@ -114,7 +116,7 @@ class ListPartitionReassignmentsTopic:
 
 @message(api_key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsRequest:
-    """Asks which replicas are being moved; null topics mean all."""
+    """Asks which replicas are being moved; null topics: every topic."""
 
     timeout_ms: Int32 = 60_000
     topics: tuple[ListPartitionReassignmentsTopic, ...] | None = None
@@ -122,7 +124,7 @@ class ListPartitionReassignmentsRequest:
 
 @struct
 class OngoingPartitionReassignment:
-    """The replicas of a partition, with those that come and those that go."""
+    """The replicas of a partition, with the replicas that come and the replicas that go."""
 
     partition_index: Int32
     replicas: tuple[Int32, ...]
@@ -150,7 +152,7 @@ class ListPartitionReassignmentsResponse:
 
 @struct
 class InSyncBroker:
-    """A replica, and the registration that the leader knows of it; -1 if it knows none."""
+    """A replica, and its registration that the leader knows; -1 if unknown."""
 
     broker_id: Int32 = field(versions="3+", default=0)
     broker_epoch: Int64 = field(versions="3+", default=-1)
@@ -168,7 +170,8 @@ class AlterPartitionData:
     """1 while the leader recovers from an unclean election (KIP-704)."""
     partition_epoch: Int32
     leaving: Int8 = field(versions="0+", tag=10000, default=0)
-    """Ours: the replica that asks leaves, leader or not: 1 since it has lost something, 2 since it cannot store."""
+    """Ours: the replica that asks leaves, leader or not: 1 since records are lost there, 2 since the replica cannot
+    store."""
 
 
 @struct
@@ -187,14 +190,14 @@ class AlterPartitionRequest:
     broker_epoch: Int64 = -1
     topics: tuple[AlterPartitionTopic, ...]
     wants_end_offset: bool = field(versions="0+", tag=10000, default=False)
-    """Ours: the answer is to say up to where the metadata log has to be applied to see it."""
+    """Ours: the answer is to say up to where the metadata log has to be applied to see the change."""
     secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
     """Ours: proves that the sender is this broker (`model.proofs`)."""
 
 
 @struct
 class AlteredPartition:
-    """The partition as it is now, or why it stays as it was."""
+    """The partition's present state, or the reason why nothing has changed."""
 
     partition_index: Int32
     error_code: Int16 = 0
@@ -215,10 +218,10 @@ class AlteredTopic:
 
 @message(api_key=56, versions="2-3", flexible="0+")
 class AlterPartitionResponse:
-    """Partition by partition, what the controller makes of it."""
+    """The controller's decision for each partition."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     topics: tuple[AlteredTopic, ...]
     metadata_end_offset: Int64 = field(versions="0+", tag=10000, default=-1)
-    """Ours: everything that the answer is based on lies below. Only if the request asked for it."""
+    """Ours: everything that the answer is based on lies below. Only if the request asked for the offset."""

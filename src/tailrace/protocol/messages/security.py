@@ -32,7 +32,7 @@ class DescribeAclsRequest:
 
 @struct
 class AclDescription:
-    """A principal, and the operation that it may or may not carry out."""
+    """A principal, and the operation that the principal may or may not carry out."""
 
     principal: str
     host: str
@@ -201,7 +201,7 @@ class ScramCredentialDeletion:
 
 @struct
 class ScramCredentialUpsertion:
-    """A user, and the credential that it is to have for a mechanism."""
+    """A user, and the user's new credential for a mechanism."""
 
     name: str
     mechanism: Int8
@@ -240,7 +240,7 @@ class AlterUserScramCredentialsResponse:
 
 @struct
 class TokenPrincipal:
-    """A user: the owner of a token, or a user that may renew it."""
+    """A user: the owner of a token, or a user that may renew the token."""
 
     principal_type: str
     principal_name: str
@@ -248,7 +248,7 @@ class TokenPrincipal:
 
 @message(api_key=38, versions="1-3", flexible="2+")
 class CreateDelegationTokenRequest:
-    """Asks for a token; without an owner it is the requester's own."""
+    """Asks for a token; without an owner the requester owns the token."""
 
     owner_principal_type: str | None = field(versions="3+", default=None)
     owner_principal_name: str | None = field(versions="3+", default=None)
@@ -309,7 +309,7 @@ class ExpireDelegationTokenResponse:
 
 @message(api_key=41, versions="1-3", flexible="2+")
 class DescribeDelegationTokenRequest:
-    """Asks for the tokens of some owners, or of all."""
+    """Asks for the tokens of some owners, or of every owner."""
 
     owners: tuple[TokenPrincipal, ...] | None
 

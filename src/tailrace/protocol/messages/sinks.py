@@ -47,7 +47,7 @@ class CommitSinkRequest:
 
 @message(api_key=10001, versions="0", flexible="0+")
 class CommitSinkResponse:
-    """The batch is decided, and all that it has committed can be read; or the error."""
+    """The batch is decided, and every record that the batch has committed can be read; or the error."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -55,7 +55,8 @@ class CommitSinkResponse:
     is_repetition: bool = False
     """An earlier request has decided the batch."""
     last_batch: Int64 = -1
-    """The last batch of the sink that is decided, also with an error; -1 if there is none, or it is unknown here."""
+    """The last batch of the sink that is decided, also with an error; -1 if no batch is decided, or the last is unknown
+    here."""
 
 
 @message(api_key=10002, versions="0", flexible="0+")
@@ -63,7 +64,7 @@ class DescribeSinksRequest:
     """Asks for the sinks that a broker coordinates, page by page, in the order of their ids."""
 
     sink_ids: tuple[str, ...] | None = None
-    """Null: all."""
+    """Null: every sink."""
     first_sink_id: str = ""
     """The id at which the page begins."""
 
@@ -81,7 +82,7 @@ class DescribedSink:
     updated_at_ms: Int64
     """ms since 1970 of the last decision; -1 if there is none."""
     past_runs: Int32
-    """The runs that are refused because others have followed."""
+    """The runs that are refused because newer runs have followed."""
     open_members: Int32
     """The attempts of tasks with an open transaction."""
     ending_members: Int32
@@ -97,7 +98,7 @@ class DescribeSinksResponse:
     error_message: str | None = None
     sinks: tuple[DescribedSink, ...] = ()
     next_sink_id: str = ""
-    """The begin of the next page; empty: this is the last one."""
+    """The begin of the next page; empty: this is the last page."""
 
 
 @message(api_key=10003, versions="0", flexible="0+")

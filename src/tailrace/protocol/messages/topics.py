@@ -66,7 +66,7 @@ class CreatableTopicResult:
 
 @message(api_key=19, versions="2-7", flexible="5+")
 class CreateTopicsResponse:
-    """Topic by topic, what became of it."""
+    """The outcome for each topic."""
 
     throttle_time_ms: Int32 = 0
     topics: tuple[CreatableTopicResult, ...]
@@ -101,7 +101,7 @@ class DeletableTopicResult:
 
 @message(api_key=20, versions="1-6", flexible="4+")
 class DeleteTopicsResponse:
-    """Topic by topic, whether it is gone."""
+    """Topic by topic, whether the topic is gone."""
 
     throttle_time_ms: Int32 = 0
     responses: tuple[DeletableTopicResult, ...]
@@ -116,7 +116,7 @@ class CreatePartitionsAssignment:
 
 @struct
 class CreatePartitionsTopic:
-    """A topic and how many partitions it is to have; null assignments leave the placement to the cluster."""
+    """A topic and its new number of partitions; null assignments leave the placement to the cluster."""
 
     name: str
     count: Int32
@@ -143,7 +143,7 @@ class CreatePartitionsTopicResult:
 
 @message(api_key=37, versions="0-3", flexible="2+")
 class CreatePartitionsResponse:
-    """Topic by topic, what became of it. v3 may answer error 89 (KIP-599)."""
+    """The outcome for each topic. v3 may answer error 89 (KIP-599)."""
 
     throttle_time_ms: Int32 = 0
     results: tuple[CreatePartitionsTopicResult, ...]

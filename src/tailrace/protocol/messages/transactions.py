@@ -20,7 +20,7 @@ class AddPartitionsToTxnTopic:
 
 
 def topics_to_add(partitions: Iterable[TopicPartition]) -> tuple[AddPartitionsToTxnTopic, ...]:
-    """The partitions as a request names them."""
+    """The partitions in the form of a request."""
     by_topic = groupby(sorted(partitions), key=lambda partition: partition.topic)
     return tuple(
         AddPartitionsToTxnTopic(name=topic, partitions=tuple(partition.partition for partition in group))
@@ -30,7 +30,7 @@ def topics_to_add(partitions: Iterable[TopicPartition]) -> tuple[AddPartitionsTo
 
 @struct
 class AddPartitionsToTxnTransaction:
-    """A transaction, and the partitions that a broker wants added to it, or looked for in it."""
+    """A transaction, and the partitions that a broker wants added to the transaction, or looked up there."""
 
     transactional_id: str = field(versions="4+", default="")
     producer_id: Int64 = field(versions="4+", default=0)
@@ -41,7 +41,8 @@ class AddPartitionsToTxnTransaction:
 
 @message(api_key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnRequest:
-    """Adds partitions to a transaction before it writes to them; from v4 a broker's request, for many transactions."""
+    """Adds partitions to a transaction before the producer writes there; from v4 a broker's request, for many
+    transactions."""
 
     transactions: tuple[AddPartitionsToTxnTransaction, ...] = field(versions="4+", default=())
     v3_and_below_transactional_id: str = field(versions="0-3", default="")
@@ -76,7 +77,8 @@ class AddPartitionsToTxnResult:
 
 @message(api_key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse:
-    """Partition by partition, whether it is in the transaction. In a request of a client all are added, or none is."""
+    """Partition by partition, whether the transaction has the partition. A client's request adds all partitions or
+    none."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(versions="4+", default=0)
@@ -96,7 +98,7 @@ class AddOffsetsToTxnRequest:
 
 @message(api_key=25, versions="0-4", flexible="3+")
 class AddOffsetsToTxnResponse:
-    """Whether it is in the transaction."""
+    """Whether the offsets of the group are part of the transaction."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -222,7 +224,7 @@ class ListTransactionsRequest:
     state_filters: tuple[str, ...] = ()
     producer_id_filters: tuple[Int64, ...] = ()
     duration_filter: Int64 = field(versions="1+", default=-1)
-    """Only transactions that have been open for longer, in ms (KIP-994); -1: all."""
+    """Only transactions that have been open for longer, in ms (KIP-994); -1: every transaction."""
     transactional_id_pattern: str | None = field(versions="2+", default=None)
     """Only transactional ids that match this regular expression (KIP-1152)."""
 
@@ -256,7 +258,7 @@ class WritableTxnMarkerTopic:
 
 @struct
 class WritableTxnMarker:
-    """The end of one producer's transaction, and where it is to be written."""
+    """The end of one producer's transaction, and the partitions that get the marker."""
 
     producer_id: Int64
     producer_epoch: Int16
@@ -268,7 +270,8 @@ class WritableTxnMarker:
     transaction_version: Int8 = field(versions="2+", default=0)
     """The transaction.version of the producer: with 2 the marker's epoch is above that of the transaction."""
     decision_offset: Int64 = field(versions="2+", tag=10_000, default=-1)
-    """Ours, for older producers: the place of the decision among those of this coordinator epoch; -1 for none."""
+    """Ours, for older producers: the place of the decision among the decisions of this coordinator epoch; -1 for
+    none."""
 
 
 @message(api_key=27, versions="1-2", flexible="1+")

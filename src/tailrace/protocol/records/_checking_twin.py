@@ -25,10 +25,10 @@ def check_records(
 ) -> tuple[int, int, bool, bool]:
     """Walk over the `count` uncompressed records that begin at byte `at`, which must fill the rest of the bytes.
 
-    Gives the largest timestamp (-1 if no record has one), the smallest timestamp but for -1 (2^63 - 1 if there is
-    none), whether every record has a key, and whether the offset deltas are 0 to n - 1. Raises CorruptRecords, with
-    the index of the record, for what no reader can parse. With `is_part` the bytes may end anywhere: the records that
-    are whole are looked at.
+    Gives the largest timestamp (-1 if no record has a timestamp), the smallest timestamp but for -1 (2^63 - 1
+    without), whether every record has a key, and whether the offset deltas are 0 to n - 1. Raises CorruptRecords, with
+    the index of the record, for bytes that no reader can parse. With `is_part` the bytes may end anywhere: whole
+    records are looked at.
     """
     if not 0 <= at <= len(section):
         raise ValueError("the records begin outside of their bytes")

@@ -229,7 +229,7 @@ cdef class HeaderView(NullableView):
 
 
 cdef BinaryView binary_view(source):
-    """None for a column of nulls: `get_span` takes one, a method of it would be a read through a null pointer."""
+    """None for a column of nulls: `get_span` accepts None, a method of None would be a read through a null pointer."""
     cdef BinaryView column
     if source is None:
         return None

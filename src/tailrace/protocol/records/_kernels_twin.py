@@ -1,6 +1,6 @@
 """The kernels in pure Python: the same results and the same errors as `_kernels.pyx`, a hundred times slower.
 
-It is what runs where there was no C compiler, and it is the specification that property tests hold the C code to.
+The twin runs where there was no C compiler, and is the specification that property tests hold the C code to.
 Foreign bytes are read under two rules: no length is used before it was checked against the bytes that are left, and
 the checks run in the order of the bytes, so that both kernels meet the same fault first.
 """
@@ -84,9 +84,9 @@ def records_to_columns(
 ) -> RecordColumns:
     """The records with from_offset <= offset < until_offset of all batches in these buffers, as columns.
 
-    Each buffer holds uncompressed batches, one after the other; an incomplete one at its end is left out. Control
+    Each buffer holds uncompressed batches, one after the other; an incomplete batch at its end is left out. Control
     batches are passed over. Checksums are not checked here. Timestamps are in ms, or in microseconds if `in_micros`.
-    Records are checked as far as the columns ask for: all of them are with HEADERS. Raises CorruptRecords, and
+    Records are checked as far as the columns ask for: with HEADERS every record. Raises CorruptRecords, and
     ValueError for more than `MAX_INPUT` bytes.
     """
     if sum(len(buffer) for buffer in batches) > MAX_INPUT:
@@ -261,11 +261,12 @@ def encode_columns(
     max_bytes: int,
     max_records: int,
 ) -> EncodedRows:
-    """As many of the rows from `start` (below `stop`) as fit into a batch of `max_bytes`, one at least, as records.
+    """The rows from `start` (below `stop`) as records, as many as fit into a batch of `max_bytes`, and at least one
+    row.
 
-    `rows` holds 64-bit row numbers to take, in order, and `start` and `stop` then count in it. A column that is None
-    stands for nulls; a null timestamp for `default_timestamp`; a null list of headers for no headers. Raises ValueError
-    for a row that its column does not have, or buffers that contradict each other.
+    `rows` holds 64-bit row numbers to take, in order, and `start` and `stop` then count in `rows`. A column that is
+    None stands for nulls; a null timestamp for `default_timestamp`; a null list of headers for no headers. Raises
+    ValueError for a row that its column does not have, or buffers that contradict each other.
     """
     batch = bytearray(_HEADER_SIZE)
     if not 0 <= start < stop:

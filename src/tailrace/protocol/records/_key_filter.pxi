@@ -14,7 +14,7 @@ cdef enum:
 
 
 cdef class Part:
-    """The batches of one reader, as they grow, and the one at hand."""
+    """The growing batches of one reader, and the batch at hand."""
 
     cdef bytearray data
     cdef object lend, view
@@ -235,7 +235,7 @@ cdef int open_batch(View stored, View plain, BatchRecords *records) except -1:
 cdef int pass_control(
     View stored, BatchRecords *records, list parts, uint8_t *slot_map, int64_t *last_offsets
 ) except -1:
-    """All get a control batch as it is."""
+    """Pass a control batch to every reader, unchanged."""
     cdef Part part
     cdef int slot
     for part in parts:
@@ -251,7 +251,7 @@ cdef int split_records(
     const uint8_t *header, BatchRecords *records, int32_t stop, Owners owners, list parts, uint8_t *slot_map,
     int64_t *last_offsets
 ) except -1:
-    """Split the records before the one with index `stop`; behind the last one there must be no bytes."""
+    """Split the records before the record with index `stop`; behind the last record there must be no bytes."""
     cdef const uint8_t *at = records.at
     cdef int64_t base_offset = records.base_offset
     cdef int64_t previous = records.previous

@@ -40,15 +40,15 @@ def split_by_key(
     readers: Sequence[Sequence[tuple[int, int]]],
     lend: Callable[[int], bytearray] | None = None,
 ) -> Split:
-    """The part of these batches for each reader, by the ranges of hashes that it wants (`model.key_ranges`).
+    """The part of these batches for each reader, by the ranges of hashes that the reader wants (`model.key_ranges`).
 
-    A batch is given as it is stored, whole; beside it its records in plain form if it is compressed. A reader of all
-    records gets it as it is stored; a reader of none gets nothing of it. Otherwise a reader gets the header with other
+    A batch is given whole, in its stored form; beside a compressed batch its records in plain form. A reader of all
+    records gets the stored batch; a reader of no record gets nothing. Otherwise a reader gets the header with other
     length, count and checksum, no compression, and its records byte for byte: their offsets and times are differences
-    to fields that stay. Control batches go to all. The ranges of one reader are in order and do not overlap; those of
-    different readers may.
+    to fields that stay. Control batches go to every reader. The ranges of one reader are in order and do not overlap;
+    the ranges of different readers may.
 
-    `lend` gives a buffer of at least so many bytes; the compiled kernel has the parts written there, and gives views.
+    `lend` gives a buffer of at least so many bytes; the compiled kernel writes the parts there, and gives views.
     Raises CorruptRecords. Records are checked as far as their keys.
     """
     parts = [bytearray() for _ in readers]
@@ -112,7 +112,7 @@ class _Stored:
             raise corrupt(Fault.COUNT, self.base_offset, -1)
 
     def with_records(self, records: bytearray, count: int) -> bytearray:
-        """The batch with these of its records."""
+        """The batch with `records` in place of its own records."""
         batch = bytearray(self.data[:_HEADER_SIZE]) + records
         _COUNT.pack_into(batch, _LENGTH_AT, len(batch) - 12)
         batch[_ATTRIBUTES_AT + 1] &= ~_CODEC_MASK
@@ -122,7 +122,7 @@ class _Stored:
 
 
 class SteppedSplit:
-    """The split of one batch, some records at a time: for one that would take too long in one go.
+    """The split of one batch, some records at a time: for a batch that would take too long in one go.
 
     `split_by_key` says how, and what is raised, by the constructor for a bad header.
     """
@@ -137,7 +137,7 @@ class SteppedSplit:
         self._last_offsets = [-1] * SLOTS
 
     def step(self, max_records: int) -> bool:
-        """Split so many records more, or what is left; whether that is all."""
+        """Split so many records more, or the rest; returns whether the split is complete."""
         batch = self._batch
         if batch.is_control:
             return True

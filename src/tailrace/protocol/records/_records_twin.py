@@ -1,4 +1,4 @@
-"""Records one by one, in pure Python: the half of `_kernels_twin` that knows nothing of columns."""
+"""Single records, in pure Python: the half of `_kernels_twin` that knows nothing of columns."""
 
 from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
@@ -54,7 +54,7 @@ def parse_records(
 ) -> list[Row]:
     """`make((offset, timestamp, key, value, headers))` of each record in the uncompressed records of one batch.
 
-    `append_time` replaces the timestamps if it is not None; `dense` demands the offset deltas 0..n-1. The whole section
+    `append_time` replaces the timestamps unless None; `dense` demands the offset deltas 0..n-1. The whole section
     must be used up. Raises CorruptRecords.
     """
     data = bytes(section)
@@ -91,9 +91,9 @@ def walk_batches(
 ) -> tuple[int, int, int]:
     """Walk over stored batches from the position `at` and check the fields that no checksum covers.
 
-    Each batch begins at `next_offset`, or above it and at most at `gap_limit`; has this leader `epoch` (-1: any) and
-    magic 2. Gives where the last batch ends that is whole and ends below `until_offset`, the offset after it, and a
-    `Walk`: END, EPOCH if the next batch begins at `epoch_end` or above it, or its fault.
+    Each batch begins between `next_offset` and `gap_limit`, has this leader `epoch` (-1: any) and magic 2. Gives where
+    the last batch ends that is whole and ends below `until_offset`, the offset after that batch, and a `Walk`: END,
+    EPOCH if the next batch does not begin below `epoch_end`, or its fault.
     """
     if at < 0:
         raise ValueError("a walk begins at position 0 or above it")
@@ -160,7 +160,7 @@ def _put_bytes(into: bytearray, content: Buffer | None) -> None:
 
 
 def _varint(data: bytes, position: int, end: int, most: int) -> tuple[int, int]:
-    """A zigzag varint of at most 5 (32 bits) or 10 (64 bits) bytes, and the position after it."""
+    """A zigzag varint of at most 5 (32 bits) or 10 (64 bits) bytes, and the position after the varint."""
     value = shift = 0
     last_bits = 0x0F if most == 5 else 0x01
     for used in range(1, most + 1):

@@ -51,7 +51,7 @@ class HeaderBuffers(NamedTuple):
 
 class RecordColumns(NamedTuple):
     """Records as columns, None where a column was not asked for. A record without headers has null, not an empty list,
-    as Spark's own Kafka source has it."""
+    as in Spark's own Kafka source."""
 
     row_count: int
     key: BinaryBuffers | None

@@ -1,13 +1,14 @@
-"""The header of a record batch, format v2 (KIP-98): reading, checking and stamping it without touching the records.
+"""The header of a record batch, format v2 (KIP-98): reading, checking and stamping the header without touching the
+records.
 
 This is the broker's hot lane. A batch is checked where it was received and patched in place; nothing here copies,
 decompresses or looks at a single record: `kernels.check_records` does. Rules that hold:
 
-1. The checksum covers everything from the attributes (byte 21) to the end. Base offset and leader epoch lie before it,
-   so `stamp` leaves it valid; any other change computes it anew.
+1. The checksum covers everything from the attributes (byte 21) to the end. Base offset and leader epoch lie before byte
+   21, so `stamp` leaves the checksum valid; any other change computes the checksum anew.
 2. A produced batch has offsets 0..n-1: record count and last offset delta agree. A stored batch may have gaps
-   (compaction, key-range filter): it keeps its last offset delta, and its count is that of the records left.
-3. A batch is whole or it is not there: `iter_batches` stops before an incomplete tail.
+   (compaction, key-range filter): its last offset delta stays, and its count is the number of the records left.
+3. A batch is whole or absent: `iter_batches` stops before an incomplete tail.
 """
 
 from collections.abc import Iterator
@@ -130,7 +131,7 @@ class BatchHeader:
         return self.producer_id > -1
 
     def to_bytes(self) -> bytes:
-        """The 61 bytes of this header, with the checksum it has."""
+        """The 61 bytes of this header, with its stored checksum."""
         return _HEADER.pack(
             self.base_offset,
             self.batch_length,
@@ -194,9 +195,9 @@ _BOUNDS = Struct(">qi11xi")
 
 
 def iter_ends(buffer: Buffer) -> Iterator[tuple[int, int, int]]:
-    """For each of these whole batches, one after the other: the position after it, its base offset, and its end offset.
+    """The position after each of these whole batches, with its base offset and its end offset.
 
-    The headers were checked before: they are not looked at again.
+    The headers were checked before: no check is repeated here.
     """
     position, size_bytes, unpack = 0, len(buffer), _BOUNDS.unpack_from
     while position < size_bytes:
@@ -206,7 +207,7 @@ def iter_ends(buffer: Buffer) -> Iterator[tuple[int, int, int]]:
 
 
 def set_end_offset(batch: memoryview, end_offset: int) -> None:
-    """Have the batch end at this offset, which is behind its last record, with the checksum that belongs to it."""
+    """Move the end of the batch to this offset, which is behind its last record, and write the new checksum."""
     (base_offset,) = _BASE_OFFSET.unpack_from(batch)
     _LAST_OFFSET_DELTA.pack_into(batch, _LAST_OFFSET_DELTA_AT, end_offset - 1 - base_offset)
     _CRC.pack_into(batch, _CRC_AT, crc32c(batch[_ATTRIBUTES_AT:]))
@@ -379,7 +380,7 @@ def _refuse_codec(codec: int, produce_version: int) -> NoReturn:
     if codec == _ZSTD:
         detail = f"zstd needs Produce v7 or later, this is v{produce_version}"
     else:
-        detail = f"codec {codec} is unknown; known are none, gzip, snappy, lz4 and zstd"
+        detail = f"codec {codec} is unknown; known: none, gzip, snappy, lz4, zstd"
     raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, detail)
 
 

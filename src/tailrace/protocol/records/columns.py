@@ -1,7 +1,7 @@
 """Record batches to columns and back: the code around the kernels' loops.
 
-Reading: `plain_groups` checks and decompresses, `kernels.records_to_columns` decodes. Writing: `columns_to_batch` has
-the kernel encode rows and puts the header around them.
+Reading: `plain_groups` checks and decompresses, `kernels.records_to_columns` decodes. Writing: the kernel encodes rows
+and `columns_to_batch` puts the header around the rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -58,8 +58,9 @@ def plain_groups(
 
     A chunk is what one fetch gave for the partition: batches, and perhaps a piece of another. A group has at most
     `max_rows` records and `max_group_bytes` bytes unless a single batch has more. Adjacent batches that were not
-    compressed are one view into their chunk; the checksum of the others is void. `max_bytes` limits what one batch may
-    unfold to. Control batches are left out, and those that `on_corrupt` lets pass; by default it raises CorruptRecords.
+    compressed are one view into their chunk; the checksum of a decompressed batch is void. `max_bytes` limits what one
+    batch may unfold to. Control batches are left out, and so are corrupt batches that `on_corrupt` lets pass; the
+    default raises CorruptRecords.
     """
     group: list[Buffer] = []
     rows = size = 0
@@ -172,8 +173,8 @@ def columns_to_batch(
 ) -> ColumnBatch:
     """A batch of as many rows from `start` (below `stop`) as fit into `max_bytes` before compression, one row at least.
 
-    `rows` picks rows by number, 64 bits each; `start` and `stop` then count in it. Timestamps in ms, nulls are
-    `default_timestamp`. A column that is None is null in every record.
+    `rows` picks rows by number, 64 bits per number; `start` and `stop` then count in `rows`. Timestamps in ms, nulls
+    are `default_timestamp`. A column that is None is null in every record.
     """
     encoded: EncodedRows = encode_columns(
         key,

@@ -5,9 +5,9 @@ Java writes) or one raw block (what librdkafka writes); lz4: the frame format, w
 only ones Java reads; zstd: concatenated frames with a window of at most 128 MiB. Bytes behind the last gzip member or
 lz4 frame are ignored, as Java does.
 
-A kilobyte of zstd can unfold to 32 MB, so a reader states how much it is ready to hold (decision 0070). A decoder here
-takes memory for its output as it comes, and at most as much again for its history. The libraries are imported at first
-use: a broker passes batches on as they are and need not pay for them in start-up time and memory.
+A kilobyte of zstd can unfold to 32 MB, so a reader states its limit (decision 0070). A decoder here takes memory for
+its output as the output comes, and at most as much again for its history. The libraries are imported at first use: a
+broker passes batches on unchanged and need not pay for the libraries in start-up time and memory.
 """
 
 import zlib
@@ -40,7 +40,8 @@ MAX_DECOMPRESSED: Final = 128 << 20
 At least what librdkafka takes by default (receive.message.max.bytes, 100 MB), and the largest window of zstd.
 """
 MAX_ZSTD_WINDOW: Final = 128 << 20
-"""The history of zstd data in bytes: the library's own limit, and so that of Java. Levels 20 to 22 state it."""
+"""The history of zstd data in bytes: the library's own limit, and so that of Java. Levels 20 to 22 state this
+window."""
 _KEPT_ZSTD_WINDOW = 8 << 20
 """The history that a decoder which is used again may hold: ordinary levels need no more."""
 
@@ -57,7 +58,7 @@ _LZ4_HAS_DICTIONARY = 0x01
 _PIECE = 512
 """The first bytes given to a decoder behind the first gzip member or lz4 frame, then twice as many and so on.
 
-It copies those that it does not need.
+The decoder copies bytes that it does not need.
 """
 _MEMBER_COST = 4 << 10
 """The work on a member or frame besides its content, in bytes of a step."""
@@ -136,9 +137,10 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int | None = None) -> Buf
 def decompress_in_steps(
     codec: int, data: Buffer, *, max_bytes: int, step_bytes: int
 ) -> Generator[Buffer, None, Buffer]:
-    """As `decompress`, with a pause after about so many bytes each; the data is what the generator returns.
+    """As `decompress`, with a pause after about every `step_bytes` bytes; the generator returns the data.
 
-    At each pause it gives the data so far, which may grow in place: hold no view of it when the generator goes on.
+    At each pause the generator yields the data so far, which may grow in place: hold no view of it when the generator
+    goes on.
 
     One block of raw snappy is unfolded without a pause.
     """

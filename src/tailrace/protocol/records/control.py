@@ -131,7 +131,8 @@ class EndTransactionMarker:
     type: ControlType
     coordinator_epoch: int
     decision_offset: int = NO_DECISION
-    """The place of the decision among those of this coordinator epoch; only for producers that keep their epoch."""
+    """The place of the decision among the decisions of this coordinator epoch; only for producers that keep their
+    epoch."""
 
 
 ControlValue = (
@@ -146,7 +147,7 @@ ControlValue = (
 _KEY = Struct(">hh")
 _MARKER = Struct(">hi")
 _NUMBERED_MARKER = Struct(">hiq")
-"""Ours: Kafka and clients skip the bytes behind those of `_MARKER`."""
+"""Ours: Kafka and clients skip the bytes behind the fields of `_MARKER`."""
 _VERSION = Struct(">h")
 _MESSAGES: dict[
     ControlType,
@@ -193,7 +194,7 @@ def decode_control(key: Buffer | None, value: Buffer | None) -> ControlValue | N
             return EndTransactionMarker(kind, coordinator_epoch, decision_offset)
         return EndTransactionMarker(kind, _MARKER.unpack_from(value)[1])
     try:
-        # The version is the message's own first field: the same bytes say how to read them.
+        # The version is the message's own first field: the bytes say how to read the rest.
         return decode(_MESSAGES[kind], min(version, 1) if kind is ControlType.LEADER_CHANGE else 0, value)
     except MalformedMessage as error:
         raise CorruptRecords(f"a {kind.name} record: {error.detail}") from error
@@ -228,7 +229,7 @@ def build_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """The batch that ends a producer's transaction in a partition. It has no sequence number."""
+    """The batch that ends a producer's transaction in a partition, without a sequence number."""
     builder = BatchBuilder(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -242,7 +243,7 @@ def build_marker(
 
 
 def read_marker(buffer: Buffer, header: BatchHeader) -> EndTransactionMarker | None:
-    """The marker that this control batch holds; None if it is of another type, or was emptied."""
+    """The marker that this control batch holds; None for a batch of another type or an emptied batch."""
     try:
         records = read_records(buffer) if header.is_control and header.records_count else ()
         value = decode_control(records[0].key, records[0].value) if records else None

@@ -1,4 +1,4 @@
-"""Stored batches that a reader cannot decode: their place, so that it can go on behind them."""
+"""Stored batches that a reader cannot decode: their place, so that the reader can go on behind the batch."""
 
 from struct import Struct
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class CorruptBatch(NamedTuple):
     """A batch that cannot be decoded, with its offsets as far as its header can be believed."""
 
     offset: int
-    """The first one."""
+    """The first offset of the batch."""
     next_offset: int
     """The first one behind the batch."""
     size_bytes: int
@@ -26,7 +26,8 @@ class CorruptBatch(NamedTuple):
 
 
 def stored_end(buffer: Buffer, position: int) -> int | None:
-    """The end of the batch at `position` by its length alone; None if it is not whole, or its length is none."""
+    """The end of the batch at `position` by its length alone; None if the batch is not whole, or its length is
+    impossible."""
     if len(buffer) - position < HEADER_SIZE:
         return None
     _, length = _START.unpack_from(buffer, position)

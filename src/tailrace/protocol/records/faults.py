@@ -6,7 +6,7 @@ from tailrace.model.errors import CorruptRecords
 
 
 class Fault(IntEnum):
-    """Reasons for the refusal of a record or of a batch. `_kernels.pyx` has the same numbers; a test compares them."""
+    """Reasons for the refusal of a record or of a batch. `_kernels.pyx` has the same numbers; a test compares both."""
 
     MAGIC = 1
     BATCH_LENGTH = 2
@@ -27,7 +27,7 @@ class Fault(IntEnum):
 
 
 class Walk(IntEnum):
-    """The end of a walk over stored batches. `_kernels.pyx` has the same numbers; a test compares them."""
+    """The end of a walk over stored batches. `_kernels.pyx` has the same numbers; a test compares both."""
 
     END = 0
     EPOCH = 1

@@ -1,4 +1,4 @@
-"""Single records: reading those of a batch, and building batches of them.
+"""Single records: reading the records of a batch, and building batches of records.
 
 Records are foreign bytes even when their checksum is right: `read_records` takes nothing for granted and raises
 CorruptRecords for lengths that lie, counts that lie, offsets that do not rise and data that unfolds without end.
@@ -22,7 +22,7 @@ NO_TIMESTAMP = -1
 
 
 class Record(NamedTuple):
-    """A record as a reader sees it. Timestamp in ms since 1970; a null key or value is None."""
+    """A record in a reader's form. Timestamp in ms since 1970; None stands for a null key or value."""
 
     offset: int
     timestamp: int
@@ -78,7 +78,7 @@ class BatchFields(TypedDict, total=False):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchBuilder:
-    """Collects records and makes one batch of them.
+    """Collects records and makes one batch of the records.
 
     The producer's identity may be set until `build`: a producer knows its sequence number only when it sends.
     """
@@ -100,7 +100,7 @@ class BatchBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """Exactly what `build` gives without a codec; with one, an upper bound but for incompressible data."""
+        """Exactly what `build` gives without a codec; with a codec, an upper bound but for incompressible data."""
         return len(self._batch)
 
     def append(

@@ -1,4 +1,4 @@
-"""The times of a stored batch's records, and the largest of them where its header cannot be right.
+"""The times of a stored batch's records, and the largest time where its header cannot be right.
 
 A leader of today corrects each header before it stores the batch (`replication.admission`). Logs of older releases,
 directories of other programs and batches of a leader of an older release hold headers as producers wrote them: some
@@ -20,7 +20,7 @@ from tailrace.protocol.records.kernels import check_records, records_to_columns
 from tailrace.protocol.records.record import read_records
 
 _WINDOW: Final = 4096
-"""Records that are compared together: a million, one by one, take 0.1 s."""
+"""Records that are compared together: a million single comparisons take 0.1 s."""
 
 
 def is_doubtful(header: BatchHeader) -> bool:
@@ -29,7 +29,7 @@ def is_doubtful(header: BatchHeader) -> bool:
 
 
 def _has_times_of_records(header: BatchHeader) -> bool:
-    """Whether the times are those that a producer gave its records: not the broker's, and no delete horizon."""
+    """Whether the producer gave the records their times: not the broker's time, and no delete horizon."""
     return header.records_count > 0 and not (
         header.is_control or header.has_log_append_time or header.has_delete_horizon
     )

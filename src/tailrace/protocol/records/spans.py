@@ -100,10 +100,11 @@ def _spans(data: bytes, header: BatchHeader) -> Steps[list[RecordSpan]]:
 def batch_in_steps(
     records: BatchRecords, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None = None
 ) -> Steps[bytearray]:
-    """The batch with these of its records, at least one: same offsets, producer, sequence and codec, new checksum.
+    """The batch with the `kept` records, of which there are some: same offsets, producer, sequence and codec, new
+    checksum.
 
     A delete horizon becomes the base timestamp (KIP-534); the records' own timestamps stay. Raises
-    OverflowError if the format cannot say how far they lie from it.
+    OverflowError if the format cannot say how far the timestamps lie from the horizon.
     """
     header, section = records.header, records.section
     base_timestamp, attributes = header.base_timestamp, header.attributes

@@ -4,7 +4,7 @@ The library decodes one frame into a buffer of a given size. Walking the block h
 says whether the data is whole, and bounds that size by what the blocks can hold instead of by what the frame claims.
 
 The library also takes memory for the history that a frame states, up to 128 MiB for a frame of ten bytes. A frame
-cannot refer to more history than it has content, so `narrowed` states what it can need at most.
+cannot refer to more history than it has content, so `narrowed` states no larger window than the content needs.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _SKIPPABLE_MAGIC = 0x184D2A50
 _MAX_BLOCK = 128 << 10
 _RAW, _RUN, _RESERVED = 0, 1, 3
 _ORDINARY_WINDOW = 8 << 20
-"""The largest window of ordinary levels: frames with it are left as they are."""
+"""The largest window of ordinary levels: `narrowed` leaves frames with this window unchanged."""
 _DICTIONARY_ID_SIZES = (0, 1, 2, 4)
 _CONTENT_SIZE_SIZES = (0, 2, 4, 8)
 
@@ -62,7 +62,8 @@ def split_frames(data: memoryview) -> Iterator[ZstdFrame]:
 
 
 def narrowed(data: memoryview, frame: ZstdFrame, most: int) -> Buffer:
-    """The frame's bytes, for a reader of at most `most` bytes of it: a larger window than it needs is made smaller.
+    """The frame's bytes, for a reader of at most `most` bytes of content: a larger window than the reader needs is made
+    smaller.
 
     The library does so itself where the frame states its content size.
     """
