@@ -48,7 +48,7 @@ _REPORT_EVERY_S: Final = 0.02
 
 
 class Program:
-    """The common part of all: the history, the reports, and the end."""
+    """The common part of the programs: the history, the reports, and the end."""
 
     def __init__(self, history: Path) -> None:
         self._history = history.open("a", encoding="utf-8")

@@ -47,7 +47,7 @@ class RackNetwork(Protocol):
         ...
 
     def cut(self, rack: int, others: Iterable[int] | None = None) -> None:
-        """Cut the ways between this rack and others, by default all; this machine still reaches all of them."""
+        """Cut the ways between this rack and other racks, by default all; this machine still reaches every rack."""
         ...
 
     def cut_one_way(self, rack: int) -> None:

@@ -2,7 +2,7 @@
 
 | Role | NAME | Client |
 |---|---|---|
-| writer | the producer | librdkafka, idempotent, acks=all, for ever; to all topics but the transactional one |
+| writer | the producer | librdkafka, idempotent, acks=all, for ever; to all topics but the transactional topic |
 | transactions | the producer | librdkafka, commits four of five transactions and aborts the fifth |
 | reader | a rack | librdkafka's consumer alone and a consumer in a group, and Tailrace's own, all of that rack |
 

@@ -73,7 +73,7 @@ class Report:
     network: str = ""
     """The way in which the network can be cut, or the reason why it cannot."""
     fetches: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The fetch requests of librdkafka's readers: at the broker of their rack, and at others."""
+    """The fetch requests of librdkafka's readers: at the broker of their rack, and at other brokers."""
     troubles: int = 0
     began_again: int = 0
     """Nodes that had ended by themselves."""

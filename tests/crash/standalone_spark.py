@@ -145,7 +145,7 @@ class StandaloneSpark:
         return process, log
 
     def stop(self) -> None:
-        """Kill all."""
+        """Kill every process."""
         for rack in list(self._workers):
             self.kill_worker(rack)
         if self._master is not None:

@@ -182,7 +182,7 @@ NEVER_MS = "600000"
 
 
 def written(producer: confluent_kafka.Producer, topic: str) -> float:
-    """Write one record with acks=all; how long that took."""
+    """Writes one record with acks=all. Returns the seconds that this took."""
     began = time.monotonic()
     errors: list[object] = []
     producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))

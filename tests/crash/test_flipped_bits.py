@@ -134,7 +134,7 @@ def until_looked_through(cluster: Cluster, node: int) -> None:
 
 @contextmanager
 def down(cluster: Cluster, node: int, moment: str) -> Iterator[None]:
-    """The events of the node, and of others, around the flip."""
+    """The events of the node, and of other nodes, around the flip."""
     if moment == "killed with all others":
         cluster.kill()
     elif moment == "killed":

@@ -98,7 +98,7 @@ def test_a_voter_that_comes_back_with_an_empty_directory_is_named_and_does_not_v
         assert all(bytes(observer.directory_id) != before[2] for observer in description.observers)
         metas = [cluster.data_dir(node) / "meta.properties" for node in cluster.node_ids]
         assert len({text_after(meta, "cluster.id") for meta in metas}) == 1
-        # It has all of the metadata again, and yet it is no part of a majority.
+        # The node has all of the metadata again, and yet is no part of a majority.
         wait_until_known(cluster, [2], {"orders"})
         other, left = (1, 3) if cluster.controller_id == 3 else (3, 1)
         cluster.kill(other)
@@ -180,6 +180,6 @@ def test_a_voter_that_listens_elsewhere_tells_the_others(tmp_path: Path) -> None
         until(lambda: described(cluster).endpoints[moved][0].port == new)
         # The next leader has to find it: no other node has the new port.
         leader = cluster.controller_id
-        if leader != moved:  # else both others have found it since
+        if leader != moved:  # else both other nodes have found it since
             cluster.kill(leader)
             until(lambda: described(cluster, moved).leader_id not in (-1, leader))

@@ -118,7 +118,7 @@ def test_a_follower_that_was_stopped_past_the_log_start_comes_back_through_a_sna
         cluster.start(behind)
         assert "event=snapshot-installed" in cluster.log_text(behind)
         assert {f"meanwhile-{number}" for number in range(40)} <= topics_of(cluster, behind)
-        cluster.kill(leader)  # and it counts again: with it the two others are a majority
+        cluster.kill(leader)  # and the node counts again: with it the two other nodes are a majority
         fill(cluster, behind, "after", 2)
 
 

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of transactions: each is there whole or not at all, and none stays open.
+"""kill -9 in the middle of transactions: a transaction is there whole or not at all, and none stays open.
 
 A transaction whose end was decided ends like that, although the node dies before the markers are written.
 """

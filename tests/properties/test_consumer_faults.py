@@ -93,7 +93,7 @@ class FaultyCluster:
         return wrapped
 
     def spread(self) -> None:
-        """Bring the replicas to where they are to be: the leader has all, the follower lags."""
+        """Bring the replicas to where they are to be: the leader has every record, the follower lags."""
         for number, replica in self.bench.replicas.items():
             is_leader = number == self.leader
             end = len(self.history) if is_leader else max(0, len(self.history) - self.lag)

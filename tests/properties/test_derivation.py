@@ -1,4 +1,4 @@
-"""Changes derived in steps, with remembered outcomes, equal those of the rules partition by partition.
+"""Changes derived in steps, with remembered outcomes, equal the changes of the rules partition by partition.
 
 The naive way stands here: every partition asked about, the changes sorted, the checksum taken field by field. Logs hold
 its counts and checksums, so that they may never come out otherwise.

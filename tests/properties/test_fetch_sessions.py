@@ -1,6 +1,6 @@
 """An incremental fetch has the news that a full scan of its session finds, in the same order, whatever happens between.
 
-The model of a session is a list: the partitions in their order, with what the reader knows of each. The scan is a
+The model of a session is a list: the partitions in their order, with the reader's knowledge. The scan is a
 full fetch of all of them, in that order and with the same limit, at the moment at which the session is answered.
 
 A full fetch knows nothing of earlier fetches. So the scan lacks the errors of offsets that are not available and that a

@@ -1,4 +1,4 @@
-"""A follower's fetches one after the other, against a machine that names all of its partitions each time.
+"""A follower's fetches in turn, against a machine that names every partition in each fetch.
 
 The fetches go through a session too, to a leader that knows the differences alone, and may lose them at any time.
 """
@@ -103,7 +103,7 @@ class FullScan:
 
 
 class SessionLeader:
-    """A leader's end of the session, by the text of KIP-227: its partitions, and the last answer sent of each."""
+    """A leader's end of the session, by the text of KIP-227: its partitions, and the last answer of each partition."""
 
     def __init__(self) -> None:
         self.session_id = self.epoch = 0

@@ -191,7 +191,7 @@ class _MigrationHistory:
         assert store.groups == {name: group for name, group in self.committed().items() if name == "g"}
 
     def converge(self) -> None:
-        """Nothing happens any more: those that run share all partitions, in a group of the right kind."""
+        """Nothing happens any more: the running clients share all partitions, in a group of the right kind."""
         running = [client for client in self.clients.values() if client.member is not None]
         for _ in range(40):
             for client in running:

@@ -173,7 +173,7 @@ def test_no_lane_is_passed_over(sizes: list[int], concurrency: int, data: st.Dat
             offset += 1
     left = {b"%d" % number: size for number, size in enumerate(sizes)}
     passed: dict[bytes, set[bytes]] = {key: set() for key in left}
-    """By lane that waits, those that have had a turn since it began to wait."""
+    """By lane that waits: the lanes that have had a turn since it began to wait."""
     running: list[LaneWork] = []
     while any(left.values()):
         for work in lanes.take(0):

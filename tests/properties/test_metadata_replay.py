@@ -192,7 +192,7 @@ def proposals(leader: BrokerId, image: ClusterImage, choice: int) -> tuple[InSyn
 
 
 def batches(machine: ControllerMachine, wanted: list[ControllerCommand]) -> Iterator[tuple[MetadataRecord, ...]]:
-    """Carry the commands out; give the records of each."""
+    """Carries the commands out. Yields the records of each command."""
     offset = 0
     for choice, command in enumerate(wanted):
         try:
@@ -273,7 +273,7 @@ def keep_up(kept: dict[tuple[str, int], object], delta: ImageDelta) -> None:
 
 @given(st.lists(commands, max_size=25), st.integers(1, 4))
 def test_deltas_lead_from_each_image_to_the_next(wanted: list[ControllerCommand], size: int) -> None:
-    """Topics and partitions kept up to date from deltas alone, in portions, equal those of the image."""
+    """Topics and partitions kept up to date from deltas alone, in portions, equal the image's."""
     machine = controller_machine()
     image = EMPTY_IMAGE
     kept: dict[tuple[str, int], object] = {}

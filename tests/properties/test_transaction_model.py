@@ -1,4 +1,4 @@
-"""The transactions of a log are those in its batches, whatever is done to it and whenever the power goes (KIP-98).
+"""A log has the transactions that its batches have, whatever is done to it and whenever the power goes (KIP-98).
 
 The model has nothing but the batches, oldest first, and reads them all again for every answer.
 """
@@ -216,7 +216,7 @@ class TransactionModel(RuleBasedStateMachine):
 
     @property
     def said(self) -> Replayed:
-        """Read again whenever the batches are others."""
+        """Read again whenever the batches differ."""
         if self.read is not self.batches or self.read_count != len(self.batches):
             self.read, self.read_count, self.found = self.batches, len(self.batches), replay(self.batches)
         return self.found

@@ -1,4 +1,4 @@
-"""The faults of a run of the ledger: those of replicas, and some of coordinators, leaders and clients."""
+"""The faults of a run of the ledger: the faults of replicas, and some of coordinators, leaders and clients."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The sums that a read must give are those of what stands in the topic."""
+"""The sums that a read must give are the sums of the topic's records."""
 
 from collections.abc import Iterator
 

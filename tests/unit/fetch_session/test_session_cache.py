@@ -151,7 +151,7 @@ def test_an_inactive_session_makes_room_even_for_a_smaller_consumer(follower: bo
 def test_inactive_sessions_make_room_for_the_partitions_of_others(
     follower: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else readers that have vanished would keep all others from a session for ever, though slots are free."""
+    """Else readers that have vanished would keep other readers from a session for ever, though slots are free."""
     monkeypatch.setattr(session_places, "MAX_CONSUMER_PARTITIONS", 0 if follower else 20)
     monkeypatch.setattr(session_places, "MAX_FOLLOWER_PARTITIONS", 20)
     bench = Bench(slots=5)

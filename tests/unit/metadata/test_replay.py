@@ -289,7 +289,7 @@ def test_records_of_kafkas_migration_change_nothing() -> None:
 
 
 def test_names_that_kafka_let_collide_come_and_go_one_by_one() -> None:
-    """Kafka checks the topics of one request against those that exist, not against each other."""
+    """Kafka checks the topics of one request against existing topics, not against each other."""
     both = image_of(*topic("a_b", ORDERS, (1,)), *topic("a.b", RETURNS, (1,)))
     assert both.confusable_names == {"a_b": ("a.b", "a_b")}
     without_orders = apply(both, RemoveTopicRecord(topic_id=ORDERS))

@@ -1,4 +1,4 @@
-"""Records that are read the short way say the same as those that are decoded."""
+"""Records that are read the short way say the same as decoded records."""
 
 from dataclasses import replace
 

@@ -25,7 +25,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture(autouse=True)
 def no_other_code_reads_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scenarios call `check_time` with times of their own; those of the real clock would lie between them."""
+    """The scenarios call `check_time` with times of their own; times of the real clock would lie between them."""
     monkeypatch.setattr("tailrace.net.listener._CHECK_SECONDS", 3_600)
 
 

@@ -32,7 +32,7 @@ def test_pipelined_requests_are_answered_in_order(run: Run) -> None:
 
 
 def test_a_turn_of_a_connection_has_one_costly_request(run: Run) -> None:
-    """The clock of the turns moves by what each request takes: 20 cheap ones together, then one turn for each."""
+    """The clock of the turns moves by what each request takes: 20 cheap requests together, then a turn per request."""
 
     async def scenario() -> None:
         time, in_turns = [0.0], [0]

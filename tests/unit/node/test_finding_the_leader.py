@@ -1,4 +1,4 @@
-"""The metadata quorum of a node among others that are played here: where it asks, and when it has caught up."""
+"""The metadata quorum of a node among nodes that are played here: where it asks, and when it has caught up."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

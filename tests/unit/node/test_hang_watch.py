@@ -32,7 +32,7 @@ def test_a_round_that_takes_too_long_is_reported_once_and_when_it_is_done() -> N
 
 
 class SlowThread:
-    """A flush thread with one round after the other, each of which takes three seconds until `is_quick`."""
+    """A flush thread with one round after the other; a round takes three seconds until `is_quick`."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Requests to other nodes over sockets: one answer each, in a turn, and none waits behind a long poll."""
+"""Requests to other nodes over sockets: each is answered once, in a turn, and does not wait behind a long poll."""
 
 import asyncio
 import socket

@@ -81,7 +81,7 @@ class ReplicaFetcherBench:
 
     @property
     def changes(self) -> tuple[list[PartitionKey], list[PartitionKey]]:
-        """The partitions that the fetch of the last step adds or changes, and those that it forgets."""
+        """The partitions that the fetch of the last step adds or changes, and the partitions that it forgets."""
         (fetch,) = self.fetches
         return [change.key for change in fetch.changed], list(fetch.forgotten)
 
@@ -130,7 +130,7 @@ def test_a_partition_that_is_refused_for_a_while_ends_the_wait_when_its_pause_is
 
 
 def test_a_fetch_that_does_not_wait_is_not_asked_to_end_its_wait() -> None:
-    """The leader answers at once a fetch behind which others have more to say."""
+    """The leader answers a fetch at once if later fetches have more to say."""
     bench = ReplicaFetcherBench(A, B, max_changes=1)
     assert bench.fetches[0].has_more
     assert bench.later(0) == []

@@ -103,7 +103,7 @@ def test_a_follower_holds_committed_data_back_as_its_leader_does(
 def test_a_consumer_gets_the_same_from_a_follower_as_from_its_leader(
     leader: TransactionalReplica, follower: TransactionalReplica
 ) -> None:
-    """KIP-392: committed transactions, those that are aborted named."""
+    """KIP-392: committed transactions; the aborted transactions are named."""
     leader.write(b"a", b"b")
     leader.write(b"x", producer_id=8)
     leader.end(ABORT)
@@ -196,7 +196,7 @@ def test_markers_need_enough_replicas_and_a_leader(
 
 
 def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: TransactionalReplica) -> None:
-    """The offsets that a consumer commits in it. They have no sequence numbers of the producer's."""
+    """The offsets that a consumer commits in it. The commits have no sequence numbers of the producer's."""
     for _ in range(2):
         leader.partition.staging.append_records(
             [(b"group", b"offset")],

@@ -305,7 +305,7 @@ def test_only_what_has_a_handler_is_announced(version: int) -> None:
 
 @pytest.mark.parametrize("version", [5, 99, 32_767, -1])
 def test_an_unknown_version_of_api_versions_gets_error_35_in_version_0(version: int) -> None:
-    """KIP-511: the answer is in version 0 and tells which versions of ApiVersions there are; as in Kafka, no others."""
+    """KIP-511: the answer is in version 0 and has the versions of ApiVersions; as in Kafka, not of other APIs."""
     server = DispatchBench()
     # A header of a version that does not exist yet: only its first eight bytes can be relied on.
     answer = server.send(struct.pack(">hhi", API_VERSIONS, version, 9) + b"\x00\x03abc\x00\x05tail\x02x\x00")

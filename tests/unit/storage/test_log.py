@@ -518,7 +518,7 @@ def test_the_one_segment_of_a_log_goes_on_a_disk_without_space_for_its_indexes(i
     log = open_log(disk, config)
     fill(log, 40)
     log.flush()
-    disk.free_space = 60  # those of 40 batches take 800 bytes
+    disk.free_space = 60  # the entries of 40 batches take 800 bytes
     retired = log.retention.apply(NOW, 40, frees_all=True)
     assert [segment.base_offset for segment in retired] == [0]
     if is_cut_short:

@@ -1,4 +1,4 @@
-"""Nodes that are forks are as other processes for those that wait for them, kill them and read what they print."""
+"""Forked nodes are like other processes to tests that wait for them, kill them and read their output."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The ids of new topics leave those of the views of other topics free (decision 0057)."""
+"""New topics get no id of a view of another topic (decision 0057)."""
 
 from itertools import count
 

@@ -41,7 +41,7 @@ def opened(directory: Path, wish: ClusterWish) -> list[LocalNode]:
 
 
 def first_of_free_ports(count: int) -> int:
-    """The first of so many free ports in a row, below those that systems assign to a bind to port 0."""
+    """The first of so many free ports in a row, below the ports that systems assign to a bind to port 0."""
     for first in range(20_000, 30_000, count):
         try:
             with ReservedPorts() as ports:

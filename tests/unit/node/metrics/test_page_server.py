@@ -13,7 +13,7 @@ from tailrace.node.metrics.monitoring import Page, PageServer
 
 @pytest.fixture(autouse=True)
 def requests_may_come_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine too; those that do not end at all have a test of their own."""
+    """On a slow machine too; requests that do not end at all have a test of their own."""
     monkeypatch.setattr(monitoring, "_REQUEST_SECONDS", 60)
 
 

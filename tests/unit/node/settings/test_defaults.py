@@ -25,7 +25,7 @@ OF_ANOTHER_SETTING = {
     ("Coordinator", "node_id"): "a field of a message",
     ("plan_descriptors", "listeners"): "a number of listeners",
 }
-"""Names that are those of a setting by chance."""
+"""Names that equal a setting's name by chance."""
 
 
 def stated_defaults(source: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Settings of the metadata quorum: those that a node takes, and those that refuse the start."""
+"""Settings of the metadata quorum: settings that a node takes, and settings with which it does not start."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The kernels' results in plain cases; tests/properties/test_kernels.py holds the two kinds equal in all others."""
+"""The kernels' results in plain cases; tests/properties/test_kernels.py holds the two kinds equal in other cases."""
 
 import os
 import struct
@@ -145,7 +145,7 @@ def test_nothing_gives_empty_columns(kernel: ModuleType) -> None:
 
 
 def binary(*values: bytes | None, first: int = 0) -> BinaryBuffers:
-    """A column of these values, as Arrow has it after `first` others."""
+    """A column of these values, as Arrow has it after `first` other values."""
     rows = [b"skipped"] * first + list(values)
     validity = sum(1 << index for index, value in enumerate(rows) if value is not None)
     offsets = [0]

@@ -324,7 +324,7 @@ def test_a_replica_is_where_its_broker_says(controller: ControllerPeersBench) ->
     assert controller.ask(replace(request, broker_epoch=0), 0).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-# All of them
+# Every request
 
 
 GUESSES = (NO_SECRET, b"a guess of 16 by", b"\xff" * 16)

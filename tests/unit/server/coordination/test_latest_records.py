@@ -1,4 +1,4 @@
-"""The records that a checkpoint of a coordinator has, out of those of its log."""
+"""The records of a coordinator's log that its checkpoint has."""
 
 import pytest
 

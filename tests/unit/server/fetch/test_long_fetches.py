@@ -27,7 +27,7 @@ class LongFetchBench:
         for number in ALL:
             self.node.create(partition=number)
         self.between: list[Step] = []
-        """Called between the steps, one after each."""
+        """Called between the steps, after each step."""
         self.steps = 0
         for module in ("fetch", "sessions", "waiting"):
             monkeypatch.setattr(f"tailrace.server.fetch.{module}.FEW", 1)

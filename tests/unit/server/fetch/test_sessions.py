@@ -129,7 +129,7 @@ def test_an_answer_that_is_made_in_slices_is_whole(
     size = len(answers(response)[0].records or b"")
     assert node.broker.sent.to_consumers_by_leader == 4 * size  # each is counted once
     assert numbers(reader.next({0: 1, 1: 0, 2: 0, 3: 0}, max_bytes=2 * size)) == [1, 2]
-    assert numbers(reader.next({1: 1}, max_bytes=2 * size)) == [3, 2]  # those of an answer come behind
+    assert numbers(reader.next({1: 1}, max_bytes=2 * size)) == [3, 2]  # the partitions of an answer come behind
     waiting = reader.send({0: 1, 1: 1, 2: 1, 3: 1}, max_wait_ms=500)
     assert not waiting.is_answered
     node.produce("orders", b"b", partition=3)

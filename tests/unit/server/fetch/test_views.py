@@ -324,7 +324,7 @@ def test_a_session_learns_that_the_topic_is_not_shared_any_more(node: ViewNode, 
 
 
 def test_a_session_at_the_end_of_the_log_learns_it_too(node: ViewNode) -> None:
-    """The offsets of its last answer are those of the partition itself: for a topic nothing else is looked at."""
+    """The last answer has the offsets of the partition itself: for a topic nothing else is looked at."""
     node.write(key_in(0))
     session = ViewSession(node)
     session.open({0: 0})

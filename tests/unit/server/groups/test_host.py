@@ -162,7 +162,7 @@ def test_a_loading_coordinator_never_answers_no_offset() -> None:
 
 
 def test_no_partition_is_taken_over_before_the_first_image() -> None:
-    """Otherwise all offsets would be taken for those of deleted topics."""
+    """Otherwise all offsets would be taken for offsets of deleted topics."""
     node = _node()
     node.commit("g", "orders", 7)
     coordinators = GroupCoordinatorService(

@@ -103,7 +103,7 @@ def test_large_and_small_batches_of_a_request_are_answered_together(
 def test_a_large_batch_of_no_records_is_refused_early(
     node: DataPath, partitions: list[Partition], later: Later, acks: int
 ) -> None:
-    """Zeros for 64 MiB: the first bytes are no records, and no more than those are unfolded."""
+    """Zeros for 64 MiB: the first bytes are no records, and only the first bytes are unfolded."""
     batch = bytearray(large_batch(node, Codec.GZIP))[:HEADER_SIZE]
     packer = zlib.compressobj(wbits=31)
     batch += packer.compress(b"\x7f" * (64 << 20)) + packer.flush()

@@ -46,7 +46,7 @@ def codes(response: WriteTxnMarkersResponse) -> dict[tuple[int, int], int]:
 
 
 def test_a_partition_that_cannot_commit_is_late_alone(node: DataPath) -> None:
-    """The results of the others are sent now: in the next request they might stand beside it again."""
+    """The results of the other partitions are sent now: in the next request they might stand beside it again."""
     markers = (end(SAFE, STUCK, producer_id=7), end(SAFE, 9, producer_id=8), end(STUCK, producer_id=9))
     waiting = node.send(WriteTxnMarkersRequest(markers=markers), 1)
     node.clock.advance(REQUEST_TIMEOUT_MS - 1)

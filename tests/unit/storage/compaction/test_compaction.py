@@ -87,7 +87,7 @@ def append_without_keys(log: Log, count: int) -> None:
 
 
 def empty_batches(disk: SimulatedDisk) -> list[int]:
-    """The end offset of each."""
+    """The end offsets of batches without records."""
     return [header.end_offset for header in batches(disk) if not header.records_count]
 
 

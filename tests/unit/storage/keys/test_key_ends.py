@@ -163,7 +163,7 @@ def test_the_first_end_of_an_old_log_is_found_from_its_end(
 def test_new_batches_are_looked_at_once_and_ends_a_little_behind_are_known(
     disk: SimulatedDisk, looked_at: list[int]
 ) -> None:
-    """The high watermark follows the log end. Each of its places is asked for, and none costs another look."""
+    """The high watermark follows the log end. Every place is asked for; no place costs another look."""
     log = open_log(disk, replace(CONFIG, segment_bytes=100_000))
     append(log, b"ab" * 20)
     assert (end_of(log, A, 9), end_of(log, A, 10)) == (9, 9)
