@@ -218,7 +218,7 @@ class CompactionModel(RuleBasedStateMachine):
         self.reopen_and_find(self.batches)
 
     def reopen_and_find(self, perhaps: list[Batch]) -> None:
-        """After a crash each batch is as it was before a compaction or as it is after it; flushed ones are there."""
+        """After a crash a batch is as before a compaction or as after it; flushed batches are there."""
         self.open()
         assert self.log.log_end_offset >= self.flushed
         self.flushed = self.log.log_end_offset

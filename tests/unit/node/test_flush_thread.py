@@ -269,7 +269,7 @@ def test_the_page_cache_only_calls_back(node: FlushThreadBench, tmp_path: Path) 
 def test_a_slow_round_is_logged(
     node: FlushThreadBench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Produce and administration wait for it, and nothing else says why they did."""
+    """Produce and administration wait for the round, and nothing else says why they waited."""
     done: list[str] = []
     monkeypatch.setattr("tailrace.node.flush_thread._SLOW_SECONDS", 3600)
     node.thread.carry_out(lambda: None, lambda: done.append("short"))

@@ -62,7 +62,7 @@ class TestAdding:
         assert refusal(bench, AddVoter(Voter(key_of(5)))) is ErrorCode.REQUEST_TIMED_OUT
 
     def test_one_that_has_fallen_silent_must_come_back_first(self) -> None:
-        """An only voter would lose its majority to it, for good."""
+        """An only voter would lose its majority for good with a silent voter beside it."""
         bench = leader()
         bench.advance(1000)
         assert refusal(bench, AddVoter(Voter(key_of(4)))) is ErrorCode.REQUEST_TIMED_OUT

@@ -587,7 +587,7 @@ def test_partitions_leave_before_others_enter() -> None:
 
 
 def test_an_answer_for_a_partition_whose_new_position_is_not_stated_yet_is_not_counted_as_stored() -> None:
-    """The leader has sent it, perhaps with another high watermark, for the position that it still has."""
+    """The leader has sent the answer, perhaps with another high watermark, for the old position."""
     bench = ReplicaFetcherBench(A, B, max_changes=1)
     bench.answer()
     bench.answer(records(A), records(B))

@@ -54,7 +54,7 @@ def test_samples_leave_the_window_of_eleven_seconds_one_by_one() -> None:
 
 @pytest.mark.parametrize(("at_ms", "samples"), [(999, 1), (1_000, 2)])
 def test_a_sample_has_one_second(at_ms: int, samples: int) -> None:
-    """The second record leaves with the sample of the first, or a second after it."""
+    """The second record leaves the window with the sample of the first record, or a second later."""
     replica_quota = quota()
     replica_quota.record(1, 0)
     replica_quota.record(1, at_ms)

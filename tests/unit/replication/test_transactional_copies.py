@@ -196,7 +196,7 @@ def test_markers_need_enough_replicas_and_a_leader(
 
 
 def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: TransactionalReplica) -> None:
-    """The offsets that a consumer commits in it. The commits have no sequence numbers of the producer's."""
+    """A consumer commits offsets in the transaction. The commits have no sequence numbers of the producer's."""
     for _ in range(2):
         leader.partition.staging.append_records(
             [(b"group", b"offset")],

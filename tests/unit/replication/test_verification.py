@@ -71,7 +71,7 @@ def test_waiting_batches_are_answered_in_order() -> None:
 
 
 def test_a_batch_that_cannot_be_the_first_is_refused() -> None:
-    """The one before it, which came earlier, was not written."""
+    """The batch before it, which came earlier, was not written."""
     verifications = Verifications()
     granted = verifications.begin(first(5), adds_partition=False)
     verifications.begin(first(3), adds_partition=False)

@@ -151,7 +151,7 @@ def mixed(disk: SimulatedDisk, codec: int, *, stated_ms: int, count: int = 30, *
 
 
 def of_older_release(disk: SimulatedDisk, codec: int, *, stated_ms: int) -> Log:
-    """The same log as a release left it that believed the headers: its index files are made of them."""
+    """The same log as left by a release that believed the headers: its index files are made of the headers."""
     mixed(disk, codec, stated_ms=stated_ms, checked_from=0).close(clean=True)
     disk.unlink(f"/data/orders-0/{FLUSHED_OFFSET}")
     return open_log(disk, clean=True)
@@ -287,7 +287,7 @@ def test_the_scrubber_makes_time_indexes_of_records(codec: Codec) -> None:
 def test_a_checked_batch_is_not_unpacked_although_its_largest_time_is_below_its_first(
     monkeypatch: pytest.MonkeyPatch, is_reopened: bool
 ) -> None:
-    """A producer can send it, and a batch may unfold to 128 MiB."""
+    """A producer can send such a batch, and a batch may unfold to 128 MiB."""
     disk = SimulatedDisk()
     log = open_log(disk)
     unpacked: list[object] = []

@@ -387,7 +387,7 @@ class TestEnd:
 
 @pytest.mark.parametrize("command", [ADD, COMMIT, ABORT, COMMIT_2, ABORT_2])
 def test_the_epoch_beyond_the_last_fences_and_is_nobodys(command: AddPartitions | EndTransaction) -> None:
-    """There is none after it to fence with, so no producer may begin anything under it."""
+    """No epoch after this is left to fence with, so no producer may begin a transaction under it."""
     known = transaction(S.ONGOING, producer_epoch=LAST_EPOCH).fenced(is_resumed=False, now_ms=NOW).completed(now_ms=NOW)
     assert known.producer_epoch == 2**15 - 1
     asked = dataclasses.replace(command, producer_epoch=2**15 - 1)

@@ -129,7 +129,7 @@ def test_rows_that_one_side_does_not_know_are_not_compared() -> None:
 
 @pytest.mark.parametrize("first", [None, RowsDigest()])
 def test_a_batch_that_was_given_up_does_not_pass_for_written(first: RowsDigest | None) -> None:
-    """A failed batch is given up by an empty one before it. A checkpoint older by two batches brings that one again."""
+    """An empty batch gives up the failed batch. A checkpoint older by two batches brings the failed batch again."""
     coordinator = after(4, rows=ROWS)
     assert coordinator.decide(commit("r1", 5, rows=first)) == DECIDED
     assert coordinator.code(commit("r2", 5, rows=ROWS)) is E.OUT_OF_ORDER_SEQUENCE_NUMBER

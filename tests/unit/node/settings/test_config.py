@@ -143,7 +143,7 @@ def test_a_setting_of_the_environment_by_which_kafka_protects_a_node_is_refused(
     ],
 )
 def test_a_setting_by_which_kafka_protects_a_node_refuses_the_start(name: str, tmp_path: Path) -> None:
-    """A node that took it would look protected, and be open to every client that reaches it."""
+    """A node that took the setting would look protected, and be open to every client that reaches the node."""
     file = tmp_path / "server.properties"
     file.write_text(f"{name}=anything\n")
     for message in (refusal(file=file), refusal(overrides=[f"{name}=anything"])):

@@ -281,7 +281,7 @@ def test_a_compaction_waits_for_a_checkpoint_that_reads_the_log(disk: SimulatedD
 
 
 def test_a_load_comes_to_its_end_if_the_log_ends_in_a_gap(disk: SimulatedDisk, path: CheckpointPath) -> None:
-    """A compaction has left offsets without a batch, and then the log was cut among them."""
+    """A compaction has left offsets without a batch, and then the log was cut among such offsets."""
     path.commit("g", *range(30))
     path.keeper.stop()
     path.compact()

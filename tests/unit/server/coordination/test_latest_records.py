@@ -14,7 +14,7 @@ NO_PRODUCER = -1
 
 
 class _Log:
-    """Writes a log, and has what counts of it."""
+    """Writes a log, and keeps the records of it that count."""
 
     def __init__(self) -> None:
         self._latest = LatestRecords()

@@ -258,7 +258,7 @@ def test_a_new_role_is_an_error_at_once_and_the_partition_is_news_afterwards(nod
 
 
 def metadata_brings(node: DataPath, partition: int) -> None:
-    """The partition is created, and then the image names it."""
+    """Create the partition, and then name it in the image."""
     created = node.create(partition=partition)
     assert created.state is not None
     changed = ChangedPartition(TopicPartition("orders", partition), created.state)

@@ -386,7 +386,7 @@ class TestAdministration:
 
 
 class TestAmplification:
-    """A request must not make the node write the same long thing once for each few bytes of it."""
+    """A request must not make the node write the same long text once for every few bytes of the request."""
 
     def test_a_group_is_described_once(self, node: GroupPath) -> None:
         node.form_group("g")

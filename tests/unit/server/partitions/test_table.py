@@ -592,7 +592,7 @@ def test_settings_that_change_while_a_name_is_not_free_are_those_of_the_new_part
 
 
 def test_a_compacted_log_that_sleeps_may_have_gaps_when_it_is_not_compacted_any_more(files: SimulatedDisk) -> None:
-    """Another program has compacted it, and nothing says where."""
+    """Another program has compacted the log, and no file says where."""
     stopped_node(files)
     compacted = TopicConfig(cleanup_policy=("compact",))
     log = Log.open("/logs/orders-0", files=files, config=compacted, now_ms=0, clean=True)

@@ -406,7 +406,7 @@ def test_a_batch_that_is_not_verified_in_time_is_not_reported_as_written(disk: D
 
 
 def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: DeferredDisk) -> None:
-    """Even if its producer's transaction is open in the partition: the request does not show that it belongs to it."""
+    """Even if the producer's transaction is open there: the request does not show that the batch belongs to it."""
     coordinator = ScriptedVerifier(is_slow=True)
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk, own_handlers=verified_by(coordinator))
     partition = node.create()

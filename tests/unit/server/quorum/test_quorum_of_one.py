@@ -312,7 +312,7 @@ def test_a_cluster_of_another_metadata_version_is_not_served(level: int, way_out
 
 
 def test_damage_in_flushed_metadata_refuses_the_start() -> None:
-    """A short log would be another log: topics would be gone and no line of a log would say it."""
+    """A short log would be another log: topics would be gone and no line of a log would say so."""
     files = SimulatedDisk()
     node = AdminPath(DATA, files=files)
     node.create_topics("orders")

@@ -89,7 +89,7 @@ def test_no_request_passes_in_the_name_of_a_voter_without_the_secret_of_its_dire
 
 
 def test_a_stranger_ends_no_epoch_while_there_is_a_leader(quorum: VoterProofsBench) -> None:
-    """Nor does a client that names a voter, but another directory of it, or none."""
+    """Nor does a client that names a voter, but another directory than the voter's, or no directory."""
     names = (STRANGER, ReplicaKey(quorum.follower.key.id), ReplicaKey(quorum.leader.key.id, b"another one....."))
     for node in (quorum.leader, quorum.follower):
         for name in names:

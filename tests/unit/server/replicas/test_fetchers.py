@@ -412,7 +412,7 @@ def test_a_replica_that_fell_behind_its_leaders_log_starts_anew() -> None:
 
 
 def test_before_a_log_is_dropped_whole_its_recovery_point_is_taken_back() -> None:
-    """A power cut may leave any part of it, or nothing, and the log start of now may not be on the disk."""
+    """A power cut may leave any part of the log, or nothing, and the log start of now may not be on the disk."""
     bench = ReplicaFetchersBench(state(2, 3))
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2) + batch(2, b"c", epoch=2)))
     bench.settle()

@@ -96,7 +96,7 @@ def test_a_marker_is_known_after_restarts_of_leader_and_coordinator(version: int
 
 
 def test_a_repeated_marker_leaves_the_verification_of_the_next_transaction_alone() -> None:
-    """Without it the first batch of an older producer is refused for good (48), though its coordinator knows it."""
+    """Without verification an older producer's first batch is refused for good (48), though the coordinator has it."""
     node = transaction_node(SimulatedDisk(seed=1))
     copies = MarkerCopies(node)
     client = TransactionalClient.begun(node, version=0)

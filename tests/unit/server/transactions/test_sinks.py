@@ -197,7 +197,7 @@ def test_a_commit_whose_markers_take_too_long_is_repeated_by_its_client() -> Non
 @versions
 @pytest.mark.parametrize("flushes", [0, 1, 2, 3])
 def test_a_power_cut_anywhere_leaves_all_or_nothing(version: int, flushes: int) -> None:
-    """The next coordinator finds the decision, if it is there, and ends what is not in it."""
+    """The next coordinator finds the decision, if any, and ends each transaction that is not in the decision."""
     node, disk, files = _holding()
     writer = SinkWriter(node, "r1", version=version)
     members = [writer.write(0, b"one", task=0), writer.write(0, b"two", task=1, topic="bills")]

@@ -131,7 +131,7 @@ def test_a_topic_without_partitions_is_in_the_answer() -> None:
 
 
 def test_the_name_of_a_topic_without_partitions_counts_while_its_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing checks it, and it may be as long as a string: 30,000 characters are 150 partitions."""
+    """Nothing checks the name, which may be as long as a string: 30,000 characters are 150 partitions."""
     monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 150)
     client, _ = _ending()
     for name, waits in (("x" * 30_000, False), ("x" * 29_000, True)):

@@ -103,7 +103,7 @@ def test_a_compaction_leaves_no_empty_batches(disk: SimulatedDisk) -> None:
 
 
 def test_an_empty_batch_stays_if_the_rewritten_part_ends_without_a_record(disk: SimulatedDisk) -> None:
-    """Nothing may be behind it: a reader could not get past, or take the log's end for known."""
+    """No batch may be behind the part: a reader could not get past, or take the log's end for known."""
     log = open_log(disk)
     for _ in range(3):
         append_without_keys(log, 8)

@@ -57,7 +57,7 @@ def append_raw(disk: SimulatedDisk, base_offset: int, content: bytes) -> None:
 
 
 def forget_note(disk: SimulatedDisk) -> None:
-    """Have the log not know by itself how far it was flushed: then the checkpoints of the node alone say it."""
+    """Remove the log's own note of its flushed end: then only the checkpoints of the node have it."""
     disk.unlink(f"{DIRECTORY}/{FLUSHED_OFFSET}")
 
 
@@ -290,7 +290,7 @@ def test_a_missing_or_wrong_index_is_made_anew(disk: SimulatedDisk, harm: str, c
 
 
 def test_after_a_crash_a_snapshot_above_the_recovery_point_is_not_believed_at_the_next_start_either() -> None:
-    """A roll writes it before its batches are durable: a power cut may keep it and take them, and others follow."""
+    """A roll writes the snapshot before its batches are durable: a power cut may keep it and take the batches."""
     disk = SimulatedDisk()
     log = open_log(disk)
     for offset in range(3):
@@ -403,7 +403,7 @@ def test_a_compaction_by_kafka_proves_nothing_about_the_segment_that_it_wrote(di
 
 @pytest.mark.parametrize("is_durable", [False, True], ids=["page-cache", "flushed"])
 def test_a_log_that_ends_below_its_start_begins_there_anew(disk: SimulatedDisk, is_durable: bool) -> None:
-    """Unless it was promised to be flushed to its end, a power cut may have taken what came behind it."""
+    """Unless the log was promised to be flushed to its end, a power cut may have taken the later records."""
     if is_durable:
         forget_note(disk)
     log = open_log(disk, log_start_offset=COUNT + 20, is_durable=is_durable)
@@ -562,7 +562,7 @@ def test_after_damage_was_cut_the_note_promises_no_more(disk: SimulatedDisk, seg
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("bit", range(32))
 def test_a_flipped_bit_in_a_leader_epoch_is_damage_of_that_batch(disk: SimulatedDisk, bit: int, clean: bool) -> None:
-    """No checksum covers it. The file of epochs does, as far as it is known to be whole."""
+    """No checksum covers the epoch. The file of epochs proves it, as far as the file is known to be whole."""
     active = segments(disk)[-1]
     disk.flip_bit(path_of(active), SIZE + 12 + bit // 8, bit % 8)
     with pytest.raises(DamagedLog, match=f"position {SIZE}: leader epoch"):
@@ -796,7 +796,7 @@ def test_a_segment_that_is_lost_does_not_pass_for_a_gap_because_the_topic_is_com
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_loss_after_a_topic_has_become_compacted_does_not_pass_for_a_gap(seed: int) -> None:
-    """Nothing is noted at once; the next roll does it, before a segment begins whose predecessor may be lost."""
+    """Nothing is noted at once; the next roll notes it, before a segment begins whose predecessor may be lost."""
     disk = SimulatedDisk.with_directory("/data", seed)
     log = open_log(disk)
     for offset in range(5):
