@@ -17,9 +17,10 @@ def section(title: str) -> str:
 
 
 def rows(title: str) -> list[list[str]]:
-    """The cells of the rows of a section's table, without its head."""
-    lines = [line for line in section(title).splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    """The cells of the rows of a section's tables, without their heads."""
+    tables = re.findall(r"^\|.*\n\|-.*\n((?:\|.*\n?)*)", section(title), re.MULTILINE)
+    lines = [line for table in tables for line in table.splitlines()]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def subjects(title: str) -> list[str]:

@@ -33,7 +33,7 @@ def _body(function: str) -> list[ast.stmt]:
     assert inspect.isfunction(found), f"{function} is no function"
     assert found.__module__ == module, f"{function} comes from {found.__module__}"
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(found))).body
-    assert isinstance(definition, ast.FunctionDef)
+    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
     return definition.body[ast.get_docstring(definition) is not None :]
 
 
@@ -86,6 +86,15 @@ def test_the_behaviours_lead_to_most_of_the_house() -> None:
     rooms = {behaviour.room for behaviour in BEHAVIOURS}
     assert rooms >= {"net", "raft", "storage", "metadata", "replication", "coordinators", "node", "client"}
     assert len([room for room in rooms if room.startswith("server.")]) >= 8
+
+
+def test_the_modules_of_a_word_exist() -> None:
+    words = rows("The same word in several places")
+    assert [row[0] for row in words] == sorted({row[0] for row in words}), "sorted, each word once"
+    for word, places in words:
+        modules = re.findall(r"`([^`]+)`", places)
+        assert len(modules) > 1, f"{word} has one home"
+        assert [resolve(module)[0] for module in modules] == [f"tailrace.{module}" for module in modules]
 
 
 def test_the_first_screen_leads_to_each_table() -> None:
