@@ -155,7 +155,7 @@ class TestWhenToIncreaseTheLogStartOffset:
         bench.advance(2000)
         assert bench.all(do.RaiseLogStart) == [do.RaiseLogStart(8)]
 
-    def test_one_record_short_of_it_is_behind(self) -> None:
+    def test_a_replica_one_record_behind_keeps_the_log_start_of_the_metadata_log(self) -> None:
         """All of the live replicas (followers and observers) have replicated LogStartOffset."""
         bench = self.bench()
         bench.fetch(3, 7, 1)

@@ -308,7 +308,7 @@ def test_a_broker_may_go_when_it_leads_nothing_and_the_others_know(cluster: Lead
     assert cluster.beat(1, wants_shutdown=True).should_shut_down, "asked again, the answer is the same"
 
 
-def test_the_others_must_know_the_handover_where_it_stands_at_last(cluster: LeadershipCluster) -> None:
+def test_a_broker_shuts_down_when_the_other_brokers_know_the_last_handover(cluster: LeadershipCluster) -> None:
     """A control record that is appended while a decision is prepared moves the decision's records."""
     cluster.create(1, 2, 3)
     cluster.others_append = 2

@@ -33,7 +33,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return ended.value.code, capsys.readouterr().out
 
 
-def test_the_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_lists_the_environment_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys)
     assert code == 0
     assert {"tailrace", "python", "kernel", "uvloop", "java", "open"} <= {line.split()[0] for line in out.splitlines()}

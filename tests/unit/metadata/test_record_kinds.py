@@ -125,7 +125,7 @@ def test_a_made_up_kind_is_in_snapshots_at_its_place(painted: ClusterImage) -> N
     assert loader.image() == painted
 
 
-def test_a_made_up_kind_counts_as_changed(painted: ClusterImage) -> None:
+def test_metadata_records_of_a_made_up_kind_count_as_changed_since_the_snapshot(painted: ClusterImage) -> None:
     def counted(*records: PaintRecord) -> int:
         changed, image = ChangedRecords(painted, snapshot_records=None), painted
         for record in records:

@@ -163,7 +163,7 @@ def test_a_record_of_a_newer_release_is_refused_with_the_way_out(value: bytes, w
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 5])
-def test_a_cut_record_is_malformed(cut: int) -> None:
+def test_a_metadata_record_that_is_cut_is_malformed(cut: int) -> None:
     with pytest.raises(MalformedMessage):
         kinds.decode_record(golden()["topic-0"][:cut])
 

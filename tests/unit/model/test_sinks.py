@@ -69,7 +69,7 @@ def test_the_longest_member_has_the_longest_parts() -> None:
         f"__tailrace_sink/s/{'r' * (LONGEST_RUN + 1)}/1/2.3",
     ],
 )
-def test_a_malformed_id_is_refused(malformed: str) -> None:
+def test_a_malformed_id_of_a_sink_member_is_refused(malformed: str) -> None:
     assert is_of_sink(malformed)
     assert find_member(malformed) is None
     with pytest.raises(KafkaError) as refusal:

@@ -100,5 +100,5 @@ def test_a_response_that_is_cut_is_malformed(frame: str) -> None:
         decode_response(HeartbeatResponse, 4, bytes.fromhex(frame))
 
 
-def test_the_prefix_counts_all_chunks() -> None:
+def test_the_length_prefix_of_a_frame_counts_all_chunks() -> None:
     assert frame_prefix([b"abc", bytearray(4), memoryview(b"x")]) == b"\0\0\0\x08"

@@ -76,7 +76,7 @@ def test_values_of_another_type_or_order_differ(found: object, wanted: object) -
     assert len(message([("k", found)], [("k", wanted)])) == 5
 
 
-def test_the_order_counts_when_it_is_asked_for() -> None:
+def test_assert_rows_compares_the_order_on_request() -> None:
     assert_rows(DRINKS, DRINKS, ordered=True)
     assert message(["tea", "rum", "milk"], DRINKS, ordered=True) == [
         "3 rows are expected, 3 are there",

@@ -168,7 +168,7 @@ def test_batches_unknown_to_a_restarted_broker_are_written_if_the_next_one_is() 
     assert queue.queue.is_empty
 
 
-def test_a_batch_is_written_if_a_later_one_is_already() -> None:
+def test_a_producers_batch_is_written_if_a_later_batch_is() -> None:
     queue = Queue(3)
     first, second = queue.begun(in_flight=2)
     queue.answer(second, ErrorCode.NONE)

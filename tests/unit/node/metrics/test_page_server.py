@@ -118,7 +118,7 @@ def test_a_foreign_name_is_refused_whatever_it_resolves_to(host: str) -> None:
         pytest.param(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 9_000, 431, id="endless headers"),
     ],
 )
-def test_anything_else_is_refused_without_an_echo(
+def test_any_other_request_for_a_metrics_page_is_refused_without_an_echo(
     request_bytes: bytes, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:

@@ -101,7 +101,7 @@ def test_every_principal_comes_back(kind: str, name: str) -> None:
 
 
 @given(st.ip_addresses())
-def test_every_address_comes_back(address: object) -> None:
+def test_the_client_address_in_an_envelope_comes_back(address: object) -> None:
     assert decode_address(encode_address(str(address))) == str(address)
 
 

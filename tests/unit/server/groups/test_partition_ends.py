@@ -118,7 +118,7 @@ def test_a_leader_here_is_certain_of_its_end() -> None:
     assert broker.known == [{A: 40}]
 
 
-def test_a_new_leader_here_that_does_not_know_the_high_watermark_is_not() -> None:
+def test_the_end_of_a_new_leader_without_a_high_watermark_is_not_known() -> None:
     broker = Coordinator()
     broker.here[A] = Replica(high_watermark=40, is_leader=True, leader_epoch_start_offset=90)
     broker.confirm({A: 80})

@@ -111,7 +111,9 @@ def test_one_that_is_late_may_still_be_in_time(bench: NextTransactionsBench) -> 
     assert bench.answers == {1: Completed()}
 
 
-def test_all_waiting_requests_are_answered_after_the_timeout(bench: NextTransactionsBench) -> None:
+def test_requests_that_wait_for_the_transaction_before_are_answered_after_the_timeout(
+    bench: NextTransactionsBench,
+) -> None:
     bench.add(1)
     bench.clock.advance(WAIT_MS - 1)
     bench.add(2)

@@ -178,7 +178,7 @@ def test_a_last_offset_outside_of_the_segment_is_refused() -> None:
         assert read_back(index.to_bytes()) is None
 
 
-def test_entries_that_do_not_rise_are_refused() -> None:
+def test_key_index_entries_that_do_not_rise_are_refused() -> None:
     for numbers in ("_offsets", "_positions"):
         for at, value in ((1, 0), (0, 99), (3, 1 << 31)):
             index = full_index()
