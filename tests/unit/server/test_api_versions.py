@@ -21,7 +21,7 @@ def test_a_handshake_is_refused_and_no_mechanism_offered(node: DataPath, version
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_token_is_refused_with_the_way_out(node: DataPath, version: int) -> None:
+def test_a_sasl_token_is_refused_with_the_way_out(node: DataPath, version: int) -> None:
     response = node.send(SaslAuthenticateRequest(auth_bytes=b"\0user\0password"), version).response
     assert (response.error_code, response.auth_bytes) == (ErrorCode.ILLEGAL_SASL_STATE, b"")
     assert "PLAINTEXT" in response.error_message

@@ -196,7 +196,7 @@ def test_so_many_polls_may_wait_and_as_many_again_when_they_have_gone(bench: Lon
     assert woken.tries == [True, False]
 
 
-def test_a_poll_beyond_the_limit_waits_a_little_and_not_longer_than_it_wants(bench: LongPollsBench) -> None:
+def test_a_long_poll_beyond_the_limit_waits_a_little_and_not_longer_than_it_wants(bench: LongPollsBench) -> None:
     """Were it answered at once, its client would ask again at once."""
     crowd(bench)
     patient, hasty = Poll(bench.a), Poll(bench.a)

@@ -212,7 +212,7 @@ def test_later_batches_in_doubt_fail_with_an_expired_one() -> None:
     assert queue.answer(third, OUT_OF_ORDER) is BatchOutcome.BEHIND, "that one is not written"
 
 
-def test_another_cluster_gets_every_batch_under_a_new_id() -> None:
+def test_another_cluster_gets_every_batch_under_a_new_producer_id() -> None:
     queue = Queue(3)
     first, second = queue.begun(in_flight=2)
     queue.answer(first, LOST)

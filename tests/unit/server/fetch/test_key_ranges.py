@@ -144,7 +144,7 @@ def test_an_ordinary_fetch_says_nothing_of_ranges(node: DataPath) -> None:
     assert [record.key for record in records(data)] == KEYS
 
 
-def test_small_answers_lead_through_the_log(node: DataPath) -> None:
+def test_small_answers_to_fetches_of_key_ranges_lead_through_the_log(node: DataPath) -> None:
     for first in range(0, len(KEYS), 4):
         write(node, *KEYS[first : first + 4])
     found: list[bytes | None] = []

@@ -324,7 +324,7 @@ def test_many_offsets_in_one_request_are_written_in_several_batches() -> None:
     assert node.committed("g", "wide", partition=399) == 399
 
 
-def test_a_replay_of_many_records_takes_several_turns() -> None:
+def test_a_load_of_many_group_records_takes_several_turns() -> None:
     files = SimulatedDisk(seed=7)
     node = _node(files, settings={"offsets.topic.num.partitions": "1"})
     for offset in range(300):

@@ -49,7 +49,7 @@ def test_a_producer_is_described_with_its_last_batch(node: AdminPath) -> None:
     assert untouched.active_producers == ()
 
 
-def test_a_partition_that_is_not_here_has_an_error(node: AdminPath) -> None:
+def test_describe_producers_has_an_error_for_a_partition_that_is_not_here(node: AdminPath) -> None:
     node.table.get("orders", 1).step_down()
     codes = [each.error_code for each in describe(node, "orders", 0, 1, 2)]
     assert codes == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
