@@ -36,7 +36,7 @@ class RegisterBroker(ControllerCommand):
     log_directories: tuple[bytes, ...] = ()
     features: tuple[SupportedFeature, ...] = FEATURES_OF_BROKERS
     previous_broker_epoch: int = NO_BROKER_EPOCH
-    """The epoch in which it stopped, if it still has all that it had acknowledged by then (KIP-966); else -1."""
+    """The epoch in which the broker stopped, if every acknowledged record is still there (KIP-966); else -1."""
     secret: bytes = field(default=NO_SECRET, repr=False)
     """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
     directory_secret: bytes = field(default=NO_SECRET, repr=False)
@@ -67,7 +67,7 @@ class BrokerHeartbeat(CommandOfBroker):
     """A broker is alive, has applied the metadata log up to an offset, and would like to be in a state."""
 
     metadata_offset: int
-    """The highest offset that it has applied."""
+    """The highest offset that the broker has applied."""
     wants_fence: bool = False
     wants_shutdown: bool = False
 
@@ -127,7 +127,7 @@ class AllocateProducerIds(CommandOfBroker):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock(ControllerResponse):
-    """A block of producer ids for one broker alone: `size` of them from `first` on."""
+    """A block of producer ids for one broker alone: `size` ids from `first` on."""
 
     first: ProducerId
     size: int
@@ -140,7 +140,7 @@ class FinalizeMetadataVersion(ControllerCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureUpdate:
-    """The level that one feature is to have in the whole cluster; 0 removes it."""
+    """The level that one feature is to have in the whole cluster; 0 removes the feature."""
 
     feature: str
     level: int

@@ -18,7 +18,7 @@ DEFAULT_COUNT = -1
 
 
 class ControllerCommand:
-    """Base of the commands to the controller; each has a row in `controller.DECIDERS`."""
+    """Base of the commands to the controller; a command has a row in `controller.DECIDERS`."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class CreateTopics(ControllerCommand):
     validate_only: bool = False
     """Answer as if, and create nothing."""
     requested_by: str
-    """The client, for the log; empty where it is not known. So with the other commands."""
+    """The client, for the log; empty if not known. So with the other commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class TopicsCreated(ControllerResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionIncrease:
-    """A topic and the total number of partitions that it is to have."""
+    """A topic and the total number of partitions to reach."""
 
     name: str
     count: int
@@ -203,14 +203,14 @@ class AlterConfigs(ControllerCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigsAltered(ControllerResponse):
-    """For each resource in the command, in order, None or why it is as it was."""
+    """For each resource in the command, in order, None or the reason why nothing changed."""
 
     errors: tuple[KafkaError | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InSyncReplica:
-    """A replica that a leader wants in sync, and the registration it knows of it; -1 if it knows none."""
+    """A replica that a leader wants in sync, and its registration as known to the leader; -1 if not known."""
 
     broker_id: BrokerId
     broker_epoch: int = -1
@@ -220,7 +220,7 @@ class LeaveReason(IntEnum):
     """The reason for which a replica leaves at its broker's request, as on the wire."""
 
     LOST = 1
-    """The replica lacks, or may lack, something that it has acknowledged."""
+    """The replica lacks, or may lack, records that the replica has acknowledged."""
     STALLED = 2
     """The replica has everything, and cannot store more for now."""
 
@@ -250,7 +250,7 @@ class AlterPartition(CommandOfBroker):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InSyncOutcome:
-    """The state of the partition now, or why it stays as it is."""
+    """The state of the partition now, or why nothing changed."""
 
     topic_id: TopicId
     partition: int
@@ -266,7 +266,7 @@ class PartitionsAltered(ControllerResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeaders(ControllerCommand):
-    """Elect leaders. No partitions: all of the cluster that need it, and only those are answered."""
+    """Elect leaders. No partitions: every partition that needs a leader, and the answer has only such partitions."""
 
     type: ElectionType
     partitions: tuple[TopicPartition, ...] | None = None
@@ -295,7 +295,7 @@ class BalanceLeaders(ControllerCommand):
     """Elect preferred leaders where too many partitions are led by other replicas: as many as go into one batch."""
 
     allowed_percentage: int
-    """The share, of the partitions that prefer a broker, that others may lead."""
+    """The share, of the partitions that prefer a broker, that other brokers may lead."""
     unfinished: tuple[BrokerId, ...] = ()
     """Brokers whose balance an earlier command has begun: it goes on whatever their share is by now."""
 

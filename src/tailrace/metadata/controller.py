@@ -2,7 +2,7 @@
 
 `decide` looks at the image and answers with records; `apply` is a replay of records. Chance comes in as a function, the
 offset of the next record as an argument. Decisions are made on the image of everything appended (`latest`); the host
-makes their effects visible when they are committed.
+makes the effects of committed decisions visible.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -83,7 +83,7 @@ class ControllerMachine:
         founding_settings: Mapping[str, str],
         broker_session_timeout_ms: int,
     ) -> None:
-        """`broker_settings`: what can be said of a broker; those that are dynamic can be said here.
+        """`broker_settings`: the settings of a broker; the dynamic settings can be given here.
         `founding_settings`: what a log that is new says of all brokers from its beginning."""
         self.image = EMPTY_IMAGE
         self.heartbeats = Heartbeats(broker_session_timeout_ms)
@@ -101,7 +101,7 @@ class ControllerMachine:
         self.apply_all((record,))
 
     def apply_all(self, records: Iterable[MetadataRecord]) -> ImageDelta:
-        """Change the state by the records of one batch: all of them, or none and an exception."""
+        """Change the state by the records of one batch: the whole batch, or nothing and an exception."""
         self.image, delta = apply_all(self.image, records)
         return delta
 
@@ -134,8 +134,8 @@ class ControllerMachine:
         return Decision(records=(sealed,), response=decision.response)
 
     def at_offset(self, decision: ControllerDecision, offset: int) -> ControllerDecision:
-        """The same decision when others have appended meanwhile: the epoch of a broker is where its record stands, and
-        a broker that stops waits for the others to know the record that hands over its leaderships.
+        """The same decision when other decisions were appended meanwhile: the epoch of a broker is the offset of its
+        record, and a broker that stops waits until the other brokers know the record that hands over its leaderships.
         """
         self.heartbeats.moved(self._decided_for, offset)
         self._decided_for = offset
@@ -206,7 +206,7 @@ def _finalize_metadata_version(now: Situation, _: FinalizeMetadataVersion) -> De
         records.append(FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION))
         records.append(FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION))
         if not now.image.topics and ALL_BROKERS not in now.image.configs:
-            # This node's own settings, as those of all brokers: derived changes must not depend on a node.
+            # This node's own settings, as settings of all brokers: derived changes must not depend on a node.
             kind, name = ALL_BROKERS
             records += (
                 ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=value)

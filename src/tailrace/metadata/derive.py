@@ -1,14 +1,14 @@
 """Changes of partitions when a broker goes or comes back: derived on every node, never written to the log.
 
-Fencing a broker is one record. Every replica derives the same partition changes from it, from the image alone, in the
+Fencing a broker is one record. Every replica derives the same partition changes from record and image alone, in the
 order (topic id, partition). The record carries the count and the checksum of the result, and a replica whose own result
-differs stops: it runs other rules than the leader.
+differs stops: its rules are not the leader's.
 
 The rules belong to a metadata.version: `rules_26` holds from 26 on, and is never edited once a release has written that
 version. A change of rule is a new module under a new version, which the finalized version in the image selects.
 
-All of it can be done in steps of about a millisecond, between which the caller may do other work: the image that it
-reads never changes.
+The work can be done in steps of about a millisecond, between which the caller may do other work: the image never
+changes.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -86,7 +86,7 @@ def arrival_steps(broker_id: BrokerId, partitions: Partitions, circumstances: Ci
 
 
 class _Outcomes:
-    """The results of a rule, computed once for all partitions that are alike: a cluster has few kinds of them."""
+    """The results of a rule, computed once for all partitions that are alike: a cluster has few kinds of partitions."""
 
     def __init__(self, rule: Callable[[PartitionState], PartitionState | None], circumstances: Circumstances) -> None:
         self._rule = rule
@@ -158,7 +158,7 @@ def _put_together(runs: list[list[PartitionChange]]) -> Steps[Derived]:
 
 
 def checksum(changes: Iterable[PartitionChange], crc: int = 0) -> int:
-    """A CRC-32 over all that the changes say, going on from that of those before."""
+    """A CRC-32 over the content of the changes, going on from the checksum of earlier changes."""
     return crc32(b"".join(map(_entry, changes)), crc)
 
 

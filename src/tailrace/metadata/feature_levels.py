@@ -8,7 +8,7 @@ METADATA_VERSION = 27
 FIRST_WITH_KEY_SHARING = 27
 """The level from which all brokers know key ranges and committed ranges (KIP-X). Its records are the records of 26."""
 OLDEST_METADATA_VERSION = 26
-"""Kafka's 4.1-IV0, the first with eligible leaders as we derive them. A log of an older level is refused."""
+"""Kafka's 4.1-IV0, the first with eligible leaders as derived here. A log of an older level is refused."""
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 TRANSACTION_VERSION = 2

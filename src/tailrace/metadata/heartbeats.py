@@ -1,4 +1,4 @@
-"""Contacts of brokers with the active controller. They are not replicated: a new controller starts afresh.
+"""Contacts of brokers with the active controller, not replicated: a new controller starts afresh.
 
 Times are of a clock that never jumps. A controller that has just become active gives every broker a whole session. Time
 in which the controller itself did not run does not count as silence: heartbeats of that time may still wait to be read.
@@ -27,7 +27,7 @@ class _Contact:
     gap_ms: int = 0
     """The longest time between two heartbeats lately: it halves with each heartbeat that comes in time."""
     is_heard: bool = True
-    """False: this controller has had no heartbeat of it, and takes it to be alive until its session ends."""
+    """False: this controller has had no heartbeat of the broker, which counts as alive until its session ends."""
 
 
 class Heartbeats:
@@ -41,7 +41,7 @@ class Heartbeats:
         self._awake_ms: int | None = None
 
     def restart(self, brokers: Iterable[BrokerId], now_ms: int) -> None:
-        """Forget all that was heard; these brokers are alive until their sessions end."""
+        """Forget every contact; these brokers are alive until their sessions end."""
         end_ms = now_ms + self.session_timeout_ms
         self._contacts = {broker_id: _Contact(end_ms, NEVER_APPLIED, now_ms, is_heard=False) for broker_id in brokers}
         self._shutdowns.clear()
@@ -70,7 +70,7 @@ class Heartbeats:
         self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset, now_ms, gap_ms)
 
     def prolong(self, broker_id: BrokerId, now_ms: int) -> None:
-        """A heartbeat has come and is not decided on yet. Other decisions before it may take long."""
+        """A heartbeat has come and is not decided on yet. Other decisions come first, and may take long."""
         contact = self._contacts.get(broker_id)
         if contact is not None:
             contact.session_end_ms = max(contact.session_end_ms, now_ms + self.session_timeout_ms)
@@ -91,7 +91,7 @@ class Heartbeats:
     def refused(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
         """A broker's node refuses connections. Without a heartbeat since `restart`, the session has this length.
 
-        It is the controller before this one perhaps, which was killed: it has been silent for an election already.
+        Perhaps the node was the previous controller, which was killed and has been silent for an election already.
         """
         contact = self._contacts.get(broker_id)
         if contact is not None and not contact.is_heard:
@@ -116,14 +116,15 @@ class Heartbeats:
         return self._shutdowns.setdefault(broker_id, offset)
 
     def moved(self, before: int, after: int) -> None:
-        """The records of a decision have moved to another offset, and a handover in it with them."""
+        """The records of a decision have moved to another offset, with a handover among the records."""
         for broker_id, offset in self._shutdowns.items():
             if offset >= before:
                 self._shutdowns[broker_id] = offset + after - before
 
     def has_session(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether this controller has had a heartbeat of the broker lately. At its beginning it has had no
-        heartbeat: after a kill of all brokers with it, the next start need not wait for a session to end."""
+        """Whether this controller has had a heartbeat of the broker lately. A new controller has had no
+        heartbeat: after a kill of the controller with all brokers, the next start need not wait for a session to
+        end."""
         contact = self._contacts.get(broker_id)
         return contact is not None and contact.is_heard and now_ms < contact.session_end_ms
 
@@ -133,7 +134,7 @@ class Heartbeats:
         return contact is not None and now_ms < contact.session_end_ms
 
     def lowest_offset(self, brokers: Iterable[BrokerId]) -> int:
-        """The metadata offset that all of these brokers have applied; -1 if the offset of a broker is not known."""
+        """The metadata offset that every broker of `brokers` has applied; -1 if a broker's offset is not known."""
         known = (self._contacts.get(broker_id) for broker_id in brokers)
         return min((NEVER_APPLIED if c is None else c.metadata_offset for c in known), default=NEVER_APPLIED)
 
@@ -143,7 +144,7 @@ class Heartbeats:
         return [broker_id for _, broker_id in sorted(ended)]
 
     def silent_for_ms(self, broker_id: BrokerId, now_ms: int) -> int:
-        """The time since the broker's last heartbeat; 0 if nothing is known of it."""
+        """The time since the broker's last heartbeat; 0 if unknown."""
         contact = self._contacts.get(broker_id)
         return 0 if contact is None else now_ms - contact.since_ms
 

@@ -1,7 +1,7 @@
 """The cluster as it stands after some record of the metadata log: an immutable value.
 
 1. An image is a function of the records before it and of nothing else; two nodes at one offset hold equal images.
-2. Records of one batch are applied together or not at all: `apply_all` gives an image only if every record fits.
+2. Records of one batch are applied together: `apply_all` gives an image only if every record fits.
 3. Images share what did not change: see `persistent_map` for what a change costs.
 """
 
@@ -76,7 +76,7 @@ class BrokerImage:
     incarnation_id: bytes
     """16 random bytes per start of the process."""
     broker_epoch: int
-    """The offset of the registration: rises with each, so that messages of an earlier process are recognized."""
+    """The offset of the registration: a later registration has a higher offset, which tells processes apart."""
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     fenced: bool = True
@@ -87,7 +87,7 @@ class BrokerImage:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it may lead and be in sync."""
+        """Whether the broker may lead and be in sync."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def endpoint(self, listener_name: str) -> Endpoint | None:

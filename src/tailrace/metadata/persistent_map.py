@@ -4,7 +4,7 @@ A map is a large dict that versions share, and a small dict with later changes. 
 dict; when that has outgrown the square root of the large dict, a version merges them. So a change costs about as many
 steps as the root of the map's size, on average, and never more than one copy of the whole.
 
-The order is a dict's: that of insertion, whatever was merged when. So it depends on the records and on nothing else.
+The order is a dict's, by insertion, whatever was merged when. So the order depends on the records and on nothing else.
 """
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
@@ -22,7 +22,7 @@ _SMALL: Final = 64
 
 
 class _Layers(Generic[K, V]):
-    """The shared part of a map, and the changes above it."""
+    """The shared part of a map, and the changes above that part."""
 
     __slots__ = ("_changes", "_count", "_shared")
 

@@ -46,7 +46,7 @@ def _derived(draft: ImageDraft, record: MetadataRecord) -> Steps[Derived]:
 
 
 class Foreseen(NamedTuple):
-    """A record, and the changes derived from it already, when it was decided on, from the image before it."""
+    """A record, and the changes that the decision has derived already from the record and the image before."""
 
     record: MetadataRecord
     derived: Derived
@@ -69,7 +69,7 @@ class Replay:
                 yield
 
     def apply(self, record: StoredRecord) -> None:
-        """Take one record, as it is or as `RecordReader` reads it."""
+        """Take one record, in its own form or the form of `RecordReader`."""
         event = self._taken(record)
         if event is not None:
             result_of(event)
@@ -107,7 +107,7 @@ class Replay:
             self._draft.superseded.add(key)
 
     def _frame(self, record: MetadataRecord) -> None:
-        """Begin or end a transaction of records: they have come with the record that ends it, or never (KIP-868)."""
+        """Begin or end a transaction of records, which come into force with the end record, or never (KIP-868)."""
         if isinstance(record, BeginTransactionRecord):
             self._draft.open_transaction = []
             return

@@ -84,7 +84,7 @@ def with_in_sync(
     unclean_election: bool,
     lost: Replicas = (),
 ) -> PartitionState:
-    """The state with these in-sync replicas, and with the leader that they make. Both epochs rise as they must."""
+    """The state with these in-sync replicas, and with the leader that follows. Both epochs rise by the rules."""
     found = _elected(state, in_sync, _eligible(state, in_sync, lost), may_lead, unclean_election)
     eligible, last_known = found.eligible, found.last_known
     if len(found.in_sync) >= min(min_in_sync, len(state.replicas)):
@@ -95,7 +95,7 @@ def with_in_sync(
 
 
 def next_state(state: PartitionState, election: "Election") -> PartitionState:
-    """The state after this election. Both epochs rise as they must."""
+    """The state after this election. Both epochs rise by the rules."""
     leader, in_sync, eligible, last_known, is_recovering = election
     leader_epoch = state.leader_epoch if leader == state.leader else LeaderEpoch(state.leader_epoch + 1)
     # Spelled out: `replace` costs several times as much, and there are as many states as a broker has partitions.
@@ -118,7 +118,7 @@ def next_state(state: PartitionState, election: "Election") -> PartitionState:
 
 
 class Election(NamedTuple):
-    """The leader, and the replicas that follow from it."""
+    """The leader, and the replicas that follow from the leader."""
 
     leader: BrokerId
     in_sync: Replicas
@@ -140,7 +140,7 @@ def _elected(
     if state.leader in in_sync and may_lead(state.leader):
         return Election(state.leader, in_sync, eligible, last_known, is_recovering)
     if in_sync:
-        # If all of them are down they are waited for: they have what the eligible ones have, and perhaps more.
+        # Wait even if the whole in-sync set is down: an in-sync replica has every record of the eligible, perhaps more.
         return Election(_first(state, in_sync, may_lead), in_sync, eligible, last_known, is_recovering)
     chosen = _first(state, eligible, may_lead)
     if chosen != NO_LEADER:

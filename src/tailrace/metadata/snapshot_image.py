@@ -67,7 +67,7 @@ class SnapshotLoader:
                     yield
 
     def image(self) -> ClusterImage:
-        """The image, when all is loaded."""
+        """The image, after the last record."""
         return self._replay.image()
 
 

@@ -1,8 +1,8 @@
-"""Reads the records that snapshots and logs are full of, those of partitions, without making a record of each.
+"""Reads the partition records, which snapshots and logs are full of, without making an object per record.
 
 The same as `decode_record`, a few times as fast. A new partition becomes its state at once, if its record has the
 ordinary form: lists of fewer than 127 elements, no tagged fields. Of a change only the fields of the partition are
-decoded, and only once. Lists that are equal become one object: a cluster has far fewer of them than partitions.
+decoded, and only once. Lists that are equal become one object: a cluster has far fewer different lists than partitions.
 """
 
 from functools import lru_cache
@@ -114,7 +114,7 @@ class RecordReader:
         )
 
     def _ordinary(self, value: bytes) -> StoredPartition | None:
-        """None if the record is of another form, or no record at all."""
+        """None if the record is of another form, or no record."""
         size = len(value)
         position = _LISTS_AT
         for _ in _Lists._fields:
@@ -164,7 +164,7 @@ class RecordReader:
         return found
 
     def _directories_of(self, stored: bytes) -> tuple[bytes, ...]:
-        """`stored` has their number before them, and the number of tagged fields, 0, behind them."""
+        """`stored` has their number in front, and the number of tagged fields, 0, behind."""
         found = self._directories.get(stored)
         if found is None:
             found = tuple(stored[at : at + _UUID_BYTES] for at in range(1, len(stored) - 1, _UUID_BYTES))

@@ -1,4 +1,4 @@
-"""The topics of an image under construction, with all that follows from them: names, counts and changes."""
+"""The topics of an image under construction, and their consequences: names, counts and changes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -206,7 +206,7 @@ class TopicsDraft:
 
 
 _as_changed = partial(tuple.__new__, ChangedPartition)
-"""`ChangedPartition._make` without a call in Python for each of perhaps 30,000."""
+"""`ChangedPartition._make` without a call in Python per partition, perhaps 30,000 times."""
 
 
 def _count(counts: dict[BrokerId, int], broker_id: BrokerId, difference: int) -> None:

@@ -23,7 +23,7 @@ _ID_BYTES: Final = 16
 
 
 class ViewPartitions(Mapping[int, PartitionState]):
-    """The partitions of a view: each with the state of the partition that it is a part of."""
+    """The partitions of a view, with the state of the partition around the view partition."""
 
     __slots__ = ("_partitions", "_shares")
 
@@ -48,7 +48,7 @@ class ViewImage(TopicImage):
     source: TopicImage
     """The topic."""
     shares: int
-    """The view partitions of each of its partitions."""
+    """The view partitions per partition of the topic."""
 
     def stored_as(self, number: int) -> TopicPartition:
         return TopicPartition(self.source.name, number // self.shares)
@@ -74,7 +74,7 @@ class Views:
         return image.topic_by_id(TopicId(topic_id)) or self.with_id(image, topic_id)
 
     def named(self, image: ClusterImage, name: str) -> ViewImage | None:
-        """The view of this name, if it is one and its topic exists and is shared."""
+        """The view of this name, if there is a view whose topic exists and is shared."""
         view = parse_view(name)
         found = None if view is None or not self._serves(image, view) else existing_view(image, view)
         return None if found is None or len(found.partitions) > MAX_VIEW_PARTITIONS else found
@@ -104,7 +104,7 @@ def is_shared(image: ClusterImage, topic: str) -> bool:
 
 
 def existing_view(image: ClusterImage, view: View) -> ViewImage | None:
-    """The view, whether it is served or not; None without its topic, and if a topic has its name."""
+    """The view, served or not; None without its topic, and if a topic has its name."""
     source = image.topics.get(view.topic)
     name = view.name
     if source is None or name in image.topics:
@@ -119,7 +119,7 @@ def existing_view(image: ClusterImage, view: View) -> ViewImage | None:
 
 
 def id_of(image: ClusterImage, name: str) -> TopicId | None:
-    """The id of the topic or view of this name. A view keeps its id while it is not served: offsets need it."""
+    """The id of the topic or view of this name. A view that is not served keeps its id, which offsets need."""
     topic = image.topics.get(name)
     if topic is None:
         view = parse_view(name)

@@ -83,7 +83,7 @@ class Reassignments:
 
 
 def finished(state: PartitionState, in_sync: Replicas) -> tuple[PartitionState, Replicas]:
-    """The partition and its in-sync replicas without those to be removed, if nothing is missing; else as they are."""
+    """The partition and its in-sync replicas: without the replicas to remove, if nothing is missing; else unchanged."""
     if not state.adding_replicas and not state.removing_replicas:
         return state, in_sync
     remaining = tuple(replica for replica in in_sync if replica not in state.removing_replicas)

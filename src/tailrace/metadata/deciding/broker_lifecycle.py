@@ -1,4 +1,4 @@
-"""Registration, heartbeats, shutdown and removal of brokers: the records for them (pure but for `Heartbeats`).
+"""The records of registration, heartbeats, shutdown and removal of brokers (pure but for `Heartbeats`).
 
 A broker is registered, then fenced until it has applied its own registration, then alive; a controlled shutdown takes
 its leaderships away before it may stop. The changes of partitions are derived, see `derive`: the controller seals such
@@ -36,7 +36,7 @@ from tailrace.model.machines import Decision
 
 
 class BrokerLifecycle:
-    """The brokers of one image, as the active controller sees them."""
+    """The brokers of one image, in the view of the active controller."""
 
     def __init__(self, image: ClusterImage, heartbeats: Heartbeats, now_ms: int) -> None:
         self._image = image
@@ -73,7 +73,7 @@ class BrokerLifecycle:
         self._check_features(f"broker {command.broker_id}", command.features)
         before = self._image.brokers.get(command.broker_id)
         if before is not None and before.incarnation_id == command.incarnation_id:
-            # The same process asks again, since it has missed the answer.
+            # The same process asks again after a lost answer.
             return Decision(records=(), response=BrokerRegistered(broker_epoch=before.broker_epoch))
         if before is not None and before.is_alive and not self._may_follow(command, before):
             raise KafkaError(
@@ -129,7 +129,7 @@ class BrokerLifecycle:
             )
             return _standing((change,), is_caught_up=is_caught_up, is_fenced=False)
         others = [other.broker_id for other in self._image.alive_brokers()]
-        # A controller that has not seen the shutdown begin takes everything written so far for it.
+        # A controller that has not seen the shutdown begin takes everything written so far for the shutdown.
         moved_at = self._heartbeats.begin_shutdown(broker.broker_id, next_offset - 1)
         if others and self._heartbeats.lowest_offset(others) < moved_at:
             return _standing((), is_caught_up=is_caught_up, is_fenced=False)
@@ -142,19 +142,19 @@ class BrokerLifecycle:
         return _standing(records, is_caught_up=is_caught_up, is_fenced=True, should_shut_down=True)
 
     def fence(self, broker: BrokerImage) -> tuple[MetadataRecord, ...]:
-        """The record that fences it; none if it is fenced."""
+        """The record that fences the broker; nothing for a fenced broker."""
         if broker.fenced:
             return ()
         return (FenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch),)
 
     def unfence(self, broker: BrokerImage) -> tuple[MetadataRecord, ...]:
-        """The record that lets it lead; none if it may."""
+        """The record that lets the broker lead; nothing for a broker that may lead."""
         if not broker.fenced:
             return ()
         return (UnfenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch),)
 
     def fence_silent(self) -> Decision[MetadataRecord, CarriedOut]:
-        """A fence of one broker per command: what follows from the next fence depends on the image after it."""
+        """A fence of one broker per command: the changes by the next fence depend on the image in between."""
         for broker_id in self._heartbeats.silent(self._now_ms):
             self._heartbeats.forget(broker_id)
             broker = self._image.brokers.get(broker_id)
@@ -165,7 +165,7 @@ class BrokerLifecycle:
     def unregister(self, command: UnregisterBroker) -> Decision[MetadataRecord, CarriedOut]:
         """Raises KafkaError BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for a broker that serves.
 
-        Kafka forgets a broker while it serves, and leaves it without a registration.
+        Kafka forgets a broker that serves, which then has no registration.
         """
         broker = self._image.brokers.get(command.broker_id)
         if broker is None:
@@ -225,7 +225,7 @@ def _registration(command: RegisterBroker, broker_epoch: int, before: BrokerImag
 
 
 def _has_lost_something(command: RegisterBroker, before: BrokerImage) -> bool:
-    """Whether the broker may lack acknowledged records: by its own report, or by the directories that it has."""
+    """Whether the broker may lack acknowledged records: by its own report, or by its directories."""
     # Kafka keeps the epoch in the directory itself. Read from elsewhere it could be claimed with an empty disk.
     lacks_a_directory = not set(before.log_directories) <= set(command.log_directories)
     return before.broker_epoch != command.previous_broker_epoch or lacks_a_directory

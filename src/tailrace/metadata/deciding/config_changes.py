@@ -70,10 +70,10 @@ class ConfigChanges:
         self._topic_defaults = topic_defaults
         self._broker_settings = broker_settings
         self._named_counts: Counter[int] | None = None
-        """Resources with settings by type, with the resources of this command; None until a new resource needs it."""
+        """Resources with settings by type, with the resources of this command; None until the first new resource."""
 
     def decide(self, command: AlterConfigs) -> Decision[MetadataRecord, ConfigsAltered]:
-        """Records of the settings that change, and an outcome per resource: each changes whole or not at all."""
+        """Records of the settings that change, and an outcome per resource: a resource changes whole, or stays."""
         times_named = Counter(changes.resource for changes in command.resources)
         records: list[ConfigRecord] = []
         errors: list[KafkaError | None] = []
@@ -136,7 +136,7 @@ class ConfigChanges:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
 
     def _check_named(self, resource: ConfigResource) -> None:
-        """A group, or a subscription to client metrics: it is there as long as it has settings."""
+        """A group, or a subscription to client metrics, which exists as long as its settings."""
         if not resource.name:
             raise _bad_request(f"{_NAMED[resource.type].what} needs a name: there are no settings for all of them")
         if len(resource.name) > _LONGEST_NAME:
@@ -145,7 +145,7 @@ class ConfigChanges:
     def _count(self, kind: int, *, is_new: bool) -> None:
         """A named resource gets its first setting, or loses its last. Raises KafkaError POLICY_VIOLATION (44)."""
         if self._named_counts is None:
-            # Once per command: there are thousands of resources, and a command may name thousands of others.
+            # Once per command: there are thousands of resources, and a command may name thousands more.
             self._named_counts = Counter(resource.type for resource in self._image.configs)
         if is_new and self._named_counts[kind] >= _MOST_NAMED:
             raise KafkaError(
@@ -185,7 +185,7 @@ class ConfigChanges:
     def _stated(
         self, resource: ConfigResource, before: Mapping[str, str], after: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """The settings as the log is to state them.
+        """The settings in the form of the log.
 
         Settings that stay as they were are not checked again: a stricter release must not bar other changes.
         """
@@ -312,7 +312,7 @@ _SIZES_OF_BATCHES: Final = ("max.message.bytes", "message.max.bytes")
 def refuse_uncarried(name: str, text: str, max_frame_bytes: int) -> None:
     """Raise KafkaError(INVALID_CONFIG) for a size of batches that no Produce request can carry.
 
-    Kafka accepts the setting, and then closes the connection of each producer that makes use of it.
+    Kafka accepts the setting, and then closes the connection of each producer that makes use of the setting.
     """
     if name in _SIZES_OF_BATCHES and int(text) > max_frame_bytes:
         raise KafkaError(

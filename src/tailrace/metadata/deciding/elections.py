@@ -86,7 +86,7 @@ class LeaderElections:
     def _named(
         self, where: TopicPartition, state: PartitionState, desired: BrokerId, kind: ElectionType
     ) -> PartitionState:
-        """Records that this replica lacks are given up: it may cut a damaged log, and is the only replica in sync."""
+        """Records that this replica lacks are given up: the replica may cut a damaged log, and is alone in sync."""
         if kind != ElectionType.UNCLEAN:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where}: only an unclean election takes a desired leader")
         if desired not in state.replicas:

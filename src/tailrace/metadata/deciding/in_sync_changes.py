@@ -7,14 +7,14 @@ proposals in the epoch before are INVALID_UPDATE_VERSION from then on (decision 
 in that case.
 
 Replicas that leave (decision 0027):
-1. A replica that is LOST lacks, or may lack, something that it has acknowledged. It leaves the in-sync replicas, the
-   eligible and the last known leaders, even as the last of them: only an election that is known to be unclean may
+1. A replica that is LOST lacks, or may lack, records that the replica has acknowledged. It leaves the in-sync replicas,
+   the eligible and the last known leaders, even as the last of them: only an election that is known to be unclean may
    elect it. The leader is the present leader, else the first other replica that is in sync, else the first eligible
-   replica; with none of these the partition has no leader.
+   replica; without any such replica the partition has no leader.
 2. A replica that is STALLED has everything, and cannot store more. It leaves if another replica that is in sync or
    eligible is alive and can lead; otherwise it stays, since no other copy could take its place.
 3. With each replica that is LOST the leader begins a new epoch, also if it stays the leader: a fetch that the replica
-   sent before the loss acknowledges records that it lacks now, and must not bring it back in sync.
+   sent before the loss acknowledges records that are lost now, and must not bring the replica back in sync.
 4. As for eligible leaders (KIP-966): a replica that leaves while the high watermark stands still is eligible.
 """
 
@@ -63,7 +63,7 @@ class InSyncChanges:
         _check_leader(where, leader, change, state)
         in_sync = tuple(replica.broker_id for replica in change.in_sync_replicas)
         if in_sync == state.in_sync_replicas and change.is_recovering == state.is_recovering:
-            self._check_registrations(where, change, must_be_alive=False)  # they are in sync, alive or not
+            self._check_registrations(where, change, must_be_alive=False)  # replicas in sync, alive or not
             records.append(change_record(change.partition, state, state))
             return replace(state, partition_epoch=state.partition_epoch + 1)
         self._check_members(where, leader, change, state)
@@ -157,7 +157,7 @@ def is_wanted(broker_id: BrokerId, state: PartitionState, leaving: LeaveReason) 
 def without_replica(
     image: ClusterImage, broker_id: BrokerId, state: PartitionState, leaving: LeaveReason
 ) -> PartitionState:
-    """The state without this replica; the same one if nothing counts on it, and no leader could by its old fetches.
+    """The state without this replica; unchanged if nothing counts on the replica, nor a leader on its old fetches.
 
     Raises KafkaError ELIGIBLE_LEADERS_NOT_AVAILABLE (83) for a stalled replica that no other could stand in for.
     """

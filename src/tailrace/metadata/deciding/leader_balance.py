@@ -1,8 +1,9 @@
 """Leaderships that go back to the preferred leaders by themselves (`auto.leader.rebalance.enable`, pure).
 
-The preferred leader of a partition is its first replica. A broker that was away leads nothing when it is back; when
-others lead more than a given share of the partitions that prefer it, the controller elects it for them, a batch per
-command. Only a live replica in sync is elected, so nothing is lost, and no other broker's share counts for it.
+The preferred leader of a partition is its first replica. A broker that was away leads nothing after its return; when
+other brokers lead more than a given share of the partitions that prefer the broker, the controller elects the broker
+there, a batch per command. Only a live replica in sync is elected, so nothing is lost, and no other broker's share
+counts.
 """
 
 from collections import Counter
@@ -62,7 +63,7 @@ class LeaderBalance:
                 electable.append((topic_id, number, state))
 
     def _brokers_to_balance(self, command: BalanceLeaders) -> list[BrokerId]:
-        """Brokers whose balance is under way, then brokers with more than the allowed share led by others."""
+        """Brokers whose balance is under way, then brokers with more than the allowed share led by other brokers."""
         allowed = command.allowed_percentage
         due = [b for b, led in self._led_by_others.items() if led * 100 > allowed * self._preferring[b]]
         return list(dict.fromkeys((*command.unfinished, *sorted(due))))

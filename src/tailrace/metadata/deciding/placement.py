@@ -121,7 +121,7 @@ class NewPartitions:
             raise bad_assignment(f"every broker of {where} is fenced: {list(replicas)}")
 
     def check_limits(self, replicas: tuple[Replicas, ...], *, existing: int = 0) -> None:
-        """Refuse more replicas than the cluster takes; count the others. The topic has `existing` partitions already.
+        """Refuse more replicas than the cluster takes; count the rest. The topic has `existing` partitions already.
 
         Raises KafkaError INVALID_PARTITIONS, POLICY_VIOLATION.
         """

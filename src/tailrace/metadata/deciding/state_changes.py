@@ -58,7 +58,7 @@ def change_record(number: int, before: PartitionState, after: PartitionState) ->
         return None if old == new else new
 
     recovery = RECOVERING if after.is_recovering else RECOVERED
-    # A replica that has left, and does not know it, must not be counted for what it fetches in the epoch before.
+    # A replica that has left unawares must not be counted for its fetches in the epoch before.
     has_left = not set(before.replicas) <= set(after.replicas)
     return PartitionChangeRecord(
         partition_id=number,

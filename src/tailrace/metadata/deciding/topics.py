@@ -70,7 +70,7 @@ def _new_partitions(image: ClusterImage, rules: TopicRules, random_bytes: Random
 
 
 def _check_size(counts: Iterable[int]) -> None:
-    # A negative count is refused later; until then it must not offset the counts of others.
+    # A negative count is refused later; until then that count must not offset the counts of other topics.
     total = sum(max(count, 0) for count in counts)
     if total > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(

@@ -99,7 +99,7 @@ def recorded_features(features: Iterable[SupportedFeature]) -> tuple[RecordedFea
 
 
 def _departed(draft: ImageDraft, broker_id: int, *, unclean: bool = False) -> Steps[Derived]:
-    """The partitions that the broker gives up; none if it is not registered."""
+    """The partitions that the broker gives up; none for an unknown broker."""
     if BrokerId(broker_id) not in draft.brokers:
         return _nothing()
     return departure_steps(BrokerId(broker_id), draft.topics.partitions(), ImageCircumstances(draft), unclean=unclean)
@@ -197,7 +197,7 @@ KINDS.add(
 class BrokerRegistrationChangeRecord(MetadataRecord):
     """A change of a registration: `fenced` 1 fences, -1 unfences, 0 leaves it.
 
-    The partition changes of a controlled shutdown are derived from it.
+    The partition changes of a controlled shutdown are derived from this record.
     """
 
     broker_id: Int32

@@ -15,7 +15,7 @@ _PRODUCER_IDS = 15
 
 @message(name="FeatureLevelRecord", versions="0", flexible="0+")
 class FeatureLevelRecord(MetadataRecord):
-    """The finalized level of a feature; 0 removes it."""
+    """The finalized level of a feature; 0 removes the feature."""
 
     name: str
     feature_level: Int16

@@ -1,4 +1,4 @@
-"""The table of record kinds: a row says all that a kind of metadata record is to the rest of the house.
+"""The table of record kinds: a row says everything that the other modules need of a kind of metadata record.
 
     number, record, version   the frame: `encode_record`, `decode_record`
     apply, derived            the next image: `metadata.replay`
@@ -45,10 +45,10 @@ class RecordKind(Generic[R]):
     frame: bytes = field(init=False)
     """The bytes before the record itself."""
     apply: Callable[[ImageDraft, R], None] | None
-    """Changes the draft as the record says. None: the record frames others, see `metadata.replay`."""
+    """Changes the draft as the record says. None: the record frames other records, see `metadata.replay`."""
     derived: Callable[[ImageDraft, R], Steps[Derived]] | None = None
-    """The partition changes that follow from the record, from the draft before it. Such a record is alone in its batch,
-    and has the fields `derived_count` and `derived_crc`."""
+    """The partition changes that follow from the record and the draft before the record. Such a record is alone in its
+    batch, and has the fields `derived_count` and `derived_crc`."""
     key: Callable[[R], RecordKey] | None = None
     """The name of the snapshot record that the record states, or changes."""
     value: Callable[[State, RecordKey], object] | None = None
@@ -86,7 +86,7 @@ class RecordKinds:
 
 
 KINDS: Final = RecordKinds()
-"""Filled by the modules of this package, each with its own kinds."""
+"""Filled by the modules of this package with their kinds."""
 
 
 def key_of(record: MetadataRecord) -> RecordKey:
@@ -106,7 +106,7 @@ def decode_record(value: Buffer) -> MetadataRecord:
     """The inverse of `encode_record`.
 
     Raises KafkaError(UNSUPPORTED_VERSION) for a frame, type or version that this release does not know. A replay
-    must then stop: a log with a hole in it is another log. Raises MalformedMessage for bytes that are no such message.
+    must then stop: a log with a hole is another log. Raises MalformedMessage for bytes that are no such message.
     """
     frame_version, position = read_uvarint(value, 0)
     if frame_version != FRAME_VERSION:

@@ -67,7 +67,7 @@ class PartitionRecord(MetadataRecord):
     unclean_epoch: Int32 = field(versions="0+", tag=10000, default=-1)
     """The leader epoch that began with the last unclean election; in snapshots, whose changes are not there."""
     accepts_loss: bool = field(versions="0+", tag=10001, default=False)
-    """An administrator has given up what the log of this leader lacks, and it has not recovered yet."""
+    """An administrator has given up the records that this leader lacks, and the leader has not recovered yet."""
 
 
 def created_partition(topic_id: TopicId, record: PartitionRecord) -> PartitionState:
@@ -147,7 +147,7 @@ class PartitionChangeRecord(MetadataRecord):
 
 
 def changed_partition(state: PartitionState, record: PartitionChangeRecord) -> PartitionState:
-    """The partition after a change; both epochs rise as Kafka has it."""
+    """The partition after a change; both epochs rise as in Kafka."""
 
     def new(ids: tuple[int, ...] | None, before: _BrokerIds) -> _BrokerIds:
         return before if ids is None else cast(_BrokerIds, ids)
@@ -158,7 +158,7 @@ def changed_partition(state: PartitionState, record: PartitionChangeRecord) -> P
     recovery = record.leader_recovery_state
     is_recovering = state.is_recovering if recovery == NO_RECOVERY_CHANGE else recovery == RECOVERING
     is_named = record.accepts_loss and is_recovering and leader != NO_LEADER
-    # Spelled out: `replace` costs several times as much, and a log is mostly these.
+    # Spelled out: `replace` costs several times as much, and most records of a log are changes of partitions.
     return PartitionState(
         topic_id=state.topic_id,
         replicas=new(record.replicas, state.replicas),
@@ -208,7 +208,7 @@ KINDS.add(RecordKind(number=9, record=RemoveTopicRecord, apply=_remove_topic))
 
 @message(name="ClearElrRecord", versions="0", flexible="0+")
 class ClearElrRecord(MetadataRecord):
-    """No replica outside the ISR is eligible any more, of this topic, or of all without a name (KIP-966)."""
+    """No replica outside the ISR is eligible any more, of this topic, or without a name of every topic (KIP-966)."""
 
     topic_name: str
 
@@ -224,7 +224,7 @@ KINDS.add(
 
 @message(name="ConfigRecord", versions="0", flexible="0+")
 class ConfigRecord(MetadataRecord):
-    """A setting of a topic or broker; a null value removes it."""
+    """A setting of a topic or broker; a null value removes the setting."""
 
     resource_type: Int8
     resource_name: str
