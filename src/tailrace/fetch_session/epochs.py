@@ -9,7 +9,7 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 """The epoch of a full fetch that asks for no session, and closes the session that it names."""
 FULL_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
-"""A fetch of these epochs names all of its partitions; a fetch of another epoch names differences."""
+"""A fetch of these epochs names every partition; a fetch of another epoch names differences."""
 MAX_EPOCH: Final = (1 << 31) - 1
 
 
@@ -21,5 +21,5 @@ def next_epoch(epoch: int) -> int:
 
 
 def is_full(epoch: int) -> bool:
-    """Whether a fetch of this epoch names all of its partitions; a fetch of another epoch names differences."""
+    """Whether a fetch of this epoch names every partition; a fetch of another epoch names differences."""
     return epoch in FULL_EPOCHS

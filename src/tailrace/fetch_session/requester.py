@@ -2,14 +2,14 @@
 
 1. A single fetch is under way at a time: `request`, then `answered` or `failed`, then the next fetch.
 2. A full fetch (epoch 0) names all wanted partitions in their order. An incremental fetch names the partitions whose
-   value the session does not have, and the partitions that leave it. An unchanged partition is not sent, though its
-   place changes: the broker keeps an order of its own.
+   value the session does not have, and the partitions that leave the session. An unchanged partition is not sent,
+   though its place changes: the broker keeps an order of its own.
 3. An answer counts only if it fits its request: the answer to a full fetch has every partition of the request and no
    other, the answer to an incremental fetch has partitions of the session alone.
 4. After FETCH_SESSION_ID_NOT_FOUND (70), or a full answer that does not fit, the next fetch is full and names no
-   session. After any other fault it is full too, and names the session, which the broker then closes: both ends begin
-   anew, whatever each of them has seen of the fetch that failed.
-5. Session id 0 in an answer: the broker keeps no session, or has closed it. The data count, and the next fetch is full.
+   session. After any other fault the next fetch is full too, and names the session, which the broker then closes: both
+   ends begin anew, whatever either end has seen of the fetch that failed.
+5. Session id 0 in an answer: the broker has no session (any more). The data count, and the next fetch is full.
 6. With `max_partitions` a fetch names at most so many partitions, and the fetches after it add the rest. So neither end
    spends a long turn on a large session. Without a session there is nothing to add to: once the broker has refused a
    session, or has closed it while partitions were being added, every full fetch is whole.
@@ -38,7 +38,7 @@ class SessionRequest(Generic[K, P]):
     partitions: tuple[tuple[K, P], ...]
     """In order: of a full fetch, the wanted partitions (see `is_slice`); else the new and the changed partitions."""
     forgotten: tuple[K, ...]
-    """The partitions that leave the session; `partitions` does not have them."""
+    """The partitions that leave the session, none of which is in `partitions`."""
     is_slice: bool
     """Whether the next fetches have more to say, see `max_partitions`. Then the broker must answer at once."""
 
@@ -51,12 +51,12 @@ class SessionRequest(Generic[K, P]):
 class FetchSessionRequester(Generic[K, P]):
     """A requester's session with a broker.
 
-    `K` is a partition as the wire names it. A topic that was deleted and created again has another id: its partitions
+    `K` is a partition's name on the wire. A topic that was deleted and created again has another id: its partitions
     are other keys, and the caller forgets the keys of the old id. A caller that changes between names and ids calls
     `failed` first: a session has either names or ids.
 
-    `P` is the part of a fetch that belongs to one partition, compared by `==`. The position of the partition is in it;
-    a value that changes although the broker need not know it does not belong there.
+    `P` is the part of a fetch that belongs to one partition, compared by `==`. `P` has the position of the partition,
+    and no value that changes although the broker need not know the change.
     """
 
     def __init__(self, *, max_partitions: int | None = None) -> None:
@@ -83,7 +83,7 @@ class FetchSessionRequester(Generic[K, P]):
         """The next fetch, after these changes to what is wanted: first `forgotten` leave, then `changed` come last.
 
         A partition in both leaves the session with this fetch, and enters it again with the next: the broker then
-        sends it whole, whatever it has sent before. `forgotten` may name partitions that were not wanted.
+        sends the whole partition, whatever answers came before. `forgotten` may name partitions that were not wanted.
         """
         self._forget(forgotten)
         self._change(changed)
@@ -129,7 +129,7 @@ class FetchSessionRequester(Generic[K, P]):
             held[key] = wanted[key]
         for emptied in (leaving, unsent):
             if not emptied:
-                emptied.clear()  # it keeps the room of what has left it, and the next fetch would walk through it
+                emptied.clear()  # a dict keeps the room of entries that left, to be walked through
         return self._request(tuple((key, held[key]) for key in named), forgotten)
 
     def _request(self, partitions: tuple[tuple[K, P], ...], forgotten: tuple[K, ...]) -> SessionRequest[K, P]:
@@ -143,9 +143,9 @@ class FetchSessionRequester(Generic[K, P]):
         )
 
     def answered(self, *, error_code: int, session_id: int, keys: Collection[K], is_throttled: bool = False) -> bool:
-        """Take the answer to the last request: its top-level error and session id, and the partitions that it has.
+        """Take the answer to the last request: the answer's top-level error, session id and partitions.
 
-        Returns whether the data of its partitions count; if not, none of them may be used. `is_throttled`: the answer
+        Returns whether the data of the partitions count; if not, no data may be used. `is_throttled`: the answer
         has a throttle time above 0. A full answer without partitions is then asked for again.
         """
         self._is_under_way = False
@@ -188,7 +188,7 @@ class FetchSessionRequester(Generic[K, P]):
         """The fetch that closes the session at the broker; None without a session. No answer is needed.
 
         To be sent behind a fetch that is under way: its answer does not count, but the answer to a full fetch may open
-        another session, to be closed then. All that was wanted stays wanted.
+        another session, to be closed then. The wanted partitions stay wanted.
         """
         session_id = self.session_id
         self._is_abandoned = self._is_under_way and not is_full(self.epoch)

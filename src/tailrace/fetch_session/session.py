@@ -1,11 +1,11 @@
 """A fetch session at the broker: its partitions, and what answers have said of them (KIP-227). Pure.
 
-1. A partition of the session is *due* when an answer may have to name it: it is new or named by the request, something
-   about it has changed, its last answer is not acknowledged, its reader lags, or it is an error. Any other partition is
-   *clean*: an incremental fetch costs what is due, however many partitions are clean. A partition that does not exist
-   is clean once its reader knows that: metadata brings it.
-2. An answer is acknowledged by the request with the next epoch, and not before: if it is lost, no such request comes.
-   So a partition that an answer names stays due until then.
+1. A partition of the session is *due* when an answer may have to name the partition: a new partition, a partition that
+   the request names, that has changed, whose last answer is not acknowledged, whose reader lags, or that has an error.
+   Any other partition is *clean*: an incremental fetch costs what is due, however many partitions are clean. A missing
+   partition is clean once its reader knows that: a change of the metadata makes the partition due when it exists.
+2. An answer is acknowledged by the request with the next epoch, and not before: after a lost answer no such request
+   comes. So a partition that an answer names stays due until then.
 3. Partitions are answered in the order of their ranks. When an answer carries records of a partition, the partition
    moves to the end of the order, so that every partition gets its turn, however small the answers are.
 4. Nothing outside this file writes the state of a session or of its partitions (decision 0095).
@@ -39,7 +39,7 @@ class SessionOwner(NamedTuple):
     principal: str
     listener_name: str
     replica_id: int
-    """-1 for a consumer, -2 for a sender that asks as a replica and has not proved that it is this replica."""
+    """-1 for a consumer, -2 for a sender that asks as a replica and has not proved to be this replica."""
 
 
 class ChangeListener(Protocol):
@@ -64,7 +64,7 @@ STATED_FIELDS: Final = (
 class SessionPartition:
     """A partition of a session. It watches its subject: a change makes it due.
 
-    It has the fields of `FetchPartition` as its reader last named them, and keeps no part of the request.
+    The partition has the fields of the reader's last `FetchPartition`, and keeps no part of the request.
     """
 
     __slots__ = (
@@ -96,11 +96,11 @@ class SessionPartition:
         self.partition = partition
         self.rank = rank
         self.known_high_watermark = UNKNOWN
-        """The high watermark in the last answer; -1: the next answer has to state it in any case."""
+        """The high watermark in the last answer; -1: the next answer states the high watermark in any case."""
         self.known_log_start_offset = UNKNOWN
         self.key_ranges = ()
         self.subject: Any = None
-        """The partition that the host has found for it; None before that."""
+        """The subject that the host has found: a partition of this broker; None before that."""
         self.view: KeyRange | None = None
         """The key range of a view partition, which is a part of its subject."""
 
@@ -149,7 +149,7 @@ class SessionPartition:
 
 
 MAX_KEY_RANGES: Final = 100_000
-"""The most key ranges of a session: a consumer has a range in each of the partitions that it can read."""
+"""The most key ranges of a session: a consumer has a range in every partition that it can read."""
 _rank_of: Final = attrgetter("rank")
 _SPARSE: Final = 8
 """When fewer than an eighth of the partitions is due that once were, the due partitions move to a new dictionary."""
@@ -175,7 +175,7 @@ class FetchSession:
         self.client = client
         """The client by which the places of sessions are shared out."""
         self.is_privileged = is_privileged
-        """Whether a follower has created it: it is the last to be evicted."""
+        """Whether a follower has created the session: sessions of followers are evicted last."""
         self.uses_topic_ids = uses_topic_ids
         self.client_id = client_id
         self.client_host = client_host
@@ -185,12 +185,11 @@ class FetchSession:
         self._topics: dict[SessionTopic, dict[int, SessionPartition]] = {}
         self.partition_count = 0
         self.counted = (0, 0)
-        """The existing and the missing partitions, as `session_places` has counted them."""
+        """The numbers of existing and of missing partitions at the last count of `session_places`."""
         self.missing: dict[SessionPartition, bool] = {}
-        """The partitions that did not exist when the host looked for them; True: the reader has an answer that says
-        so."""
+        """The partitions that did not exist when the host looked; True: the reader has an answer that says so."""
         self.missing_told_ms = now_ms
-        """The time from which on missing partitions are clean once an answer has named them."""
+        """The time from which on missing partitions are clean once named by an answer."""
         self.has_long_names = False
         """Whether requests have named topics whose names are longer than a topic's can be."""
         self.key_range_count = 0
@@ -204,7 +203,7 @@ class FetchSession:
         """The facts that the answers of all partitions depend on; see `begin_under`."""
         self.listener: ChangeListener | None = None
         self.is_busy = False
-        """Whether a request of the session is carried out in steps: the next request has to wait for it."""
+        """Whether a request of the session is carried out in steps: the next request has to wait for the last step."""
         self.is_open = True
         self.visits: Any = None
         """The host's clock of the fetches of a follower's session."""
@@ -215,7 +214,7 @@ class FetchSession:
         self._last_rank = 0
         self._most_due = 0
         self._named_in_order: list[SessionPartition] | None = None
-        """The partitions that the request has named, if it named them by rank; None when they have been read."""
+        """The partitions that the request has named by rank; None when the host has read these partitions."""
         self.incremental_fetches = 0
         self.saved_bytes = 0
         """An estimate of the bytes by which full fetches would have been larger, requests and answers together."""
@@ -225,7 +224,7 @@ class FetchSession:
         return chain.from_iterable(topic.values() for topic in self._topics.values())
 
     def find(self, topic: SessionTopic, index: int) -> SessionPartition | None:
-        """The partition, if the session has it."""
+        """The partition; None if the session does not have this partition."""
         return self._topics.get(topic, {}).get(index)
 
     @property
@@ -274,7 +273,7 @@ class FetchSession:
                 partition.fetch_offset = offset
                 if max_bytes != shared_max_bytes:
                     shared_max_bytes = max_bytes
-                partition.partition_max_bytes = shared_max_bytes  # one number for all, not an object for each
+                partition.partition_max_bytes = shared_max_bytes  # the partitions share one number object
                 partition.current_leader_epoch = leader_epoch
                 partition.last_fetched_epoch = fetched_epoch
                 partition.log_start_offset = log_start
@@ -297,7 +296,7 @@ class FetchSession:
         return named
 
     def forget(self, topics: Iterable[ForgottenTopic]) -> list[SessionPartition]:
-        """Remove the partitions that a request forgets; returns those of the session. The host lets go of them."""
+        """Remove the partitions that a request forgets; returns the removed partitions, for the host to let go."""
         gone: list[SessionPartition] = []
         self._named_in_order = None
         for forgotten in topics:
@@ -358,7 +357,7 @@ class FetchSession:
         return self.counted[0] - before_existing, self.counted[1] - before_missing
 
     def tell_missing_again(self, now_ms: int) -> None:
-        """Make the missing partitions due; the next answer names them."""
+        """Make the missing partitions due, so that the next answer names the missing partitions."""
         self.missing_told_ms = now_ms
         self.missing = dict.fromkeys(self.missing, False)
         self.due.update(dict.fromkeys(self.missing))
@@ -376,18 +375,18 @@ class FetchSession:
         if count > self._most_due:
             self._most_due = count
         elif count < self._most_due // _SPARSE:
-            # A dictionary keeps the room of what has left it, and would be walked through from end to end.
+            # A dictionary keeps the room of entries that left, and would be walked through from end to end.
             self.due, self._most_due = dict(self.due), count
         if named is not None and len(named) == count:
             return named  # the named partitions are due, and no other partition is
         return sorted(self.due, key=_rank_of)
 
     def mark_clean(self, partition: SessionPartition) -> None:
-        """Note that the reader has all of the partition, and knows its offsets."""
+        """Note that the reader has every record of the partition, and knows its offsets."""
         del self.due[partition]
 
     def put_last(self, partition: SessionPartition) -> None:
-        """Move the partition to the end of the order, though no answer names it: it has had its turn."""
+        """Move the partition to the end of the order, though no answer names the partition: its turn is over."""
         self._last_rank += 1
         partition.rank, self._named_in_order = self._last_rank, None
 
@@ -407,8 +406,8 @@ class FetchSession:
     def answered(
         self, named: Sequence[SessionPartition], answers: Iterable[PartitionData], *, rotates: bool = True
     ) -> None:
-        """Note that an answer is on its way that names these partitions; a long answer is noted in parts. They stay due
-        until the next request acknowledges it.
+        """Note that an answer is on its way that names these partitions; a long answer is noted in parts. The
+        partitions stay due until the next request acknowledges the answer.
 
         A partition of which the answer has records moves to the end of the order, unless the answer begins the session
         (`rotates`). After an error or a divergence, in which readers look at nothing else, the next answer has to state

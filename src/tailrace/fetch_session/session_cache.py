@@ -35,15 +35,15 @@ class FetchSessionCache:
         random_bytes: Callable[[int], bytes],
         on_removed: Callable[[FetchSession], None],
     ) -> None:
-        """`slots` is the most sessions there may be; 0: none. `on_removed` is called with each session that is evicted
-        or closed, when it is in the cache no longer."""
+        """`slots` is the most sessions there may be; 0: none. `on_removed` is called with each evicted or closed
+        session, after its removal from the cache."""
         self.slots = slots
         self._random_bytes = random_bytes
         self._on_removed = on_removed
         self._sessions: dict[int, FetchSession] = {}  # the session that was used last comes last
         self._places = SessionPlaces()
         self.evictions = 0
-        """Sessions that others have displaced; a session that its reader closes does not count."""
+        """Sessions that other sessions have displaced; a session that its reader closes does not count."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -92,9 +92,9 @@ class FetchSessionCache:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
 
     def resized(self, session: FetchSession) -> bool:
-        """Count the partitions of a session that has others than before; returns whether it may have so many.
+        """Count the partitions of a changed session; returns whether the session may have so many partitions.
 
-        Sessions of clients with more places make room for it, as for a session that begins.
+        Sessions of clients with more places make room, as for a session that begins.
         """
         if not session.is_open:
             return False  # it would be counted for ever
@@ -123,7 +123,7 @@ class FetchSessionCache:
         client_host: str,
         now_ms: int,
     ) -> FetchSession | None:
-        """A new session, which is to have so many partitions; None without room for it.
+        """A new session, which is to have so many partitions; None without room.
 
         The host adds the partitions, and then calls `resized`.
         """
@@ -143,7 +143,7 @@ class FetchSessionCache:
         return session
 
     def remove(self, session: FetchSession) -> None:
-        """Remove a session, if it is still there."""
+        """Remove a session that may be gone already."""
         if session.is_open:
             session.close()
             del self._sessions[session.session_id]

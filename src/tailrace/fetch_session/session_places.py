@@ -1,19 +1,19 @@
-"""The places of fetch sessions: how many partitions all of them may have, and which sessions make room. Pure.
+"""The places of fetch sessions: how many partitions the sessions may have together, and which sessions make room. Pure.
 
-Slots bound the number of sessions, as KIP-227 has it; places bound their memory, which is a limit of ours. A session
-takes a place for each partition that exists, however often a request names it. Partitions that do not exist take none,
-and are bounded apart: so no reader takes the places of others by names that it has made up.
+Slots bound the number of sessions, as in KIP-227; places bound their memory, which is a limit of ours. A session takes
+a place for each partition that exists, however often a request names that partition. Partitions that do not exist take
+no place, and are bounded apart: so no reader takes the places of other readers by names of its own invention.
 
 Where places are short, sessions make room in this order, as few of a kind as it takes:
 
-1. those that have been inactive for more than 120 s, by rule 2 of the text;
-2. for a follower those of consumers, by rule 1: followers may have the places of consumers too;
-3. those of the client that has the most places, if it has more than the new session's client would have with it: so no
-   client keeps all places for ever, and none has to give up more than an equal share;
-4. those that have existed for more than 120 s and have fewer partitions than the new session, by rule 3: the largest
+1. sessions that have been inactive for more than 120 s, by rule 2 of the text;
+2. for a follower sessions of consumers, by rule 1: followers may have the places of consumers too;
+3. sessions of the client that has the most places, if this client has more than the new session's client would have
+   with the new session: so no client keeps every place for ever, and no client has to give up more than an equal share;
+4. sessions that have existed for more than 120 s and have fewer partitions than the new session, by rule 3: the largest
    first.
 
-Partitions that do not exist make room for fewer of them.
+Missing partitions of one session make room for a session with fewer missing partitions.
 """
 
 from bisect import bisect_left
@@ -26,11 +26,11 @@ from tailrace.fetch_session.session import FetchSession
 MIN_EVICTION_MS: Final = 120_000
 """min.incremental.fetch.session.eviction.ms: a constant of the text, and no setting."""
 MAX_CONSUMER_PARTITIONS: Final = 400_000
-"""The most places of all sessions of consumers together: 60 consumers of 5,000 partitions each have room."""
+"""The most places of all sessions of consumers together: enough for 60 consumers with 5,000 partitions per consumer."""
 MAX_FOLLOWER_PARTITIONS: Final = 2_000_000
-"""The same for followers, which may have those of consumers too: consumers must not displace them."""
+"""The same for followers, which may have the consumers' places too: consumers must not displace followers."""
 MAX_MISSING: Final = 200_000
-"""The most partitions that do not exist in all sessions of consumers together, and in those of followers."""
+"""The most partitions that do not exist in all sessions of consumers together, and in all sessions of followers."""
 
 
 class Newcomer(NamedTuple):
@@ -44,7 +44,7 @@ class Newcomer(NamedTuple):
     """The distinct partitions that do not exist."""
     is_privileged: bool
     is_counted: bool = False
-    """Whether these are counted already."""
+    """Whether the session's partitions are counted already."""
 
 
 class SessionPlaces:
@@ -57,11 +57,11 @@ class SessionPlaces:
 
     @property
     def partition_count(self) -> int:
-        """The partitions of all sessions together, also those that do not exist."""
+        """The partitions of all sessions together, existing and missing."""
         return sum(self._existing.values()) + sum(self._missing.values())
 
     def count(self, session: FetchSession) -> None:
-        """Count the session as it is now, in place of how it was counted before; a closed session has no places."""
+        """Count the session's present partitions in place of its last count; a closed session has no places."""
         existing, missing = session.recount()
         kind = session.is_privileged
         self._existing[kind] += existing
@@ -76,7 +76,7 @@ class SessionPlaces:
     def victims(self, newcomer: Newcomer, sessions: Iterable[FetchSession], now_ms: int) -> list[FetchSession] | None:
         """The sessions that make room for the newcomer's partitions; None if there can be no room.
 
-        `sessions`: all others; the session that was used last comes last.
+        `sessions`: every other session; the session that was used last comes last.
         """
         excess = self._excess(newcomer)
         missing = self._missing[newcomer.is_privileged] + (0 if newcomer.is_counted else newcomer.missing)
