@@ -1,7 +1,7 @@
 """Admission of produced batches by a topic, and their stored form: what their records say, and the topic's settings.
 
 The rules about the header alone are in `protocol.records.batch.validate_produced`, which comes first. Here the records
-are walked, as Kafka does it: the checksum vouches for the sender's bytes, not for the sender's sanity. A batch that no
+are walked, as in Kafka: the checksum vouches for the sender's bytes, not for the sender's sanity. A batch that no
 reader can parse is refused; the largest timestamp is that of the records, whatever the header says; offsets within the
 batch are 0 to n - 1.
 """
@@ -70,7 +70,7 @@ class Unfolded(NamedTuple):
     codec: int
     """The codec of `stored`."""
     stored: Buffer | None
-    """The records as the topic stores them; None: as they came."""
+    """The records in the topic's stored form; None: as they came."""
 
 
 class LargeBatch(Exception):
@@ -85,7 +85,7 @@ class LargeBatch(Exception):
         self._codec = codec
 
     def steps(self) -> Generator[object, None, Unfolded]:
-        """Unfold the records from the first on, and compress them anew if they are not stored as they came.
+        """Unfold the records from the first on, and compress the records anew for a stored form of the topic's own.
 
         Raises InvalidRecords.
         """
@@ -132,7 +132,7 @@ class Admission:
         self._oldest_ms = self._before_max_ms if self._before_max_ms < _NO_LIMIT else 2 * _NO_LIMIT + 2
 
     def must_look_at(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
-        """Whether `admit` has anything to do with this batch. The hot lane's question: mostly it has not.
+        """Whether `admit` has anything to do with this batch: mostly nothing. The hot lane asks this.
 
         Raises InvalidRecords as `admit` does.
         """
@@ -154,9 +154,9 @@ class Admission:
     def admit(
         self, records: memoryview, header: BatchHeader, now_ms: int, unfolded: Unfolded | None = None
     ) -> tuple[memoryview, BatchHeader]:
-        """The batch as this topic stores it; mostly the very bytes that came. Offsets are not given yet.
+        """The batch in this topic's stored form; mostly the very bytes that came. Offsets are not given yet.
 
-        `unfolded` is the result of an earlier call's `LargeBatch`, which this raises for a large batch without it.
+        `unfolded` is the result of the `LargeBatch` that an earlier call raised: a large batch needs `unfolded`.
         Raises KafkaError MESSAGE_TOO_LARGE (10), RECORD_LIST_TOO_LARGE (18), INVALID_TIMESTAMP (32), INVALID_RECORD
         (87). Bytes damaged on the way were refused before: no error here asks a producer to send the batch again.
         """
@@ -269,7 +269,7 @@ class Refusal:
 
 
 def _key_bits(plain: Buffer) -> Buffer | None:
-    """A bit for each record, lowest first, set for a record with a key; None if all have keys."""
+    """A bit for each record, lowest first, set for a record with a key; None if every record has a key."""
     columns = records_to_columns([plain], columns=Column.KEY, from_offset=0, until_offset=_NO_LIMIT, in_micros=False)
     assert columns.key is not None
     return columns.key.validity
@@ -290,7 +290,7 @@ def _unfolded(records: memoryview, header: BatchHeader, codec: int) -> Buffer:
 def _unfolding(records: memoryview, header: BatchHeader) -> Generator[object, None, Buffer]:
     """Unfold the records in steps of _STEP_BYTES. Raises CorruptRecords.
 
-    Of a batch with a fault among its first records no more than those are unfolded.
+    Of a batch with a fault among its first records only the first records are unfolded.
     """
     section = records[HEADER_SIZE:]
     steps = decompress_in_steps(header.codec, section, max_bytes=MAX_DECOMPRESSED, step_bytes=_STEP_BYTES)

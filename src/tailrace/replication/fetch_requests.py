@@ -1,7 +1,7 @@
 """A follower's fetches as requests of a fetch session (KIP-227).
 
 The machine passes the changes since its last request, and gets answers for the partitions that have any. A leader
-without sessions, or whose cache of sessions is full, gets full fetches, each of which asks for a session.
+without sessions, or whose cache of sessions is full, gets full fetches, and every full fetch asks for a session.
 """
 
 from collections.abc import Sequence
@@ -46,14 +46,14 @@ class ReplicaFetchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stated:
-    """A partition's part of a fetch, as the session has it."""
+    """A partition's part of a fetch, the value that the session compares."""
 
     leader_epoch: int
     end_offset: int
     last_epoch: int
     log_start_offset: int
     high_watermark: int = field(compare=False)
-    """Sent with the rest, and never alone: in a session the leader knows which high watermark it has sent."""
+    """Sent with the rest, and never alone: in a session the leader knows which high watermark was sent."""
 
 
 class SessionFetches:
@@ -88,7 +88,7 @@ class SessionFetches:
         """A request for nothing, behind the request under way: a leader answers a waiting fetch of a follower when
         another comes behind it on its connection.
 
-        It belongs to no session, and its answer says nothing. Kafka's leaders read it behind the fetch that waits.
+        It belongs to no session, and its answer says nothing. Kafka's leaders read this behind the waiting fetch.
         """
         nothing: SessionRequest[PartitionKey, _Stated] = SessionRequest(
             session_id=NO_SESSION, session_epoch=FINAL_EPOCH, partitions=(), forgotten=(), is_slice=False
@@ -162,8 +162,8 @@ class SessionFetches:
     def close(self, *, broker_epoch: int) -> FetchRequest | None:
         """A last request, so that the leader keeps nothing for this follower; None if it keeps nothing.
 
-        It may be sent behind the request under way. If that request is answered later, and `answers` has the response,
-        the leader may keep something again.
+        The last request may be sent behind the request under way. If that is answered later, and `answers` has the
+        response, the leader may keep something again.
         """
         last = self._session.close()
         return None if last is None else self._request(last, broker_epoch, max_wait_ms=0)

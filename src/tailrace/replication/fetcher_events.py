@@ -1,4 +1,4 @@
-"""Events and effects of a `replication.replica_fetcher` machine, and the values in them. Times are monotonic ms."""
+"""Events and effects of a `replication.replica_fetcher` machine, and their values. Times are monotonic ms."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class PartitionKey(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The position of a follower's log; all below `end_offset` is flushed."""
+    """The position of a follower's log; every record below `end_offset` is flushed."""
 
     end_offset: int
     last_epoch: int
@@ -111,15 +111,15 @@ Event = Follow | Unfollow | Answered | Stored | StoreFailed | LogStartKnown | Ti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFetch:
-    """Fetch all that is wanted from the leader; then `Answered`.
+    """Fetch the wanted partitions from the leader; then `Answered`.
 
     The wanted partitions are an ordered map that the host keeps, and that outlives a fetch without an answer. Take
-    `forgotten` out of it, then put each of `changed` to its end: the order of the map is the order of the fetch.
+    `forgotten` out of the map, then put `changed` at its end: the order of the map is the order of the fetch.
     Partitions may be in both, by rule 9.
     """
 
     changed: tuple[Wanted, ...]
-    """Wanted for the first time, at another position or in another epoch; or as before, but behind all others."""
+    """Wanted for the first time, at another position or in another epoch; or as before, but at the end."""
     forgotten: tuple[PartitionKey, ...]
     """No longer wanted, or wanted anew: their last answers were not stored."""
     has_more: bool
@@ -133,7 +133,7 @@ class EndWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """Append the records, flush them, take the leader's high watermark and log start; then `Stored`."""
+    """Append and flush the records, take the leader's high watermark and log start; then `Stored`."""
 
     key: PartitionKey
     leader_epoch: int

@@ -30,7 +30,7 @@ class LeaderRefusal:
         return self._reported_ms is not None
 
     def report(self, now_ms: int) -> int | None:
-        """The time that the refusal has lasted, when a report of it is due; None until then."""
+        """The time that the refusal has lasted, when a report is due; None until then."""
         for_ms, reported_ms = now_ms - self._since_ms, self._reported_ms
         if for_ms < REFUSED_AFTER_MS or (reported_ms is not None and now_ms - reported_ms < REPORTED_EVERY_MS):
             return None
@@ -47,7 +47,7 @@ class FollowState(Enum):
 
 
 class FollowedPartition:
-    """A partition that is fetched from its leader, as `replica_fetcher` knows it."""
+    """A partition that is fetched from its leader, as `replica_fetcher` knows the partition."""
 
     __slots__ = (
         "cannot_be_stored",
@@ -74,8 +74,8 @@ class FollowedPartition:
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether the replica has all that its leader had committed at the last answer; true before that (decision
-        0051)."""
+        """Whether the replica has every record that its leader had committed at the last answer; true before that
+        (decision 0051)."""
         return self.leader_high_watermark <= self.position.end_offset
 
     def wanted(self, key: PartitionKey) -> Wanted:

@@ -18,19 +18,19 @@ from tailrace.storage.log_times import UNCHECKED
 def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoch: int) -> bool:
     """Whether a replica may cut its log here if its leader's log diverges.
 
-    Everything below its own high watermark is committed. Only an unclean election may have lost it, and only one after
-    the last epoch in which this log was its leader's: `agreed_epoch`. `unclean_epoch` is that of the last such
-    election, -1 if there was none. Without such an election the leader has lost something.
+    Everything below its own high watermark is committed. Only an unclean election may have lost committed records, and
+    only an election after `agreed_epoch`, the last epoch in which this log was its leader's. `unclean_epoch` is the
+    epoch of the last unclean election, -1 if there was none. Without such an election the leader has lost something.
     """
     return offset >= high_watermark or unclean_epoch > agreed_epoch
 
 
 def cut_offset(epochs: EpochCache, log_end_offset: int, diverging: OffsetAndEpoch) -> int:
-    """The offset at which a log that diverges from its leader's is cut; it may diverge below that, too (KIP-279).
+    """The offset at which a log that diverges from its leader's is cut; the logs may diverge below that, too (KIP-279).
 
     `diverging` is the end of the largest epoch that the leader has at or below the follower's last epoch. If the
-    follower has that epoch too, the logs are the same up to the smaller end. If not, all of its later epochs go, and
-    the next fetch sends the epoch before them.
+    follower has that epoch too, the logs are the same up to the smaller end. If not, every later epoch goes, and
+    the next fetch sends the epoch before the cut.
     """
     own = epochs.end_offset_for(diverging.epoch, log_end_offset=log_end_offset)
     if own.epoch == diverging.epoch:
@@ -51,17 +51,17 @@ class MissingOffsets(CorruptRecords):
 def replicated_batches(
     records: Buffer, *, end_offset: int, latest_epoch: int, leader_epoch: int, may_have_gaps: bool, is_empty: bool
 ) -> list[AppendBatch]:
-    """The whole batches of an answer that continue a log which ends at `end_offset`; those it has already are left out.
+    """The whole batches of an answer that continue a log which ends at `end_offset`, without the batches in it.
 
     A follower trusts nothing: bytes may have changed on the way, and a leader may be wrong. A batch that it writes has
     a right checksum, continues its log, and was written in an epoch that neither falls nor lies after the leader's.
     The base offset of a batch is not below its checksum: `MissingOffsets` is for the follower to ask again.
 
-    `latest_epoch` is that of the log's last record, `leader_epoch` that of the leader that has sent this. With
+    `latest_epoch` is the epoch of the log's last record, `leader_epoch` that of the leader that has answered. With
     `may_have_gaps` offsets may be missing between batches: the leader's log may have been compacted. With `is_empty`
-    the log has no batch, and the first batch may begin before it: DeleteRecords lets the leader's log start anywhere.
-    Raises MissingOffsets without `may_have_gaps`, and CorruptRecords if anything else is wrong; nothing of the answer
-    is to be written then.
+    the log has no batch, and the first batch may begin below `end_offset`: DeleteRecords lets the leader's log start
+    anywhere. Raises MissingOffsets without `may_have_gaps`, and CorruptRecords if anything else is wrong: then nothing
+    of the answer may be written.
     """
     view = memoryview(records)
     batches: list[AppendBatch] = []
@@ -130,10 +130,10 @@ class FollowerReplica:
         self._doubted_offset = -1
 
     def append(self, records: Buffer, *, checked_from: int | None = None) -> None:
-        """Append the leader's batches unchanged; `flush` stores them.
+        """Append the leader's batches unchanged; `flush` stores the batches.
 
         The leader vouches for the headers of batches from `checked_from` on; None: for none, as in older releases. The
-        times of all others are those of their records.
+        times of all other batches are taken from their records.
 
         Offsets may be missing in a topic that is compacted, or was compacted once: there a gap is accepted when
         the leader has sent it twice, since the checksum does not cover a batch's base offset.
@@ -180,7 +180,7 @@ class FollowerReplica:
         )
 
     def flush(self, on_flushed: OnFlushed) -> None:
-        """Call `on_flushed` once: with None when all that was appended is stored, perhaps at once; else with the fault.
+        """Call `on_flushed` once: with None when the appended batches are stored, perhaps at once; else with the fault.
 
         Faults: KAFKA_STORAGE_ERROR (56) when the log is offline or goes offline before the flush is done, and
         NOT_LEADER_OR_FOLLOWER (6) when the partition is closed meanwhile.
@@ -222,8 +222,8 @@ class FollowerReplica:
     def read(self, limits: ReadLimits, end_offset: int) -> PartitionRead:
         """As `Partition.read`, up to this offset.
 
-        An offset above the log end reads as empty: it may be committed, and on its way to here. One below the log start
-        is out of range only if the leader has said that it does not have it either. Otherwise the reader is sent there.
+        An offset above the log end reads as empty: its record may be committed, and on its way to here. An offset below
+        the log start is out of range only if the leader has said so too. Otherwise the reader is sent to the leader.
         """
         replica, log, offset = self._replica, self._replica.log, limits.offset
         if log.is_offline:

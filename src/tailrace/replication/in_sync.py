@@ -1,8 +1,8 @@
 """The in-sync replicas of a partition that is led here, and the high watermark that they allow (KIP-966).
 
-1. The high watermark does not advance while fewer replicas are in sync than `min.insync.replicas` asks for. How far it
-   may advance otherwise: `replication.leadership`.
-2. A topic with fewer replicas than `min.insync.replicas` needs all that it has.
+1. The high watermark does not advance while fewer replicas are in sync than `min.insync.replicas` asks for. How far
+   the high watermark may advance otherwise: `replication.leadership`.
+2. A topic with fewer replicas than `min.insync.replicas` needs all its replicas in sync.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ def has_enough_in_sync(
 
 
 def _has_same_replicas(state: PartitionState, other: PartitionState) -> bool:
-    """Whether two states agree on all that a follower's fetch may change."""
+    """Whether two states agree on everything that a follower's fetch may change."""
     return (
         state.in_sync_replicas == other.in_sync_replicas
         and state.replicas == other.replicas
@@ -33,7 +33,7 @@ def _has_same_replicas(state: PartitionState, other: PartitionState) -> bool:
 
 
 class InSyncReplicas:
-    """The leading side of one partition. It takes every state; it has followers only while this broker leads."""
+    """The leading side of one partition. It takes every state, and has followers only while this broker leads."""
 
     __slots__ = ("_replica", "has_enough", "leadership")
 
@@ -45,7 +45,7 @@ class InSyncReplicas:
         """The leadership of a leader with followers, or with a recovery to report to the controller."""
 
     def take_state(self, state: PartitionState) -> None:
-        """Take the controller's latest state. This broker must already have the role that the state gives it."""
+        """Take the controller's latest state. This broker must already have its role in that state."""
         replica, before = self._replica, self._replica.state
         own_id = replica.context.broker_id
         replica.state = state
@@ -88,10 +88,10 @@ class InSyncReplicas:
             )
 
     def take_fetch(self, replica_id: BrokerId, fetch: FollowerFetch) -> bool:
-        """Record a follower's fetch, which acknowledges all below its offset, and advance the high watermark.
+        """Record a follower's fetch, which acknowledges every record below its offset, and advance the high watermark.
 
-        Returns whether the in-sync replicas should change because of it. Raises KafkaError as `Leadership.take_fetch`
-        and `check_leader`.
+        Returns whether the in-sync replicas should change after this fetch. Raises KafkaError as
+        `Leadership.take_fetch` and `check_leader`.
         """
         self._replica.check_leader()
         if self.leadership is None:
@@ -121,7 +121,7 @@ class InSyncReplicas:
     # High watermarks of followers
 
     def note_sent(self, replica_id: BrokerId, high_watermark: int) -> None:
-        """This follower is sent this high watermark. Its next fetch acknowledges it, unless that states another."""
+        """This follower is sent this high watermark. Its next fetch acknowledges the same, or states another."""
         progress = self._progress(replica_id)
         if progress is not None:
             progress.sent_high_watermark = high_watermark
@@ -135,12 +135,12 @@ class InSyncReplicas:
             self._replica.notify(Change.CANDIDATES)
 
     def knows_high_watermark(self, replica_id: BrokerId) -> bool:
-        """Whether this follower has acknowledged the present high watermark, or has said that it has it."""
+        """Whether this follower has acknowledged or stated the present high watermark."""
         progress = self._progress(replica_id)
         return progress is not None and progress.known_high_watermark >= self._replica.high_watermark.offset
 
     def serving(self, offset: int) -> list[tuple[BrokerId, ReplicaProgress]]:
-        """The followers in sync that can serve a consumer at this offset: they have it, and know it to be committed.
+        """The followers in sync that can serve a consumer at this offset, which they know to be committed.
 
         Empty for an offset that this leader itself has not committed, or does not have any more (KIP-392).
         """
@@ -221,7 +221,7 @@ class InSyncReplicas:
             self.advance_high_watermark(self._replica.own_end_offset)
 
     def advance_high_watermark(self, own_end_offset: int) -> None:
-        """Advance the high watermark as far as all replicas in sync have it, this one up to its stored end."""
+        """Advance the high watermark to the lowest end of the replicas in sync, of this replica to its stored end."""
         replica, leadership, advanced = self._replica, self.leadership, own_end_offset
         if leadership is not None:
             advanced = leadership.safe_end_offset(

@@ -1,4 +1,4 @@
-"""The progress of a partition's followers as its leader knows it, and its proposals for the ISR. Pure.
+"""The progress of a partition's followers in its leader's view, and its proposals for the ISR. Pure.
 
 1. The high watermark needs the *maximal* in-sync replicas: the committed replicas, and the replicas that the leader has
    proposed to add. With any outcome of a proposal, everything below the high watermark is on every replica in sync.
@@ -8,12 +8,12 @@
 3. One proposal is under way at a time. Its outcome is known when the leader has a state with a later partition epoch.
 4. A refusal says that this copy of the proposal changed nothing. Another copy may arrive later, when the replica that
    was fenced is not any more, and be carried out. So the replicas that it would have added are *doubted*: rule 1
-   includes them until the partition epoch has risen. The leader raises it at once, by proposing the in-sync
-   replicas as they are: the controller then writes a record for that alone (decision 0025).
-5. A replica joins when it has all below the high watermark, and has reached the start of the leader's epoch: all
-   below it is then the same in both logs. It must also have fetched since the last look, or been caught up within
-   replica.lag.time.max.ms: while the high watermark stands still, a silent replica seems complete for ever. It leaves
-   when it has not been caught up for that time.
+   includes doubted replicas until the partition epoch has risen. The leader raises the epoch at once, by proposing
+   the present in-sync replicas: the controller then writes a record for that alone (decision 0025).
+5. A replica joins when its log has everything below the high watermark, and has reached the start of the leader's
+   epoch: below that start both logs are then the same. The replica must also have fetched since the last look, or been
+   caught up within replica.lag.time.max.ms: while the high watermark stands still, a silent replica seems complete for
+   ever. A replica leaves when it was not caught up for that time.
 """
 
 from collections.abc import Collection
@@ -43,16 +43,16 @@ _NEWS_WILL_COME: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     )
 )
-"""The controller has a later state than the leader, perhaps because of this very proposal; the image will bring it."""
+"""The controller has a later state than the leader, perhaps because of this very proposal; the image will follow."""
 
 
 class InSyncProposal(NamedTuple):
-    """The in-sync replicas that a leader proposes, and the epochs of the state that they are to follow."""
+    """The in-sync replicas that a leader proposes, and the epochs of the state before the proposal."""
 
     leader_epoch: int
     partition_epoch: int
     members: tuple[tuple[BrokerId, int], ...]
-    """(broker, the epoch of its registration; -1 if it is not known)"""
+    """(broker, the epoch of its registration; -1 if that epoch is not known)"""
 
 
 class AfterAnswer(Enum):
@@ -64,7 +64,7 @@ class AfterAnswer(Enum):
     PROPOSE_ANEW = "propose anew"
     """`propose` gives another proposal now."""
     PROPOSE_LATER = "propose later"
-    """As `PROPOSE_ANEW`, but the controller has just refused the same: it is to be asked again after a while."""
+    """As `PROPOSE_ANEW`, but the controller has just refused the same: the leader asks again after a while."""
 
 
 class Horizon(NamedTuple):
@@ -89,12 +89,12 @@ class Leadership:
         self.pending: InSyncProposal | None = None
         """The proposal without an outcome yet."""
         self.doubted: frozenset[BrokerId] = frozenset()
-        """Refused in this partition epoch; a late copy of their proposal may put them in sync all the same."""
+        """Refused in this partition epoch; a late copy of their proposal may still add these replicas."""
         self._refused: frozenset[BrokerId] = frozenset()
-        """Refused by the controller, and not heard since: they may join after a while."""
+        """Refused by the controller, and not heard since: these replicas may join after a while."""
         self.held_until_ms: int | None = None
-        """The time from which `safe_end_offset` is higher though no replica fetches: rule 2 has held it back last time.
-        None if it has not."""
+        """The time from which `safe_end_offset` is higher though no replica fetches, since rule 2 has held back the
+        last `safe_end_offset`; None if rule 2 has not."""
         self.replicas = {
             replica: ReplicaProgress(caught_up_ms=now_ms) if replica in state.in_sync_replicas else ReplicaProgress()
             for replica in state.replicas
@@ -112,7 +112,7 @@ class Leadership:
     def take_state(self, state: PartitionState) -> None:
         """Take another state of the same leader epoch."""
         if state.partition_epoch > self.state.partition_epoch:
-            self.pending = None  # it was made in the epoch before, as all that is doubted
+            self.pending = None  # made in the epoch before, like every doubted proposal
             self.doubted = frozenset()
         left = frozenset(self.state.in_sync_replicas).difference(state.in_sync_replicas)
         self.state = state
@@ -138,9 +138,9 @@ class Leadership:
         return all(progress.end_offset >= end_offset for key, progress in replicas if key in self._maximal)
 
     def exclude(self, replica_ids: Collection[BrokerId]) -> bool:
-        """Exclude these replicas, which are fenced or gone, from the high watermark until they have caught up again.
+        """Exclude these replicas, which are fenced or gone, from the high watermark until the next time they catch up.
 
-        Returns whether the high watermark may have waited for a replica among them that is not in sync.
+        Returns whether the high watermark may have waited for an excluded replica that is not in sync.
         """
         may_have_waited = False
         for replica_id in replica_ids:
@@ -151,7 +151,7 @@ class Leadership:
         return may_have_waited
 
     def take_fetch(self, replica_id: BrokerId, fetch: FollowerFetch, horizon: Horizon) -> bool:
-        """Record a follower's fetch; returns whether the in-sync replicas should change because of it.
+        """Record a follower's fetch; returns whether the in-sync replicas should change after this fetch.
 
         Raises KafkaError UNKNOWN_LEADER_EPOCH (75) for a broker that is no replica as far as is known here, and
         NOT_LEADER_OR_FOLLOWER (6) for a fetch from before the follower's last start.
@@ -170,7 +170,7 @@ class Leadership:
         return replica_id not in self._maximal and self._can_join(progress, horizon)
 
     def safe_end_offset(self, own_end_offset: int, *, log_end_offset: int, now_ms: int, lag_ms: int) -> int:
-        """The end of what all replicas in sync have: the high watermark, if it may advance at all.
+        """The end of what all replicas in sync have: the high watermark, if an advance is allowed.
 
         Sets `held_until_ms`.
         """
@@ -257,7 +257,7 @@ class Leadership:
         """The next step if no proposal is pending any more: replicas may join that no fetch need show again.
 
         They could not be proposed when they fetched, since another proposal was pending, the leader was recovering, or
-        the controller refused them.
+        the controller had refused.
         """
         state = self.state
         if self.pending is not None:

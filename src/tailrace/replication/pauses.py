@@ -1,4 +1,4 @@
-"""Pauses of partitions, each of which ends at a time of its own. Pure; times are monotonic ms."""
+"""Pauses of partitions, every pause with its own end. Pure; times are monotonic ms."""
 
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ class Pauses(Generic[K]):
 
     def __init__(self) -> None:
         self._under_way: dict[K, _Pause] = {}
-        self._heap: list[tuple[_Pause, K]] = []  # the first pause is under way, others may be over
+        self._heap: list[tuple[_Pause, K]] = []  # the first pause is under way, other pauses may be over
         self._begun = 0
 
     def __contains__(self, key: K) -> bool:
@@ -35,7 +35,7 @@ class Pauses(Generic[K]):
         heappush(self._heap, (pause, key))
 
     def end(self, key: K) -> None:
-        """End the pause of this key now, if it is paused."""
+        """End the pause of this key now, if there is a pause."""
         if self._under_way.pop(key, None) is not None:
             self._drop_past()
 

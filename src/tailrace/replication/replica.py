@@ -26,31 +26,31 @@ _MOST_NOTES: Final = 1_000
 
 
 class HighWatermark:
-    """The high watermark of one partition, its waiters, and how many bytes can be read because it has risen.
+    """The high watermark of one partition, its waiters, and how many bytes its rise has made readable.
 
-    Moves only up, unless the log is cut. Whether it may is decided in `replication.leadership`.
+    Moves only up, unless the log is cut. `replication.leadership` decides whether a move is allowed.
     """
 
     __slots__ = ("_unflushed", "offset", "readable_bytes", "waiters")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        """Everything below it is committed."""
+        """Everything below this offset is committed."""
         self.readable_bytes = 0
-        """At most the bytes written below it. Only differences mean anything."""
+        """At most the bytes written below `offset`. Only differences mean anything."""
         self._unflushed: deque[tuple[int, int]] | None = None  # (log end offset, bytes written) after each write
         self.waiters: Final = OffsetWaiters()
 
     def note_write(self, log_end_offset: int, written_bytes: int) -> None:
-        """Remember the bytes written up to this log end, until the high watermark reaches it."""
+        """Remember the bytes written up to this log end, until the high watermark reaches this end."""
         if self._unflushed is None:
             self._unflushed = deque()
         elif len(self._unflushed) >= _MOST_NOTES:
-            self._unflushed.pop()  # it may stand still for hours, while replicas are away
+            self._unflushed.pop()  # the high watermark may stand still for hours, while replicas are away
         self._unflushed.append((log_end_offset, written_bytes))
 
     def rise(self, offset: int, written_bytes: int | None = None) -> None:
-        """Move up, and call the waiters. `written_bytes` if no write was noted: all of them can be read now."""
+        """Move up, and call the waiters. `written_bytes` if no write was noted: every written byte can be read now."""
         self.offset = offset
         if written_bytes is not None:
             self.readable_bytes = written_bytes
@@ -142,7 +142,7 @@ class Replica:
         """Bytes appended since the log was opened; a metric, and the measure of `HighWatermark.readable_bytes`."""
         self.watchers: Watchers[Any] | None = None
         self.acknowledged_end = 0
-        """The end of the batches of this leader epoch that were acknowledged before all replicas in sync had them."""
+        """The end of the batches of this leader epoch acknowledged before they reached all replicas in sync."""
         self._flush_waiters: OffsetWaiters | None = None
         self._flushes_pending = 0
         self._on_abandoned: Callable[[], None] | None = None
@@ -216,7 +216,7 @@ class Replica:
             self._flush_waiters.remove(offset, waiter)
 
     def abandon(self, on_abandoned: Callable[[], None]) -> None:
-        """Close the log when no flush of it is under way any more, then call `on_abandoned`."""
+        """Close the log when no flush of the log is under way any more, then call `on_abandoned`."""
         if self._flushes_pending:
             self._on_abandoned = on_abandoned
         else:
@@ -245,7 +245,7 @@ class Replica:
             self.notify(Change.HIGH_WATERMARK | (Change.LAST_STABLE_OFFSET if is_stable_changed else 0))
 
     def advance_log_start(self, offset: int) -> None:
-        """Raise the log start to this offset, if it is lower."""
+        """Raise a lower log start to this offset."""
         before, stable_before = self.log.log_start_offset, self.last_stable_offset
         self.log.advance_log_start(offset)
         if self.log.log_start_offset != before:
@@ -272,7 +272,7 @@ class Replica:
         return next(starts, self.log.log_start_offset)
 
     def when_high_watermark_reaches(self, offset: int, waiter: Waiter) -> None:
-        """Call `waiter(None)` once the high watermark is at `offset` or above, at once if it is; or with an error."""
+        """Call `waiter(None)` once the high watermark is at `offset` or above, perhaps at once; or with an error."""
         if self.high_watermark.offset >= offset:
             waiter(None)
         elif not self.is_leader:

@@ -8,22 +8,22 @@
 
 1. One fetch is in flight at a time. The next one leaves when everything of the last answer is stored: the fetch offset
    of a partition is the flushed end of its log, so a fetch acknowledges, and nothing else does.
-2. A partition in error pauses alone, with a growing backoff. Only a fetch that gets no answer holds up all of them.
+2. A partition in error pauses alone, with a growing backoff. Only a fetch that gets no answer holds up every partition.
 3. The answer for a partition is used only if the partition is still followed in the same leader epoch, and ready.
 4. A log is cut at the offset where its leader epochs diverge from the leader's (KIP-101, KIP-279), and never at a high
-   watermark, which may be old. Below its own high watermark it is cut only after an unclean election: see `may_cut` in
+   watermark, which may be old. Below its own high watermark a log is cut only after an unclean election: `may_cut` in
    `replication.follower_replica`.
 5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
-6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
+6. A partition that is refused again and again, always for the same reason, is reported: its log may never go on.
    Meanwhile a partition that is out of range of a Kafka leader, whose answer has no log start, asks for the log start
    (ListOffsets).
 7. A fetch is stated as its difference from the one before, as on the wire (KIP-227), so that a step costs as much as
    the changes, however many partitions are followed.
 8. A fetch states a limited number of changes. The next fetch, which leaves without a wait at the leader, goes on.
-9. A leader counts as sent all that is in an answer. So a partition whose answer was not stored leaves the fetch and
-   enters anew, even if it is ready again before the next fetch.
+9. A leader counts everything in an answer as sent. So a partition whose answer was not stored leaves the fetch and
+   enters anew, even when the partition is ready again before the next fetch.
 10. A partition that becomes ready while the fetch in flight may wait at the leader ends that wait: a new topic's first
-   record with acks=all would wait for it, half a second.
+   record with acks=all would wait half a second for that fetch.
 11. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); a replica in sync never does.
 """
 
@@ -81,7 +81,7 @@ class ReplicaFetcher:
         # Ready are the partitions in `_standing` and in `_changed`.
         self._standing: set[PartitionKey] = set()  # without interruption since the last fetch named them
         self._changed: dict[PartitionKey, None] = {}  # no fetch has them like this
-        self._moved: set[PartitionKey] = set()  # of those: named by a fetch before, and its answer is stored
+        self._moved: set[PartitionKey] = set()  # of the changed: named by a fetch before, and its answer is stored
         self._gone: dict[PartitionKey, None] = {}  # named by a fetch, interrupted since, and not in `_moved`
         self._storing: set[PartitionKey] = set()
         self._pauses = Pauses[PartitionKey]()
@@ -158,7 +158,7 @@ class ReplicaFetcher:
                 pass
         self._wake(now_ms)
         is_due = self._has_to_ask and now_ms >= self._silent_until_ms
-        if is_due and not isinstance(event, Follow):  # others follow at once: one fetch for all of them
+        if is_due and not isinstance(event, Follow):  # more `Follow` events come at once: a single fetch
             self._hold_back(now_ms)
             if self._has_to_ask:
                 effects.append(self._fetch())
@@ -266,7 +266,7 @@ class ReplicaFetcher:
         followed = self._current(event.key, event.leader_epoch)
         if followed is not None:
             if followed.state is FollowState.STORING:
-                # No fetch has left meanwhile. Records, high watermark and log start are those of the answer now.
+                # No fetch has left meanwhile. Records, high watermark and log start are from the answer now.
                 del self._gone[event.key]
                 self._moved.add(event.key)
             followed.position = event.position

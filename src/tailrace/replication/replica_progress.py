@@ -1,10 +1,10 @@
-"""The progress of one follower, as its leader knows it from fetches. Pure; times are monotonic ms.
+"""The progress of one follower, as its leader knows from fetches. Pure; times are monotonic ms.
 
-A follower's fetch offset is its end offset: all below it is in its log, and under flushed durability on its disk. It is
-*caught up* as of a time when it had everything that the leader had at that time. While records keep coming it never
-asks at the very end of the leader's log; so a fetch that reaches the log end of the fetch before it makes the
-follower caught up as of that fetch. In a session it is caught up as of the session's last fetch if the partition had no
-news in it.
+A follower's fetch offset is its end offset: every record below is in its log, and under flushed durability on its disk.
+A follower is *caught up* as of a time when its log had everything that the leader had at that time. While records keep
+coming no fetch asks at the very end of the leader's log; so a fetch that reaches the log end at the fetch before makes
+the follower caught up as of the fetch before. In a session a follower is caught up as of the session's last fetch if
+that fetch had no news of the partition.
 """
 
 from typing import Final, NamedTuple
@@ -23,7 +23,7 @@ class FollowerFetch(NamedTuple):
     broker_epoch: int = UNKNOWN
     """The epoch of the registration in which the follower asks (KIP-903); -1 if it does not say."""
     may_join: bool = True
-    """Whether it is alive, and asks in its current registration: only then may it be in sync."""
+    """Whether the follower is alive, and asks in its current registration: only then may it be in sync."""
     high_watermark: int = UNKNOWN
     """The follower's own high watermark; -1 if it does not say (before Fetch v18)."""
 
@@ -31,16 +31,17 @@ class FollowerFetch(NamedTuple):
 class SessionVisits:
     """The fetches of one follower's session (KIP-227), as a clock that the partitions without news in it share.
 
-    An incremental fetch does not name a partition whose follower has everything, and yet it says so of it. The broker's
+    An incremental fetch does not name a partition whose follower has everything, and so vouches for that. The broker's
     end of the session keeps such an object, and does as follows for each fetch of the session that it accepts:
 
-    1. If `holds_for` is false for the follower's registration as this node's image has it, the session gets new visits,
-       and all of its partitions are read. The old visits stand still, so that no fetch counts that was made in another
+    1. If `holds_for` is false for the follower's registration in this node's image, the session gets new visits,
+       and every partition of the session is read. The old visits stand still, so that no fetch counts from another
        registration than the fetches that were recorded (KIP-903).
-    2. Partitions that are named by the fetch, or may have news, get `InSyncReplicas.take_fetch`; those that cannot be
-       read, or leave the session, get `InSyncReplicas.end_rest`.
+    2. Partitions that are named by the fetch, or may have news, get `InSyncReplicas.take_fetch`; partitions that
+       cannot be read, or leave the session, get `InSyncReplicas.end_rest`.
     3. Then comes `fetched`: O(1), however many partitions rest.
-    4. Partitions that have no news after that get `InSyncReplicas.rest`. If it returns false they may have news.
+    4. Partitions that have no news after that get `InSyncReplicas.rest`; a partition for which that returns false may
+       have news.
 
     `Change.IN_SYNC` may be news of a partition: a replica that was excluded rests no more, and joins by a recorded
     fetch. A session that has ended needs nothing: its visits stand still.
@@ -72,8 +73,8 @@ class SessionVisits:
 class ReplicaProgress:
     """The progress of one follower.
 
-    It *rests* while its session says for it that it has everything: from `rest` to the next recorded fetch, `end_rest`
-    or `exclude`.
+    The follower *rests* while its session vouches that the follower has everything: from `rest` to the next recorded
+    fetch, `end_rest` or `exclude`.
     """
 
     __slots__ = (
@@ -91,9 +92,9 @@ class ReplicaProgress:
     )
 
     def __init__(self, *, caught_up_ms: int = NEVER) -> None:
-        """`caught_up_ms`: now, for in-sync replicas at the begin of a leader, so that they have time to fetch."""
+        """`caught_up_ms`: now, for in-sync replicas at the begin of a leader, so that replicas have time to fetch."""
         self.end_offset = UNKNOWN
-        """Exclusive; -1 until it has asked."""
+        """Exclusive; -1 until the follower has asked."""
         self.log_start_offset = UNKNOWN
         self.broker_epoch = UNKNOWN
         self.may_join = False
@@ -104,16 +105,16 @@ class ReplicaProgress:
         """The end of the leader's log at the last fetch."""
         self.sent_high_watermark = UNKNOWN
         """The high watermark in the last answer without a session to a fetch that does not state its own; the next
-        acknowledges it."""
+        fetch acknowledges that high watermark."""
         self.known_high_watermark = UNKNOWN
-        """The leader's high watermark as the follower has it: it has stated that, or acknowledged an answer.
+        """The leader's high watermark that the follower has: stated by a fetch, or acknowledged after an answer.
         -1 until then, and after each start of the follower."""
         self._visits: SessionVisits | None = None
         """The visits of the session in which the replica rests."""
 
     @property
     def acknowledged_high_watermark(self) -> int:
-        """The follower's own high watermark, at least: consumers can read up to here from it. -1 if not known."""
+        """The follower's own high watermark, at least: consumers there can read up to here. -1 if not known."""
         return min(self.known_high_watermark, self.end_offset)
 
     @property
@@ -166,7 +167,7 @@ class ReplicaProgress:
         return True
 
     def end_rest(self, visits: SessionVisits) -> None:
-        """Count later fetches of this session no more, if the replica rests in it."""
+        """Count later fetches of this session no more, if the replica rests in the session."""
         if self._visits is visits:
             self._end_rest()
 
@@ -176,18 +177,18 @@ class ReplicaProgress:
             self._visits = None
 
     def exclude(self) -> None:
-        """The replica is fenced, or out of sync: only a later fetch that is recorded shows that it has caught up."""
+        """The replica is fenced, or out of sync: only a later recorded fetch shows that the replica has caught up."""
         self._end_rest()
         self.may_join = False
         self._caught_up_ms = NEVER
         self._has_asked = False
 
     def is_caught_up(self, *, leader_end_offset: int, now_ms: int, lag_ms: int) -> bool:
-        """Whether it has everything, or had it as of at most `lag_ms` ago (replica.lag.time.max.ms)."""
+        """Whether the follower has or had everything as of at most `lag_ms` ago (replica.lag.time.max.ms)."""
         return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_ms
 
     def may_be_wanted(self, *, now_ms: int, lag_ms: int) -> bool:
-        """Whether it may come in sync at this look: it has asked since the last look, or was caught up just now.
+        """Whether the follower may join at this look: it asked since the last look, or was caught up just now.
 
         Just now: at most `lag_ms` ago, for either.
         """

@@ -1,7 +1,7 @@
 """The choice of the replica from which a consumer reads (KIP-392). Pure.
 
 The leader of a partition asks its broker's `ReplicaSelector` for each read of a consumer that understands the answer
-(Fetch v11). The selector sees the leader and the followers that can serve the read; it sees no others, so it cannot
+(Fetch v11). The selector sees the leader and the followers that can serve the read; and no other replica, so it cannot
 choose a replica that would refuse the consumer. `replica.selector.class` names the class: of the two here, or a user's.
 """
 
@@ -17,7 +17,7 @@ class ClientMetadata(NamedTuple):
     """A consumer, as far as its connection and its fetch tell."""
 
     rack_id: str
-    """client.rack; empty if it has none."""
+    """client.rack; empty if the consumer has no rack."""
     client_id: str
     client_address: str
     """The IP address of the client."""
@@ -27,7 +27,7 @@ class ClientMetadata(NamedTuple):
 
 
 class ReplicaNode(NamedTuple):
-    """The broker of a replica, as the consumer's listener reaches it."""
+    """The broker of a replica, at its address for the consumer's listener."""
 
     id: BrokerId
     host: str
@@ -42,7 +42,7 @@ class ReplicaView(NamedTuple):
     log_end_offset: int
     """The end of its log, exclusive; of a follower as of its last fetch."""
     time_since_last_caught_up_ms: int
-    """The time since it last had all that the leader has; 0 for the leader."""
+    """The time since the replica last had everything that the leader has; 0 for the leader."""
 
 
 class PartitionView(NamedTuple):
@@ -54,9 +54,9 @@ class PartitionView(NamedTuple):
 
 
 class ReplicaSelector(Protocol):
-    """The interface of `replica.selector.class`. A class of users need not inherit from it.
+    """The interface of `replica.selector.class`. A class of users need not inherit from this class.
 
-    `select` runs on the broker's event loop, so it must not wait for anything.
+    `select` runs on the broker's event loop, and so waits for nothing.
     """
 
     def configure(self, configs: Mapping[str, object], /) -> None:

@@ -1,12 +1,12 @@
 """Batches that a leader has taken for its log in this turn, and has not written yet.
 
 1. Batches are staged in the order in which they came and written with one `write` per turn. No callback of a
-   batch runs before it is in the log; if the write fails, every batch of that turn gets the error.
-2. A staged batch's bytes are the sender's: they are used until `write` returns and never after it.
-3. A batch is written in the leader epoch in which it was staged, or not at all.
-4. When a write fails, an idempotent producer may have sent later batches. Until it has sent the first unwritten batch
-   again, they get the error of that write, not OUT_OF_ORDER_SEQUENCE_NUMBER (45). At a 45 librdkafka
-   raises its epoch and sends all that has no answer yet again under new sequences, so that a batch that is stored, and
+   batch runs before the batch is in the log; if the write fails, every batch of that turn gets the error.
+2. A staged batch's bytes are the sender's: nothing uses these bytes after `write` has returned.
+3. A batch is written in the leader epoch in which it was staged, or never.
+4. When a write fails, an idempotent producer may have sent later batches. Until the producer has sent the first
+   unwritten batch again, later batches get the error of that write, not OUT_OF_ORDER_SEQUENCE_NUMBER (45). At a 45
+   librdkafka raises its epoch and sends every unanswered batch again under new sequences: a batch that is stored, and
    waits for its replicas at a leader that is about to resign, would be stored twice. Kafka never answers so: a failed
    write takes its whole log directory offline.
 """
@@ -42,7 +42,7 @@ class _Unwritten(NamedTuple):
     detail: str
 
     def is_before(self, header: BatchHeader) -> bool:
-        """Whether a batch of this producer follows it in the same epoch."""
+        """Whether another batch of this producer follows in the same epoch."""
         distance = (header.base_sequence - self.base_sequence) % _SEQUENCES
         return header.producer_epoch == self.producer_epoch and 0 < distance < _SEQUENCES // 2
 
@@ -100,7 +100,7 @@ class Staging:
         on_done: OnDone,
         marker: EndTransactionMarker | None = None,
     ) -> None:
-        """Stage the batch, which was checked, behind the others; `on_done` is called when it is in the log."""
+        """Stage the checked batch behind the staged batches; `on_done` is called once the batch is in the log."""
         batches, log, leader_epoch = self._batches, self._replica.log, self._replica.leader_epoch
         base_offset = batches[-1].header.end_offset if batches else log.log_end_offset
         stamp(batch, 0, base_offset, leader_epoch)
@@ -224,10 +224,10 @@ class Staging:
         producer_epoch: int,
         verification: Verification | None,
     ) -> None:
-        """Stage (key, value) records of a coordinator as one batch; `on_done` is called when it is committed, or not.
+        """Stage (key, value) records of a coordinator as one batch; `on_done` is called when committed, or not.
 
-        Committed: the high watermark has passed it. `on_done` is not called before this returns. With a producer (-1:
-        none) the batch is part of the transaction that this producer has open.
+        Committed: the high watermark has passed the batch. `on_done` is not called before this returns. With a producer
+        (-1: none) the batch is part of the transaction that this producer has open.
         """
         done = self._when_committed(on_done)
         try:
@@ -254,8 +254,8 @@ class Staging:
     ) -> None:
         """Stage the end of a producer's transaction, with `on_done` as in `append_records`.
 
-        A repeated marker changes nothing, and the outcome is the end of the log: the marker is in it. Errors, beside
-        those of a write: as `ProducerState.is_repeated` and `check_leader`, and NOT_ENOUGH_REPLICAS (19).
+        A repeated marker changes nothing, and the outcome is the end of the log: the log has the marker. Errors, beside
+        the errors of a write: as `ProducerState.is_repeated` and `check_leader`, and NOT_ENOUGH_REPLICAS (19).
         """
         done = self._when_committed(on_done)
         try:

@@ -1,9 +1,9 @@
-"""The throttle of replication (KIP-73, pure): replicas that catch up share a rate, those in sync are never held back.
+"""The throttle of replication (KIP-73, pure): replicas out of sync share a rate, replicas in sync never wait.
 
 A broker has two throttles, for the bytes that it sends as a leader and for the bytes that it fetches as a
 follower. Each counts the bytes of its throttled replicas in a sliding window and compares their rate with the quota,
 as Kafka's `ReplicationQuotaManager` does: an answer is sent whole when the rate is within the quota, so that the rate
-may be above it for a moment, and nothing more is sent until it has come down.
+may be above it for a moment, and nothing more is sent until the rate has come down.
 """
 
 from collections import deque
@@ -59,7 +59,7 @@ class ReplicationQuota:
         return self._bytes * 1000 / max(now_ms - self._samples[0][0], self._sample_ms)
 
     def exceeded_until_ms(self, now_ms: int) -> int | None:
-        """The time at which the rate may be within the limit again; None if it is now.
+        """The time at which the rate may be within the limit again; None if the rate is within the limit now.
 
         No bytes are counted meanwhile, so the rate falls until the oldest sample leaves the window.
         """
@@ -90,28 +90,28 @@ class ReplicationThrottle:
         return not self._partitions
 
     def set_partitions(self, topic_id: TopicId, partitions: frozenset[int] | None) -> None:
-        """Throttle these partitions of the topic, or `ALL_PARTITIONS`, and no others of it."""
+        """Throttle these partitions of the topic, or `ALL_PARTITIONS`, and no other partition of the topic."""
         if partitions is not ALL_PARTITIONS and not partitions:
             self._partitions.pop(topic_id, None)
         else:
             self._partitions[topic_id] = partitions
 
     def is_throttled(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether the replica's bytes count, and it is held back while it is out of sync."""
+        """Whether the replica's bytes count, and the replica is held back while out of sync."""
         numbers = self._partitions.get(topic_id, frozenset())
         return numbers is ALL_PARTITIONS or partition in numbers
 
     def count(self, topic_id: TopicId, partition: int, size_bytes: int, now_ms: int) -> None:
-        """Count the bytes of a replica, if it is throttled: also if it is in sync."""
+        """Count the bytes of a throttled replica, also of a replica in sync."""
         if size_bytes and self._partitions and self.is_throttled(topic_id, partition):
             self.quota.record(size_bytes, now_ms)
 
     def throttled_among(self, partitions: Iterable[Key]) -> list[Key]:
-        """The throttled replicas among these."""
+        """The throttled partitions among `partitions`."""
         return [partition for partition in partitions if self.is_throttled(*partition)]
 
     def holds_until_ms(self, now_ms: int) -> int | None:
         """The time until which throttled replicas out of sync are held back, `LONGEST_HOLD_MS` ahead at most; None if
-        they are not."""
+        nothing is held back."""
         until_ms = self.quota.exceeded_until_ms(now_ms) if self._partitions else None
         return None if until_ms is None else min(until_ms, now_ms + LONGEST_HOLD_MS)

@@ -18,7 +18,7 @@ Verified = Callable[[KafkaError | None], None]
 
 
 class BatchIdentity(Protocol):
-    """The producer and sequence number of a batch: its header, or the fields that will be in it."""
+    """The producer and sequence number of a batch: its header, or the header's later fields."""
 
     @property
     def producer_id(self) -> int: ...
@@ -58,7 +58,7 @@ class Verification:
 
 
 UNVERIFIED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
-"""For batches of coordinators, and for all with transaction.partition.verification.enable=false: none is needed."""
+"""No verification: for batches of coordinators, and with transaction.partition.verification.enable=false."""
 
 UNNAMED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
 """For batches in a request without a transactional id: their producer is not verified for a transaction."""
@@ -76,7 +76,7 @@ class Verifications:
         return len(self._by_producer)
 
     def begin(self, header: BatchIdentity, *, adds_partition: bool) -> Verification:
-        """The producer's verification, for a batch that needs it; not `is_sent` if the coordinator has no request yet.
+        """The producer's verification, if the batch needs this; not `is_sent` if the coordinator has no request yet.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch, THROTTLING_QUOTA_EXCEEDED (89) beyond
         MOST_PRODUCERS.
@@ -115,8 +115,8 @@ class Verifications:
     def end_by_marker(self, producer_id: int, producer_epoch: int) -> None:
         """The producer's transaction has ended here.
 
-        With KIP-890 the marker has the epoch of the transaction that follows, whose verification may be under way: it
-        is granted only when all markers are written, so it says nothing about the transaction that ended.
+        With KIP-890 the marker has the epoch of the transaction that follows, whose verification may be under way:
+        that is granted only when all markers are written, so it says nothing about the transaction that ended.
         """
         known = self._by_producer.get(producer_id)
         if known is not None and not (known.adds_partition and producer_epoch <= known.producer_epoch):

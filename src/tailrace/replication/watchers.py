@@ -1,8 +1,8 @@
-"""Watchers of a partition, notified of each change until they are removed, and waiters, called once for an offset.
+"""Watchers of a partition, notified of each change until their removal, and waiters, called once for an offset.
 
 A fault of a watcher or waiter is logged. It holds back none of the others and is not raised: the caller may be the
-fetch of a follower, or the end of a flush, which has no part in it. A failed assertion is a broken invariant, and is
-raised.
+fetch of a follower, or the end of a flush, which has no part in the fault. A failed assertion is a broken invariant,
+and is raised.
 """
 
 import logging
@@ -23,7 +23,7 @@ class Change:
     LOG_END: Final = 1
     HIGH_WATERMARK: Final = 2
     LAST_STABLE_OFFSET: Final = 4
-    """Comes with the high watermark or the log start, since nothing else moves it."""
+    """Comes with the high watermark or the log start, since nothing else moves the readable end."""
     LOG_START: Final = 8
     ROLE: Final = 16
     """Another leader, or another epoch of the same leader."""
@@ -32,9 +32,9 @@ class Change:
     SETTINGS: Final = 64
     """Settings of the topic."""
     CANDIDATES: Final = 128
-    """The followers that a consumer may be sent to, or how far they can serve it."""
+    """The followers that a consumer may be sent to, or how far followers can serve a consumer."""
     IN_SYNC: Final = 256
-    """The replicas of the leader, those in sync, or those that it excludes: followers have to be heard again."""
+    """The replicas of the leader, the replicas in sync, or the excluded replicas: followers have to be heard again."""
     AVAILABLE: Final = 512
     """A read that was pending (`replication.outcomes`) can be made again."""
 
@@ -64,7 +64,7 @@ class Watchers(Generic[_Subject]):
         self.wanted |= kinds
 
     def remove(self, watcher: Watcher) -> None:
-        """Remove this watcher, if it is registered."""
+        """Remove this watcher, which may be removed already."""
         self._kinds.pop(watcher, None)
         if not self._kinds:
             self.wanted = 0
@@ -99,7 +99,7 @@ class OffsetWaiters:
         return len(self._waiters)
 
     def add(self, offset: int, waiter: Waiter) -> None:
-        """Wait for `offset`, behind all that wait for the same offset."""
+        """Wait for `offset`, behind every waiter for the same offset."""
         offsets = self._offsets
         if not offsets or offsets[-1] <= offset:
             offsets.append(offset)
@@ -110,7 +110,7 @@ class OffsetWaiters:
             self._waiters.insert(index, waiter)
 
     def remove(self, offset: int, waiter: Waiter) -> None:
-        """Do not call this waiter for `offset`, if it is there."""
+        """Do not call this waiter for `offset`; it may have been called."""
         offsets, waiters = self._offsets, self._waiters
         index = bisect_left(offsets, offset)
         while index < len(offsets) and offsets[index] == offset:
