@@ -6,7 +6,7 @@ last stable offset. A fetch between the readable end and the log end waits like 
 offset is still above the high watermark after `max_wait_ms`, v11 and later get OFFSET_NOT_AVAILABLE (78).
 
 A follower serves consumers too, up to its own high watermark (KIP-392). An offset above its log end waits there, and is
-78 after `max_wait_ms` if it is below the leader's high watermark, else OFFSET_OUT_OF_RANGE (1). The leader may name
+78 after `max_wait_ms` below the leader's high watermark, else OFFSET_OUT_OF_RANGE (1). The leader may name
 another replica for a consumer (`server.fetch.replica_choice`); that answer is sent at once, without records.
 
 A full fetch names its partitions. An incremental one (KIP-227) names its differences from the one before, and is
@@ -16,7 +16,7 @@ By version: v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, after whic
 v7 sessions; v9 leader epochs; v10 zstd; v11 the rack of a consumer, which may read from followers from then on, as
 any with replica id -2 may; v12 the point where a reader's log diverges, and the new leader; v13 topic ids; v15 the
 epoch of a follower's registration; v16 the address of the leader (KIP-951); v18 the high watermark of a follower: a
-follower that is behind is answered at once (before v18 it is what the follower has acknowledged).
+follower that is behind is answered at once (before v18: what the follower has acknowledged).
 
 A consumer may name a view of a topic, by name or by id (decision 0057): it gets the records of one key range, and knows
 nothing of key ranges.
@@ -172,8 +172,8 @@ class FetchHandler:
         yield from respond_in_steps(reading.params.context, self._full_response(reading, opened))
 
     def _full_response(self, reading: FullReading, session_id: int | None = None) -> FetchResponse:
-        """The response of a reading, whose bytes count as sent. `session_id`: the session that it begins; without it
-        the session is begun now, if the request asks for it."""
+        """The response of a reading, whose bytes count as sent. `session_id`: the session that the response begins;
+        without an id a session is begun now, if the request asks for a session."""
         params = reading.params
         if session_id is None:
             asks = params.request.session_epoch == INITIAL_EPOCH
@@ -201,7 +201,7 @@ class FetchHandler:
         return self._incremental_response(session, reading)
 
     def _incremental_steps(self, params: FetchParams) -> Iterator[object]:
-        """Carry out an incremental fetch that concerns many partitions, or one behind it."""
+        """Carry out an incremental fetch that concerns many partitions, or the fetch behind such a fetch."""
         sessions, connection = self._sessions, params.context.connection
         connection.suspend()
         try:

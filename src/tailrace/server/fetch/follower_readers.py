@@ -26,7 +26,7 @@ from tailrace.storage import ReadLimits
 
 _UNKNOWN: Final = -1
 _NOT_STATED: Final = 2**63 - 1
-"""The high watermark in the fetch of a follower that does not state its own: the default of v18, and before it."""
+"""The high watermark in the fetch of a follower that does not state its own: the default of v18, and before v18."""
 
 
 class FollowerReaders:
@@ -72,7 +72,7 @@ class FetchingFollower(Reader):
         self._is_recorded = False
         self._must_note_sent = False
         self._marks: dict[Partition, int] = {}
-        """The high watermarks of the answer, if they are to be noted: by then they may have risen."""
+        """The high watermarks in an answer that has to be noted: the partitions may have moved on by then."""
 
     def check(self, partition: Partition, wanted: WantedPartition) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NOT_LEADER_OR_FOLLOWER (6)."""
@@ -101,7 +101,7 @@ class FetchingFollower(Reader):
             limits = ReadLimits(limits.offset, 0, limits.isolation, limits.leader_epoch, min_one_message=False)
         got = partition.read_for_replica(limits)
         if is_held_back:
-            got.reaches_end = True  # records that it may not get yet end no wait
+            got.reaches_end = True  # records that the follower may not get yet end no wait
         if not self._is_recorded:
             stated = wanted.high_watermark
             if stated >= _NOT_STATED:
@@ -142,7 +142,7 @@ class FetchingFollower(Reader):
 
     @property
     def _registration(self) -> BrokerImage | None:
-        """The registration that this node knows, if the fetch was sent in it."""
+        """The registration that this node knows, if the fetch was sent in this registration."""
         known = self._node.proofs.registration(self._replica_id, self._secret)
         return known if known is not None and known.broker_epoch == self._broker_epoch else None
 
@@ -162,14 +162,14 @@ class FetchingFollower(Reader):
     def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
         """Whether its high watermark is behind: then a full fetch must not wait (KIP-392).
 
-        A follower before Fetch v18 does not state it: it has what it has acknowledged.
+        A follower before Fetch v18 does not state its high watermark, and has what its fetches have acknowledged.
         """
         if wanted.high_watermark < _NOT_STATED:
             return wanted.high_watermark < partition.high_watermark
         return not partition.in_sync.knows_high_watermark(self._replica_id)
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
-        """Note the high watermarks in an answer: the next fetch acknowledges them, if it does not state its own.
+        """Note the high watermarks in an answer: acknowledged by the next fetch that does not state its own.
 
         High watermarks in an answer of a session are acknowledged by that session's next fetch alone: a full fetch
         that comes instead shows that the answer was lost. Without a session the next fetch has to be believed.

@@ -3,9 +3,9 @@
 A read goes on from chunk to chunk until the reader's limit is reached, the readable end, or the limits of the scan. A
 chunk is read as for any reader, and split for all ranges that are being read of the partition.
 
-A batch that cannot be split in bounded time, or lies about its records, is not: its reader gets it as it is stored, and
-no echo of the ranges. So it filters the records itself, or finds the fault itself. The readers of views cannot: see
-`server.fetch.view_reads`.
+A batch that cannot be split in bounded time, or lies about its records, stays whole: its reader gets the stored
+batch, and no echo of the ranges. So the reader filters the records, or finds the fault, itself. The readers of views
+cannot: see `server.fetch.view_reads`.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -36,7 +36,7 @@ SPLIT_BYTES: Final = 2 << 20 if IS_COMPILED else 128 << 10
 _KEEP_BYTES: Final = 32 << 20
 """The bytes of buffers for parts, lent or not."""
 SCAN_MS: Final = 10
-"""The time after which a fetch reads no further chunk: others have their turn."""
+"""The time after which a fetch reads no further chunk: other requests have their turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class KeyRangeRead(NamedTuple):
 
 
 def as_one(buffers: Sequence[Buffer]) -> Buffer:
-    """The buffers as a single value on the wire, without a copy if they are large."""
+    """The buffers as a single value on the wire, without a copy of large buffers."""
     if 1 < len(buffers) <= sum(map(len, buffers)) // BY_REFERENCE_FROM:
         return cast(Buffer, BufferChain(buffers))  # the encoder takes it for a buffer
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)
@@ -143,7 +143,7 @@ class KeyRangeReads:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether key ranges are served here. If not, they are ignored: without an echo the reader filters itself."""
+        """Whether key ranges are served here. If not, ranges are ignored: without an echo the reader filters itself."""
         return self._is_allowed and self._is_known()
 
     def new_scan(self) -> ScanBudget:
@@ -179,7 +179,7 @@ class KeyRangeReads:
         return KeyRangeRead(scan.found, scan.position, scan.last, scan.nothing_from)
 
     def note_reader(self, partition: Partition, ranges: Ranges, limits: ReadLimits) -> None:
-        """Note that a fetch has named these ranges: chunks are split for them, too."""
+        """Note that a fetch has named these ranges: chunks are split for these ranges, too."""
         self.splits.being_read(key_of(partition, limits), ranges, limits.offset, self._clock.monotonic_ms())
 
     def split(
@@ -191,7 +191,7 @@ class KeyRangeReads:
         chunk: PartitionRead,
         budget: ScanBudget,
     ) -> Part | None:
-        """Split a chunk for all that read the partition; the parts of the others are kept for them.
+        """Split a chunk for every reader of the partition; the parts of the other readers are kept.
 
         None if the first batch cannot be split.
         """
@@ -250,7 +250,7 @@ class KeyRangeReads:
         batches: Sequence[PlainBatch],
         split: Split,
     ) -> Part | None:
-        """The part of the reader of these ranges, None if it is not among the readers; those of the others are kept.
+        """The part of the reader of these ranges, None if no such reader is known; the other readers' parts are kept.
 
         The key index takes what the split has found.
         """
@@ -268,8 +268,8 @@ class KeyRangeReads:
 
 
 def key_of(partition: Partition, limits: ReadLimits) -> Hashable:
-    """The key of the parts of a partition: those of another leader epoch may have been cut, and those of another
-    isolation end elsewhere."""
+    """The key of the parts of a partition: parts of another leader epoch may have been cut, and parts of
+    another isolation end elsewhere."""
     return partition, partition.leader_epoch, limits.isolation
 
 
@@ -301,7 +301,7 @@ class _KeyRangeScan:
         """Whether the batch at the position cannot be split."""
 
     def split(self, budget: ScanBudget) -> Part | None:
-        """Read the next chunk and split it; None at the readable end, and before a batch that cannot be split.
+        """Read and split the next chunk; None at the readable end, and before a batch that cannot be split.
 
         Batches that have no records of the ranges, as the key index says, are passed over.
         """
@@ -323,7 +323,7 @@ class _KeyRangeScan:
         return part
 
     def take(self, part: Part) -> None:
-        """Take of a part as much as the limits allow; the rest of it is kept."""
+        """Take of a part as much as the limits allow; the rest of the part is kept."""
         if part.start < self.position or self._found_bytes + len(part.batches) > self._limits.max_bytes:
             self._take_batches(part)
             return

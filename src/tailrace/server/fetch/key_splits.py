@@ -1,7 +1,7 @@
 """The parts of chunks that were split for key ranges, and wait for their readers (KIP-X; decision 0054). Pure.
 
-When the first reader reaches a chunk, it is split for all ranges that are being read of the partition. A part is kept
-until its reader asks for an offset behind it, or until the parts have more bytes than they may; then the partition that
+When the first reader reaches a chunk, the chunk is split for all ranges that are being read of the partition. A part is
+kept until its reader asks for an offset behind the part, or until the parts exceed their bytes; then the partition that
 was read least recently loses its oldest parts.
 
 Work and memory are bounded, whatever ranges are asked for: a chunk is split for at most four readers of a slot, and for
@@ -53,7 +53,7 @@ class _Reader:
 
     def __init__(self, ranges: Ranges) -> None:
         self.offset = 0
-        """The offset of the reader's last fetch: parts before it are of no use."""
+        """The offset of the reader's last fetch: parts before this offset are of no use."""
         self.read_ms = 0
         """The time of its last fetch."""
         self.slots = slots_of(ranges)
@@ -68,7 +68,7 @@ class KeySplits:
         """`max_bytes` is max.bytes.key.range.hashing."""
         self._max_bytes = max_bytes
         self._partitions: OrderedDict[Hashable, OrderedDict[Ranges, _Reader]] = OrderedDict()
-        """Partitions and their readers, each in the order of the last fetch."""
+        """Partitions and their readers, both in the order of the last fetch."""
         self._holders: OrderedDict[Hashable, None] = OrderedDict()
         """The partitions with parts, in the same order."""
         self.kept_bytes = 0
@@ -146,7 +146,7 @@ class KeySplits:
             self._make_room()
 
     def forget(self, partition: Hashable) -> None:
-        """Forget all of a partition: its log was cut, or begins anew."""
+        """Forget a partition's readers and parts: its log was cut, or begins anew."""
         for ranges, reader in self._readers(partition).items():
             self._forget(ranges, reader)
         self._partitions.pop(partition, None)

@@ -2,7 +2,7 @@
 
 Such a batch is unpacked and split in steps: each fetch that needs it takes some, until its time is over, and is
 answered without records; its reader asks again. Few splits are on their way at once, since each holds its batch in
-plain form. A split that no fetch goes on with makes room for others.
+plain form. A split that no fetch goes on with makes room for other splits.
 """
 
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -22,7 +22,7 @@ from tailrace.server.ports import Clock
 from tailrace.storage.keys.batch_slots import IS_COMPILED
 
 MOST_RUNNING: Final = 2
-"""Splits on their way at once, each with up to 128 MiB of plain records and as much of parts."""
+"""Splits on their way at once, every split with up to 128 MiB of plain records and as much of parts."""
 IDLE_MS: Final = 5_000
 """The time after which a split that no fetch goes on with is given up."""
 STEP_BYTES: Final = 1 << 20
@@ -44,7 +44,7 @@ class LargeSplit:
         self.steps = _steps(stored, header, self.readers)
         """The steps return the split for these readers; each part ends with its last record."""
         self.used_ms = 0
-        """The time of the last fetch that needs it."""
+        """The time of the last fetch that needs the split."""
 
     def has(self, key: Hashable, offset: int) -> bool:
         """Whether this is the batch with the offset, of the partition with the key."""
@@ -103,7 +103,7 @@ class LargeSplits:
             raise
 
     def wait(self, partition: Partition) -> None:
-        """Notify the partition's watchers when there is room: a read of it is pending."""
+        """Notify the partition's watchers when there is room: a read of the partition is pending."""
         self._waiting[partition] = None
 
     def _leave(self, gone: list[LargeSplit]) -> None:

@@ -17,7 +17,7 @@ STEP: Final = 64
 
 
 def respond_in_steps(context: RequestContext, response: FetchResponse) -> Iterator[None]:
-    """Send the response; each step encodes and counts a part of it. The bytes are those of `RequestContext.send`."""
+    """Send the response; each step encodes and counts a part. `RequestContext.send` sends the same bytes."""
     version = context.api_version
     flexible = schema_of(FetchResponse).flexible.has(version)
     encode_topic, encode_partition = _encoders(version)

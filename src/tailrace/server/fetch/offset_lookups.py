@@ -9,7 +9,7 @@ known. An answer that this would lower is OFFSET_NOT_AVAILABLE (78) then, before
 must never see the end of a partition move backwards (KIP-207).
 
 A consumer's answer that depends on the readable end waits until the records that were acknowledged with acks=1 are
-below it, for half a second at most (`server.partitions.acknowledged_ends`).
+below that end, for half a second at most (`server.partitions.acknowledged_ends`).
 
 A follower gets the log end. Any other client is a consumer, with any replica id. ListOffsets is for the leader, unless
 the replica id is -2 (KIP-392): then the replica that is asked answers for its own log, from its log start to its high
@@ -20,7 +20,7 @@ after ten seconds its answer is 78, too.
 
 A view partition (decision 0057) has an end of its own: 1 + the offset of its last record, not known (78, or 5) while
 the keys are being indexed. A record found by time at or above that end is not found: no record of the view partition is
-there, and a reader up to it would never arrive. All other answers are those of the partition that it is a part of.
+there, and a reader up to it would never arrive. All other answers are those that its whole partition would give.
 """
 
 from collections.abc import Iterable

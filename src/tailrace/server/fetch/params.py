@@ -33,7 +33,7 @@ DEBUGGING_REPLICA: Final = -2
 
 
 class WantedPartition(Protocol):
-    """A partition as its reader names it: a `FetchPartition`, or the partition of a session with the same fields."""
+    """A partition in its reader's words: a `FetchPartition`, or the partition of a session with the same fields."""
 
     @property
     def partition(self) -> int: ...
@@ -65,7 +65,7 @@ class Reader:
 
     @property
     def is_proven(self) -> bool:
-        """Whether a registered broker asks, and has proved it."""
+        """Whether a registered broker asks, and has proved to be that broker."""
         return False
 
     @property
@@ -106,19 +106,19 @@ class Reader:
         return None
 
     def rest(self, partition: Partition, visits: SessionVisits | None) -> bool:
-        """Note that the reader has all of the partition; returns whether the session's next fetch need not read it."""
+        """Note that the reader has the whole partition; returns whether the session's next fetch can skip the read."""
         return True
 
     def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
         """Note that later fetches say nothing of the partition: it cannot be read, or leaves the session."""
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
-        """Count partitions that were read in this turn and leave in an answer, with the bytes of each."""
+        """Count partitions that were read in this turn and leave in an answer, with the bytes per partition."""
         raise NotImplementedError
 
 
 class FetchSender(NamedTuple):
-    """The sender of a fetch, as the request states it."""
+    """The sender of a fetch, as stated by the request."""
 
     replica_id: int
     """The id of a follower; negative for a consumer."""
@@ -154,7 +154,7 @@ class SentBytes:
         """To consumers, of partitions that another broker led (KIP-392)."""
 
     def count(self, given: Iterable[tuple[Partition, int]], *, is_replica: bool) -> None:
-        """Count an answer: its partitions, with the bytes of each."""
+        """Count an answer: its partitions, with the bytes per partition."""
         for partition, size_bytes in given:
             if size_bytes:
                 partition.sent_bytes += size_bytes
@@ -169,7 +169,7 @@ class SentBytes:
 class FetchingConsumer(Reader):
     """A consumer: it reads up to the high watermark, or for read_committed up to the last stable offset.
 
-    From Fetch v11 on it may read from followers; before that, if it says so by its replica id.
+    From Fetch v11 on a consumer may read from followers; before v11, if its replica id says so.
     """
 
     __slots__ = ("_sent", "_wants_leader", "choice", "conditions", "must_check")
@@ -236,7 +236,7 @@ class FetchParams:
         self.version = context.api_version
         self.uses_topic_ids = self.version >= FIRST_WITH_TOPIC_IDS
         self.find: Final[Callable[[Any, int], Partition]] = table.get_by_id if self.uses_topic_ids else table.get
-        """The partition of a topic, by its id or its name as the version has it. Raises KafkaError as
+        """The partition of a topic, by its id or its name, by the version. Raises KafkaError as
         `PartitionTable.get`."""
         self.reader = reader
         self.topics = request.topics

@@ -65,7 +65,7 @@ class FetchOutcome:
 
 
 class PartitionReader:
-    """Reads partitions for a request, within the bytes of its answer. It keeps nothing of them."""
+    """Reads partitions for a request, within the bytes of its answer. It keeps nothing of the partitions."""
 
     __slots__ = ("_isolation", "_key_ranges", "_params", "_reader", "_scan", "budget")
 

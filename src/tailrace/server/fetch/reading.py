@@ -1,4 +1,4 @@
-"""A pass over the partitions of a fetch, within its byte budget: of those that a request names, or of a session."""
+"""A pass over the partitions of a fetch, within its byte budget: of a request's partitions, or a session's."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -15,7 +15,7 @@ from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.partition_reader import FetchOutcome, PartitionReader
 
 _SLICE: Final = 64
-"""Partitions that a step of a reading looks at. The partitions of a session are committed then, while they are in the
+"""Partitions that a step of a reading looks at. The partitions of a session are committed then, still in the
 caches of the processor: that saves 5 % of a large fetch, since the fetch before was the last to touch these objects."""
 
 _of_topic: Final[Callable[[str, bytes, list[PartitionData]], FetchableTopicResponse]] = positional(
@@ -25,9 +25,9 @@ _NO_TOPIC: Final[tuple[SessionTopic | None, list[PartitionData]]] = (None, [])
 
 
 class Reading:
-    """The result of a pass. A waiting fetch does not keep it, and makes a new one later.
+    """The result of a pass. A waiting fetch does not keep the result, and makes a new pass later.
 
-    The pass is made by `read`, or by `steps`, and may break off between two of them: what it has read by then counts as
+    The pass is made by `read`, or by `steps`, and may break off between two steps: what was read by then counts as
     of the moment of its step. Partitions may change in between; their watchers are notified, and a fetch that waits is
     tried again.
     """
@@ -45,11 +45,11 @@ class Reading:
         self.available_bytes = 0
         """The readable bytes within the limits, of all partitions."""
         self.given: list[tuple[Partition, int]] = []
-        """The partitions that were read, with the bytes of each; of a session those that are not committed."""
+        """The partitions that were read, with the bytes per partition; of a session only partitions not committed."""
 
     @property
     def has_enough(self) -> bool:
-        """Whether the answer is sent now, whatever else may come: it is urgent or has enough bytes."""
+        """Whether the answer is sent now, whatever else may come: an urgent answer, or enough bytes."""
         return self.is_urgent or self.available_bytes >= self.params.limits.wanted_bytes
 
     @property
@@ -58,15 +58,15 @@ class Reading:
         return self._reader.has_key_ranges
 
     def _refuse(self, wanted: WantedPartition, error: KafkaError) -> PartitionData:
-        """The answer of a partition that is not here. A partition that does not exist ends no wait while others are
-        read, as in Kafka."""
+        """The answer of a partition that is not here. A partition that does not exist ends no wait while other
+        partitions are read, as in Kafka."""
         if error.code not in DOES_NOT_EXIST:
             self.is_urgent = True
         return self._reader.refuse(wanted, error).data
 
 
 class FullReading(Reading):
-    """A pass over the partitions that a request names. The answer has all of them, in the order of the request."""
+    """A pass over the partitions that a request names. The answer has every partition, in the order of the request."""
 
     __slots__ = ("topics",)
 
@@ -97,7 +97,7 @@ class FullReading(Reading):
 
     @property
     def ends_wait(self) -> bool:
-        """Whether the answer is sent now: it is urgent, has enough bytes, or there is no partition to wait for."""
+        """Whether the answer is sent now: an urgent answer, enough bytes, or no partition to wait for."""
         return self.is_urgent or not self.given or self.available_bytes >= self.params.limits.wanted_bytes
 
     def _read_some(
@@ -138,10 +138,10 @@ class SessionReading(Reading):
     """A pass over the due partitions of a session. The answer names the partitions that have changed (KIP-227).
 
     Changes are records, an error, a divergence, another replica to read from, and a high watermark or log start that
-    the reader does not know. When an answer to a consumer is full, it has nothing of the partitions behind: they come
+    the reader does not know. When an answer to a consumer is full, the partitions behind are left out: they come
     first the next time.
 
-    A pass whose answer is sure to be sent commits to the session what it has read, slice by slice. So an exception that
+    A pass whose answer is sure to be sent commits its reads to the session, slice by slice. So an exception that
     is not the error of a partition has to end the session (`FetchSessions.read`).
     """
 
@@ -201,7 +201,7 @@ class SessionReading(Reading):
 
     @property
     def ends_wait(self) -> bool:
-        """Whether the answer is sent now: it is urgent, has enough bytes, or there is nothing else to wait for."""
+        """Whether the answer is sent now: an urgent answer, enough bytes, or nothing else to wait for."""
         return self.has_enough or (self._has_missing and not self._session.existing_count)
 
     def _look_at(self, due: Sequence[SessionPartition], *, is_replica: bool) -> None:
@@ -262,7 +262,7 @@ class SessionReading(Reading):
         )
 
     def _take_unchanged(self, wanted: SessionPartition, partition: Partition, outcome: FetchOutcome) -> None:
-        """Mark the partition clean if its reader has all of it, or let others come first if it was scanned in part.
+        """Mark the partition clean if its reader has everything, or let others come first if it was scanned in part.
 
         The reader waits for an offset above the high watermark, and for a read that is pending: but not for ever,
         though each fetch is answered early with changes of other partitions.

@@ -1,7 +1,7 @@
 """The choice of another replica for a consumer that asks the leader (KIP-392).
 
 The candidates are the followers in sync that can serve the read (`InSyncReplicas.serving`) and that are alive with the
-consumer's listener. A consumer on a follower stays there until that refuses it, or until the consumer asks the leader
+consumer's listener. A consumer on a follower stays there until that refuses, or until the consumer asks the leader
 again by itself. A selector is code of users: whatever it raises or returns, the consumer gets an answer.
 """
 
@@ -26,7 +26,7 @@ from tailrace.server.ports import Clock, Controller
 
 FIRST_WITH_RACK: Final = 11
 NO_OTHER: Final = -1
-"""In place of the id of a preferred replica: the consumer stays with the broker that it has asked."""
+"""In place of the id of a preferred replica: the consumer stays with the broker of its request."""
 
 
 class ReplicaChoices:
@@ -46,7 +46,7 @@ class ReplicaChoices:
         self._failed = BoundedLines("replica-selector-failed", clock=clock, level=logging.WARNING)
 
     def of_consumer(self, request: FetchRequest, context: RequestContext) -> "ReplicaChoice | None":
-        """The choice for the consumer that has sent a request; None if it is the leader in any case."""
+        """The choice for the consumer that has sent a request; None if the leader is the choice in any case."""
         selector, rack_id = self.selector, request.rack_id
         if context.api_version < FIRST_WITH_RACK or not self.may_redirect:
             return None

@@ -1,6 +1,6 @@
 """The fetch sessions of this node's readers: opened, continued and closed as requests ask (KIP-227).
 
-A request states by its session id and epoch what it is:
+A request states its kind by its session id and epoch:
 
 id 0, epoch -1     a full fetch without a session
 id 0, epoch 0      a full fetch; its answer begins a session, if a slot can be had
@@ -70,7 +70,7 @@ _ANSWER_BYTES: Final = 37
 
 
 class FetchSessions:
-    """Sessions, and the requests that use them."""
+    """Sessions, and the requests that use sessions."""
 
     def __init__(self, *, clock: Clock, slots: int, random_bytes: Callable[[int], bytes]) -> None:
         """`slots` is max.incremental.fetch.session.cache.slots."""
@@ -80,7 +80,7 @@ class FetchSessions:
         self.cache: Final = FetchSessionCache(slots=slots, random_bytes=random_bytes, on_removed=self._on_removed)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Marks a session's missing partitions due when they are created, and a partition whose reader may be sent to
+        """Marks a session's missing partitions due at their creation, and a partition whose reader may be sent to
         another replica when a broker that holds one of its replicas changes."""
         waiting = [session for session in self.cache.sessions() if session.missing]
         if waiting and (delta.created_topics or delta.changed_partitions):
@@ -232,7 +232,7 @@ class FetchSessions:
         return bool(session.missing) and self._clock.monotonic_ms() - session.missing_told_ms >= TOLD_AGAIN_MS
 
     def check_size(self, session: FetchSession) -> None:
-        """Close the session if there is no room for what it has become."""
+        """Close the session if there is no room for its present partitions."""
         is_counted = session.counted == (session.existing_count, len(session.missing))
         if session.is_open and not is_counted and not self.cache.resized(session):
             self.cache.remove(session)
@@ -317,7 +317,7 @@ def _owner(params: FetchParams) -> tuple[str, str, int]:
 def _client(params: FetchParams) -> Hashable:
     """The client that a session counts for: its principal and address.
 
-    On this machine it is the connection: all clients have one address there, behind a proxy too.
+    For a client on this machine: the connection, since all clients have one address there, behind a proxy too.
     """
     identity = params.context.identity
     is_local = identity.address.startswith("127.") or identity.address == "::1"

@@ -5,9 +5,9 @@ A read of a view is a read of a key range (`server.fetch.key_reads`), and more:
 
 1. It goes on where the last one ended that found nothing, although its reader names the same offset again. A reader
    that stands at the end of the view costs no scan, whatever others write.
-2. A batch that is too large to be split among others is split all the same, in steps (`server.fetch.large_splits`). A
-   batch whose records are not as its header says is CORRUPT_MESSAGE (2): its reader cannot filter it.
-3. A first batch whose records are all below the reader's offset is left out: it would be sent again and again.
+2. A batch that is too large to be split with the rest is split all the same, in steps (`server.fetch.large_splits`). A
+   batch whose records are not as its header says is CORRUPT_MESSAGE (2): its reader cannot filter such a batch.
+3. A first batch with every record below the reader's offset is left out: it would be sent again and again.
 4. The last batch ends exactly at the view's end, so the reader's lag is 0: also where the end is known only by batches
    that were too large to be looked at.
 """
@@ -42,8 +42,8 @@ class ViewEnds:
     """The ends of all view partitions of this broker, and the work on indexes that are not complete.
 
     The end is 1 + the offset of the last record of the view partition, so that a reader that has all of them shows no
-    lag, whatever else is written to the partition. It is known when the key index is complete. Until then the index is
-    built in slices between other work.
+    lag, whatever else is written to the partition. The end is known when the key index is complete. Until then the
+    index is built in slices between other work.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -84,8 +84,8 @@ class ScannedOffsets:
     """Stretches without records of all view partitions: where readers may go on.
 
     A reader that knows nothing of key ranges names the offset behind its last record again and again, while nothing is
-    found. Few readers share a view partition, so a few stretches of each are enough; a forgotten stretch is scanned
-    again. View partitions are known by a key that a log which is cut does not keep.
+    found. Few readers share a view partition, so a few stretches per view partition are enough; a forgotten stretch is
+    scanned again. View partitions are known by a key that a log which is cut does not keep.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class ViewReads:
     ) -> PartitionRead:
         """The batches of the view partition within the limits, with `read` for what is not at hand.
 
-        The high watermark and the last stable offset are those of the view: 1 + the offset of its last record below the
+        The high watermark and the last stable offset belong to the view: 1 + the offset of its last record below the
         partition's. Pending while the end of the view is not known, or its next batch waits until others are split.
         Raises KafkaError as `read`, and CORRUPT_MESSAGE (2).
         """

@@ -34,7 +34,7 @@ class _Gain:
         self._params = reading.params
         self._has_key_ranges = reading.has_key_ranges
         self._available_bytes = reading.available_bytes
-        """The bytes of the reading within the limits, and those that have become readable since."""
+        """The bytes of the reading within the limits, and the bytes that have become readable since."""
         counted = () if reading.params.reader.is_replica else [partition for partition, _ in reading.given]
         self._readable_bytes = {partition: partition.readable_bytes for partition in counted}
         self._stable_ends: dict[Partition, int] = {}
@@ -45,7 +45,7 @@ class _Gain:
                     self._stable_ends[partition] = partition.last_stable_offset
 
     def may_be_enough(self, moved: Moved) -> bool:
-        """Whether another reading can have enough bytes or be urgent, now that these have changed."""
+        """Whether another reading can have enough bytes or be urgent, now that these partitions have changed."""
         if self._has_key_ranges:
             return bool(moved)
         is_of_replica = self._params.reader.is_replica
@@ -92,8 +92,8 @@ class _WaitingRequest(Generic[R]):
     def __init__(
         self, params: FetchParams, first: R | None, answer: Answer[R], answer_in_steps: AnswerInSteps[R], slices: Slices
     ) -> None:
-        """`first`: the first pass, which does not end the wait; None before it. `answer` sends the response of the
-        pass that ends the wait, `answer_in_steps` the response of a long pass."""
+        """`first`: the first pass, which does not end the wait; None before that pass. `answer` sends the response of
+        the pass that ends the wait, `answer_in_steps` the response of a long pass."""
         self._params = params
         self._answer: Answer[R] = answer
         self._answer_in_steps: AnswerInSteps[R] = answer_in_steps
@@ -343,7 +343,7 @@ class WaitingSession(_WaitingRequest[SessionReading]):
         return self._sessions.may_answer(self._session, reading)
 
     def _is_refused(self) -> bool:
-        """Whether the session is closed, or another request of it has come: then that is the answer."""
+        """Whether the session is closed, or another request of the session has come: then that is the answer."""
         refusal = self._sessions.refusal(self._session, self._params.request)
         if refusal is not None:
             self._params.context.respond(refusal)
@@ -354,7 +354,7 @@ class WaitingSession(_WaitingRequest[SessionReading]):
         self._began_ms = self._sessions.now_ms()
 
     def _was_read(self) -> None:
-        if self._gain is None:  # the first pass: it counts as of its begin, since all that is due was read after that
+        if self._gain is None:  # the first pass counts as of its begin: every due partition was read after that
             super()._was_read()
             self._sessions.fetched(self._session, self._began_ms)
         self._sessions.check_size(self._session)
@@ -368,7 +368,7 @@ class WaitingSession(_WaitingRequest[SessionReading]):
 
 
 def answer_fault(params: FetchParams) -> None:
-    """Answer a request that a fault of this program has broken off, unless it has its answer."""
+    """Answer a request that a fault of this program has broken off, unless the answer was sent."""
     context = params.context
     if context.connection.awaits_answer(context.slot):
         error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
