@@ -1,4 +1,4 @@
-"""The answer to a Produce request while it is made: the answers of its partitions, and the time to send it.
+"""The answer to a Produce request in the making: the answers of its partitions, and the time to send.
 
 The answer of a partition is known when its batch is refused or in the log; with acks=-1 when the high watermark has
 passed the batch, or at the producer's deadline; with acks=1 and no other replica in sync when the leader has flushed
@@ -42,7 +42,7 @@ OWN_FLUSH_MS: Final = 5_000
 refused then, unless `timeout_ms` is longer, and acks=1 is answered as it would be with other replicas in sync."""
 
 MOST_NAMED_TOGETHER: Final = 1_000
-"""Records at fault that an answer names, of all its partitions; the errors of those behind them stay."""
+"""Records at fault that an answer names, of all its partitions; the errors of later partitions stay."""
 
 _ALL: Final = -1
 _LEADER: Final = 1
@@ -59,7 +59,7 @@ class _Refusal(NamedTuple):
 
 
 class PartitionAnswer(ABC):
-    """The answer of a partition while it is made.
+    """The answer of a partition in the making.
 
     Each kind sets the attributes itself: a common constructor would cost each request a call.
     """
@@ -190,7 +190,7 @@ class PartitionAnswer(ABC):
 
 
 class SoleAnswer(PartitionAnswer):
-    """The answer to a request of one partition, as most are. It has its own deadline, and sends itself."""
+    """The answer to a request of one partition, as most are: an answer with its own deadline, that sends itself."""
 
     __slots__ = ("_deadlines", "_endpoints", "_is_waiting", "_timeout_ms", "_waited_ms")
 

@@ -42,7 +42,7 @@ class LargeBatches:
         self._waiting: dict[ServerConnection, deque[_Unfolding | _Following]] = {}
         """The batches of each connection; the batch that is being unfolded is the first of the first connection."""
         self._has_turn: ServerConnection | None = None
-        """The connection of a following batch while it has its turn."""
+        """The connection of a following batch during its turn."""
         self._steps: Generator[object, None, Unfolded] | None = None
 
     def unfold(self, batch: LargeBatch, connection: ServerConnection, on_unfolded: OnUnfolded) -> None:
@@ -66,7 +66,7 @@ class LargeBatches:
             self._clock.call_soon(self._step)
         of_connection = self._waiting.setdefault(connection, deque())
         if connection is self._has_turn:
-            of_connection.appendleft(batch)  # the others are behind it
+            of_connection.appendleft(batch)  # the other batches are behind it
         else:
             of_connection.append(batch)
 
@@ -105,7 +105,7 @@ class LargeBatches:
             self._has_turn = None
 
     def _outcome(self, batch: LargeBatch, connection: ServerConnection) -> Unfolded | KafkaError | None:
-        """The outcome of the batch after its next step; None if it has another step."""
+        """The outcome of the batch after its next step; None before the last step."""
         if (gone := _gone(connection)) is not None:
             return gone
         try:

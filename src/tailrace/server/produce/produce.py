@@ -2,13 +2,13 @@
 
 acks=0: no answer; on any error the connection is closed, since such a producer notices nothing else.
 acks=1: the answer is sent when the batches are in the log, at the end of the turn; where no other replica is in sync,
-    when they are flushed and can be read.
-acks=-1: the answer is sent when the high watermark has passed them, or at `timeout_ms` with REQUEST_TIMED_OUT (7), or
+    when the batches are flushed and can be read.
+acks=-1: the answer is sent when the high watermark has passed, or at `timeout_ms` with REQUEST_TIMED_OUT (7), or
     NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) if too few replicas are in sync by then; the batches stay in the log, and a
-    retry of an idempotent producer finds them. A batch whose transaction has not been verified by then is not in the
-    log yet, and gets REQUEST_TIMED_OUT.
+    retry of an idempotent producer finds the batches. A batch whose transaction has not been verified by then is not in
+    the log yet, and gets REQUEST_TIMED_OUT.
 
-Each partition succeeds or fails alone, and the answer has them in the order of the request. By version: v7 zstd; v8
+Each partition succeeds or fails alone, and the answer keeps the order of the request. By version: v7 zstd; v8
 error message and the invalid records; v10 the new leader and its address (KIP-951); v12 adds the partitions to the
 producer's transaction, which a producer of an earlier version does itself (KIP-890); v13 topic ids instead of names
 (KIP-516).
@@ -47,7 +47,7 @@ ADMIN_CLIENT: Final = "__admin_client"
 SLICE_BYTES: Final = 4 << 20
 """The bytes of a request that are staged in one turn, and the rest of a batch: as much as a turn of small requests."""
 _SLICE_BATCHES: Final = 256
-"""Batches that are staged in one turn: 10 to 20 us each, however small they are."""
+"""Batches that are staged in one turn: 10 to 20 us per batch, however small the batch."""
 
 _API_KEY: Final = api_of(ProduceRequest).key
 _MOST_MISSES: Final = MAX_FORMS
@@ -240,7 +240,7 @@ class ProduceHandler:
             self._append_batch(answer, partition, records, verification, self._clock.now_ms())
 
         def append_held(records: Buffer | None, verification: Verification | None) -> None:
-            """Append a held batch: behind the one before it, if that is unfolded meanwhile."""
+            """Append a held batch: behind the batch before, if that is unfolded meanwhile."""
 
             def on_turn(dropped: KafkaError | None) -> None:
                 try:
@@ -265,7 +265,7 @@ class ProduceHandler:
         now_ms: int,
         unfolded: Unfolded | None = None,
     ) -> None:
-        """Stage the batch, in a later turn if it is large. Raises KafkaError if it is refused at once."""
+        """Stage the batch, a large batch in a later turn. Raises KafkaError for a batch that is refused at once."""
         try:
             partition.append_as_leader(
                 records,

@@ -34,7 +34,7 @@ class VerificationRequest(NamedTuple):
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
     adds_partitions: bool
-    """Whether the partitions are to be added; otherwise they must be part of the transaction already."""
+    """Whether the partitions are to be added; otherwise the transaction must have the partitions already."""
 
 
 OnVerified = Callable[[Mapping[TopicPartition, ErrorCode]], None]
@@ -49,14 +49,14 @@ class TransactionVerifier(Protocol):
     def verify(self, request: VerificationRequest, on_done: OnVerified) -> None:
         """Send the request; `on_done` is called once, within a time limit, perhaps before this returns.
 
-        The codes are the coordinator's, a code per partition, NONE where it may be written to. If the coordinator
+        The codes are the coordinator's, a code per partition, NONE where the producer may write. If the coordinator
         cannot be reached: NETWORK_EXCEPTION (13), COORDINATOR_NOT_AVAILABLE (15) or another code, for every partition.
         """
         ...
 
 
 def refusal_of(code: ErrorCode, topic_partition: TopicPartition, *, produce_version: int) -> KafkaError | None:
-    """The error for the producer, with a code that every client of its version knows; None if it may write.
+    """The error for the producer, with a code that every client of its version knows; None if the producer may write.
 
     Producers retry after NOT_ENOUGH_REPLICAS without looking for another leader: so Kafka answers this code when the
     coordinator cannot be reached.
@@ -77,7 +77,7 @@ def refusal_of(code: ErrorCode, topic_partition: TopicPartition, *, produce_vers
 
 
 Append = Callable[[bytearray, Verification], None]
-"""Appends the batch. Raises KafkaError if it is refused."""
+"""Appends the batch. Raises KafkaError for a refused batch."""
 Refuse = Callable[[KafkaError], None]
 
 
@@ -102,9 +102,9 @@ class TransactionalAppends:
         return None if self._is_verified else UNVERIFIED
 
     def hold(self, partition: Partition, records: Buffer | None, append: Append, refuse: Refuse) -> bool:
-        """Hold the batch if it has to wait; `append` with its bytes or `refuse` is called later, never at once.
+        """Hold a batch that has to wait; `append` with its bytes or `refuse` is called later, never at once.
 
-        Returns whether it has to wait. Bytes that are no whole batch need not: they are refused later. Raises
+        Returns whether the batch has to wait. Bytes that are no whole batch need not: `append` refuses them. Raises
         KafkaError INVALID_PRODUCER_ID_MAPPING (49) if the request has transactional batches of another producer.
         """
         header = _header_of(records)
