@@ -1,4 +1,4 @@
-"""Reports of failed replicas to the active controller: those that have lost records, and those that cannot store.
+"""Reports of failed replicas to the active controller: replicas that have lost records, or that cannot store.
 
 The failures are kept, and compared with the image at each change. As long as the image counts on a failed replica
 (`metadata.deciding.in_sync_changes`), this node proposes to remove it from the ISR: in commands of at most
@@ -9,9 +9,9 @@ when brokers come or go, when settings change (min.insync.replicas), and once a 
 The controller's answer is used before the image shows the same: a disk that hangs holds the image of this node back.
 
 A stalled replica is not fetched while its removal is proposed (`on_leaving`): otherwise its leader, which gets the
-decision first, may see it caught up and add it to the ISR again. It is fetched again (`on_staying`) when it stays, and
-when nothing is decided: the controller has not answered for `UNANSWERED_MS`, or refuses for a reason that no other
-state would change. From then on it is fetched until a controller has decided.
+decision first, may see it caught up and add it to the ISR again. The replica is fetched again (`on_staying`) when it
+stays, and when nothing is decided: the controller has not answered for `UNANSWERED_MS`, or refuses for a reason that no
+other state would change. From then on the replica is fetched until a controller has decided.
 """
 
 import logging
@@ -36,7 +36,7 @@ _LAST_COPY_PAUSE_MS: Final = 1_000
 """The pause before the removal of a last copy is proposed again, if no broker comes or goes before."""
 UNANSWERED_MS: Final = 10_000
 """The time without an answer after which a replica is fetched again: an election of the controllers is over by then.
-Without a controller the leader keeps the replica in sync, and acks=all waits for it."""
+Without a controller the leader keeps the replica in sync, and acks=all waits for this replica."""
 _LEFT: Final = ErrorCode.NONE.name  # in a log line: removed from the ISR, or not in it
 _OTHER_STATE: Final = frozenset(
     (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_CONTROLLER)
@@ -91,8 +91,8 @@ class ReplicaFailures:
         """Set the callbacks of a decision.
 
         `on_leaving`: the removal of a stalled replica is about to be proposed, in this state; one of the others
-        follows, unless the directory recovers. `on_left`: the controller has removed it, with this state, which this
-        node's image may get much later. `on_staying`: it stays for now, or nothing is decided.
+        follows, unless the directory recovers. `on_left`: the controller has removed the replica, with this state,
+        which this node's image may get much later. `on_staying`: it stays for now, or nothing is decided.
         """
         self._on_leaving = on_leaving
         self._on_left = on_left
@@ -123,7 +123,7 @@ class ReplicaFailures:
 
     @property
     def lost_replicas(self) -> tuple[TopicPartition, ...]:
-        """The replicas that lack, or may lack, records that they have acknowledged."""
+        """The replicas that lack, or may lack, acknowledged records."""
         return tuple(one for one, failed in self._failed.items() if failed.leaving is LeaveReason.LOST)
 
     def is_lost(self, topic_partition: TopicPartition) -> bool:
@@ -132,7 +132,7 @@ class ReplicaFailures:
         return failed is not None and failed.leaving is LeaveReason.LOST
 
     def leaving_of(self, topic_partition: TopicPartition) -> LeaveReason | None:
-        """The failure of this replica; None if it has none."""
+        """The failure of this replica; None without a failure."""
         failed = self._failed.get(topic_partition)
         if failed is not None:
             return failed.leaving
@@ -141,7 +141,7 @@ class ReplicaFailures:
     # Events
 
     def lost(self, topic_partition: TopicPartition) -> None:
-        """Report a replica that lacks, or may lack, records that it has acknowledged."""
+        """Report a replica that lacks, or may lack, acknowledged records."""
         self._add(topic_partition, LeaveReason.LOST)
 
     def stalled(self, topic_partition: TopicPartition) -> None:
@@ -150,21 +150,21 @@ class ReplicaFailures:
             self._add(topic_partition, LeaveReason.STALLED)
 
     def recovered(self, topic_partition: TopicPartition) -> None:
-        """Clear the failure of a replica: missing records are fetched before it is in sync."""
+        """Clear the failure of a replica: missing records are fetched before the replica is in sync."""
         self._forget(topic_partition)
         self._call_waiting()
 
     def directory_stalled(self) -> None:
         """Report that the directory cannot store, and so no replica of this node.
 
-        A replica stays if fewer than min.insync.replicas would be in sync without it: nothing would be committed then
-        either, and nodes that share one disk would remove each other.
+        A replica stays if fewer than min.insync.replicas would be in sync without that replica: nothing would be
+        committed then either, and nodes that share one disk would remove each other.
         """
         self._is_directory_stalled = True
         self._look_at_all()
 
     def given_up(self, topic_partition: TopicPartition) -> None:
-        """Report a lost replica that was chosen to lead, and whose log cannot be cut: it leaves after all."""
+        """Report a lost replica that was chosen to lead, and whose log cannot be cut: the replica leaves."""
         self._given_up.add(topic_partition)
         self._look_at((topic_partition,))
 

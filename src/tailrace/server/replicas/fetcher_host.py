@@ -1,4 +1,4 @@
-"""The conversation with one leader: its replica fetcher, the fetches that go to it, and their answers."""
+"""The conversation with one leader: its replica fetcher, the fetches to this leader, and their answers."""
 
 import logging
 from collections.abc import Callable
@@ -90,7 +90,7 @@ class ReplicaFetcherHost:
         self._end_session()
 
     def _end_session(self) -> None:
-        """Leave no session at the leader: it would take the place of another follower's until it is old."""
+        """Leave no session at the leader: a session would take the place of another follower's for a while."""
         request = self._fetches.close(broker_epoch=self._broker_epoch())
         if request is not None:
             self._ask(request, lambda _: None)

@@ -1,11 +1,11 @@
 """The replica fetchers of this node, one per leader: each fetches the partitions that this node follows there.
 
-The image has the leaders; a partition is followed after it has taken its role. Its first fetch waits until its whole
+The image has the leaders; a partition is followed once its role is taken. Its first fetch waits until its whole
 log is flushed: after a leadership, the end of the log may not be on the disk yet.
 
-A disk that hangs holds the image of this node back. So a replica that leaves because of it is not fetched from the time
-of the proposal on: a fetch of an idle partition shows a replica that is caught up, and its leader would add it to the
-ISR again.
+A disk that hangs holds the image of this node back. So a replica that leaves for such a disk is not fetched from the
+time of the proposal on: a fetch of an idle partition shows a replica that is caught up, and its leader would add it to
+the ISR again.
 """
 
 from collections import OrderedDict
@@ -65,7 +65,7 @@ class ReplicaFetchers:
         self._failed_before = 0  # failed fetches of hosts that are closed
         self._leaders: dict[PartitionKey, _Leader] = {}
         self._names: dict[PartitionKey, TopicPartition] = {}
-        # To be followed, and not looked up yet. (The first of a dictionary is found behind all that have left it.)
+        # To be followed, and not looked up yet. (The first of a dictionary is behind the room of removed entries.)
         self._to_begin: OrderedDict[PartitionKey, None] = OrderedDict()
         self._unmade: dict[PartitionKey, None] = {}  # to be followed; the log is new and not durable yet
         self._missing: dict[PartitionKey, None] = {}  # looked up, and not here yet
@@ -266,7 +266,7 @@ class ReplicaFetchers:
         partition.following.flush(flushed)
 
     def _begin_made(self) -> None:
-        """Look at the new logs again, of which some are durable now, and wait for the others."""
+        """Look at the new logs again, of which some are durable now, and wait for the other logs."""
         unmade, self._unmade = self._unmade, {}
         self._begin_too(unmade)
 

@@ -1,4 +1,4 @@
-"""The logs of the replicas that follow one leader: the effects of a `replication.replica_fetcher` machine on them.
+"""The logs of the replicas that follow one leader: the effects of a `replication.replica_fetcher` machine on logs.
 
 An effect of an older leader epoch is dropped: between an effect and the end of its disk work a partition may have got
 another leader, become the leader, or been deleted.
@@ -30,7 +30,7 @@ from tailrace.server.ports import Clock
 _UNKNOWN: Final = -1
 _REPORTS_PER_MS: Final = 60_000
 _MOST_REPORTS: Final = 20
-"""Refused replicas of one leader with a line of their own within that time; the others are counted."""
+"""Refused replicas of one leader with a line of their own within that time; further refused replicas are counted."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -43,7 +43,7 @@ class _LoggedFault(NamedTuple):
 
 
 class FollowerLogs:
-    """Appends to logs, cuts and restarts them, and reports replicas that the leader refuses."""
+    """Appends to logs, cuts and restarts logs, and reports replicas that the leader refuses."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class FollowerLogs:
             self._when_cuttable(effect, partition, offset, lambda: partition.following.truncate_to(offset))
 
     def _may_cut(self, effect: Cut | Restart, partition: Partition, offset: int) -> bool:
-        """Whether the log may be cut here. If not, the partition is not fetched until it has another leader."""
+        """Whether the log may be cut here. If not, the partition is not fetched until there is another leader."""
         position = position_of(partition)
         agreed_epoch = max(partition.following.agreed_epoch, position.last_epoch)
         unclean_epoch = _UNKNOWN if partition.state is None else partition.state.unclean_epoch
@@ -150,7 +150,7 @@ class FollowerLogs:
         if may_cut(offset, high_watermark=high_watermark, agreed_epoch=agreed_epoch, unclean_epoch=unclean_epoch):
             return True
         if position.last_epoch > effect.leader_epoch:
-            # No leader has begun this epoch: the records with it are damaged, and the log is fetched again.
+            # No leader has begun this epoch: the epoch's records are damaged, and the log is fetched again.
             partition.log.condemn(
                 f"leader epoch {position.last_epoch}, in which its last batch says to be, never began",
                 offset=partition.log.log_end_offset,
@@ -251,7 +251,7 @@ class FollowerLogs:
             )
 
     def _report_failure(self, key: PartitionKey, partition: Partition, fault: KafkaError, *, is_final: bool) -> None:
-        """Log one line; no other for the same fault of the partition within a minute: it is tried all the time."""
+        """Log one line; no other for the same fault of the partition within a minute: fetches go on."""
         text, now_ms = str(fault), self._clock.monotonic_ms()
         logged = self._logged_faults.get(key)
         if logged is not None and logged.text == text and now_ms - logged.at_ms < _REPORTS_PER_MS:

@@ -1,12 +1,12 @@
 """The replicas on the disk that this broker lost while its node was down: moved to other brokers, or deleted.
 
-A replica that goes while its node runs is removed with that change. After a start no change of the metadata names it:
-the first image that is caught up does. Its directory is removed
-1. if the image has the very topic, by its id, and this broker is none of the replicas: the records are with others;
+A replica that goes while its node runs is removed with that change. After a start no change of the metadata names the
+replica: the first image that is caught up does. Its directory is removed
+1. if the image has the very topic, by its id, and this broker is none of the replicas: other brokers have the records;
 2. if the image does not have the topic, and this node's own metadata prove its deletion (`removed_topics`).
 
-Any other directory stays, and one line names it: the metadata of the cluster may have been lost, and the directory may
-be all that is left.
+Any other directory stays, and one line names the directory: the metadata of the cluster may have been lost, and the
+directory may be all that is left.
 """
 
 import logging
@@ -31,7 +31,7 @@ def remove_gone_replicas(
     broker_id: BrokerId,
     removed: Container[TopicId],
 ) -> None:
-    """Remove what others have now, and what was deleted. `image` must cover this broker's present registration."""
+    """Remove moved and deleted replicas. `image` covers this broker's present registration."""
     moved: list[TopicPartition] = []
     deleted: list[TopicPartition] = []
     unknown: list[TopicPartition] = []

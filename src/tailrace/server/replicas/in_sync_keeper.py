@@ -1,9 +1,9 @@
 """Reports the in-sync replicas of the partitions that this node leads to the controller (KIP-497).
 
-A follower's fetch may show that it has caught up, and the lack of one that it lags. Either way the partition makes a
-proposal; all proposals of a turn, which takes a few milliseconds at most, go to the controller in one command. One
-command is under way at a time. A change without a decision is proposed again until the image has it; after a refusal
-another proposal may be due at once (`replication.leadership`, rule 4).
+A follower's fetch may show that the follower has caught up, and the lack of a fetch that the follower lags. Either way
+the partition makes a proposal; all proposals of a turn, which takes a few milliseconds at most, go to the controller in
+one command. One command is under way at a time. A change without a decision is proposed again until the image has the
+change; after a refusal another proposal may be due at once (`replication.leadership`, rule 4).
 
 No fetch need name a partition again (KIP-227). So a replica that could join while a proposal was pending is proposed
 when that one has its outcome, and a refused one after a while.

@@ -1,4 +1,4 @@
-"""Starts of a leader's logs, which a follower asks for (ListOffsets) when the leader's refusals do not name them.
+"""Starts of a leader's logs, which a follower asks for (ListOffsets) when the leader's refusals name no log start.
 
 Kafka's answer to a fetch out of range has no log start; its followers ask for it too. One request per leader is under
 way at a time; partitions that come meanwhile are in the next one.

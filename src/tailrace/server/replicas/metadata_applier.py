@@ -1,9 +1,9 @@
-"""Applies the committed metadata to this broker's partitions: creates, changes and deletes them, and sets their roles.
+"""Applies the committed metadata to this broker's partitions: creates, changes and deletes partitions, and sets roles.
 
 It runs before the answer to the cause of a change, which waits, for this node's own clients, for new partitions to be
 durable as well: a client that gets the answer can produce to the topic at once. Settings and states that change
 together reach a partition together: the high watermark depends on both. A partition whose log cannot be opened is left
-out and reported, and so is one whose log fails while it is changed; the others go on.
+out and reported, and so is a partition whose log fails during a change; the other partitions go on.
 """
 
 import logging
@@ -37,7 +37,7 @@ class Partitions(Protocol):
     def update_configs(self, configs: Mapping[str, TopicConfig], /) -> None: ...
 
     def delete(self, topic: str, index: int, /) -> None:
-        """Delete a partition. Does nothing if this broker has no replica of it."""
+        """Delete a partition. Does nothing if this broker has no replica of the partition."""
         ...
 
 
@@ -86,7 +86,7 @@ class MetadataApplier:
             self._partitions.update_configs({name: self._config(image, name) for name in changed})
 
     def _reconfigured(self, image: ClusterImage, delta: ImageDelta) -> Iterable[str]:
-        """The topics whose settings may have changed: all, if the broker's defaults of topics have."""
+        """The topics whose settings may have changed: every topic, if the broker's defaults of topics have."""
         is_concerned = any(self._settings.concerns(resource) for resource in delta.changed_configs)
         if is_concerned and self._settings.at(image).topic_defaults != self._defaults_of_all:
             self._defaults_of_all = self._settings.at(image).topic_defaults
@@ -108,7 +108,7 @@ class MetadataApplier:
             self._works(topic_partition)
 
     def reopen(self, image: ClusterImage, topic_partition: TopicPartition) -> None:
-        """Add a partition again after the rename of its damaged log, if this broker still has a replica of it."""
+        """Add a partition again after the rename of its damaged log, if this broker still has a replica."""
         state = image.partition(*topic_partition)
         if state is not None and self._broker_id in state.replicas:
             self._open(topic_partition, state, self._config(image, topic_partition.topic))
@@ -195,7 +195,7 @@ class ImageLeaders:
         return self._controller.image.topic_names.get(topic_id)
 
     def view_refusal(self, topic: str, topic_id: bytes = b"") -> KafkaError | None:
-        """The error if this is the name, or the id, of a view: it has no partitions of its own."""
+        """The error if this is the name, or the id, of a view: a view has no partitions of its own."""
         image = self._controller.image
         view = self._views.with_id(image, topic_id) if topic_id else self._views.named(image, topic)
         return None if view is None else view_refusal(image, view.name)

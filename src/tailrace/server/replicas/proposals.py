@@ -21,7 +21,7 @@ Outcomes = list[PartitionState | KafkaError]
 
 
 class Proposals(Generic[T]):
-    """The proposals of one owner; `T` is one of them."""
+    """The proposals of a single owner; `T` is the type of a proposal."""
 
     def __init__(
         self,

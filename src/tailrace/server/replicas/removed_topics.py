@@ -1,9 +1,9 @@
-"""The topics whose deletion this node's own metadata prove, from its start until it has looked at its directories.
+"""The topics whose deletion this node's own metadata prove, from the node's start until its look at its directories.
 
 That a topic is absent from the metadata is no proof: the metadata may have been founded anew, or restored without its
 last records. Proof is
-1. a committed record that removes the topic, by its id, which no other topic ever has. This node's metadata log has it,
-   from its disk or from the leader;
+1. a committed record that removes the topic, by its id, which no other topic ever has. This node's metadata log has
+   this record, from its disk or from the leader;
 2. where a snapshot of the leader's has replaced that log, and the record with it: the topic was in the image that this
    node had, and is not in the snapshot's, and the snapshot continues that image. It does if it has the registration
    that this broker had in that image, by the random id of the incarnation: metadata that were founded anew do not have
@@ -17,7 +17,7 @@ from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.ids import BrokerId, TopicId
 
 MOST_REMOVED: Final = 200_000
-"""Beyond it the oldest are forgotten, and their directories stay as those without a proof."""
+"""Beyond it the oldest are forgotten, and their directories stay like any without a proof."""
 
 
 class RemovedTopics:
@@ -33,7 +33,7 @@ class RemovedTopics:
         return self._ids is not None and topic_id in self._ids
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Take note of a change, or of a part of it."""
+        """Take note of a change, or of a part of a change."""
         if self._ids is None:
             return
         if image is not self._image:
@@ -44,7 +44,7 @@ class RemovedTopics:
             self._add(topic.topic_id for topic in delta.deleted_topics)
 
     def _is_continued(self, image: ClusterImage) -> bool:
-        """Whether the image has this broker's registration as the image before it had it."""
+        """Whether the image has this broker's registration from the image before."""
         before, after = self._image.brokers.get(self._broker_id), image.brokers.get(self._broker_id)
         return (
             before is not None

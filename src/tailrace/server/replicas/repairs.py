@@ -4,7 +4,7 @@ A replica is repaired when the image does not count on it any more (`replicas.fa
 replica leads, which has just answered a read: when all nodes start together the image may name a leader that has not
 started yet, and whose log is damaged too. Without a leader nothing is changed. The steps, each durable before the next:
 
-1. The directory of the damaged log is renamed. Its files stay there until an administrator removes them.
+1. The directory of the damaged log is renamed. Its files stay there until an administrator removes the files.
 2. The entries of the log leave the checkpoints.
 3. An empty log is made, and fetched.
 
@@ -52,7 +52,7 @@ class LostReplicas(Protocol):
     def lost_replicas(self) -> tuple[TopicPartition, ...]: ...
 
     def recovered(self, topic_partition: TopicPartition, /) -> None:
-        """Clear the failure of a replica: missing records are fetched before it is in sync, or were given up."""
+        """Clear the failure of a replica: missing records were given up, or were fetched again."""
         ...
 
     def given_up(self, topic_partition: TopicPartition, /) -> None:
@@ -201,7 +201,7 @@ class ReplicaRepairs:
         return before is None or now_ms >= before.due_ms
 
     def _ask_leader(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Send the leader a read, and repair the replica when it is answered."""
+        """Send the leader a read, and repair the replica after the answer."""
         if topic_partition in self._read_from:
             return
         self._read_from.add(topic_partition)
@@ -327,7 +327,7 @@ def _read(topic_partition: TopicPartition, state: PartitionState) -> FetchReques
 
 
 def _serves(response: FetchResponse) -> bool:
-    """Whether this is the answer of a leader whose log can be read, even if it has no record at that offset."""
+    """Whether this is the answer of a leader whose log can be read, even without a record at that offset."""
     answers = [one.error_code for topic in response.responses for one in topic.partitions]
     return response.error_code == ErrorCode.NONE and bool(answers) and all(code in _OF_LEADERS for code in answers)
 

@@ -1,7 +1,7 @@
-"""The two throttles of this broker's replication (KIP-73), as the settings in the image have them.
+"""The two throttles of this broker's replication (KIP-73), by the settings in the image.
 
 The rates are settings of the broker, the replicas are settings of topics: `kafka-reassign-partitions --throttle` sets
-both and takes them away again. A replica in sync is never held back, since acks=all waits for it; its bytes count.
+both and takes both away. A replica in sync is never held back, since acks=all waits for the replica; its bytes count.
 """
 
 from collections.abc import Iterable, Mapping
@@ -82,7 +82,7 @@ class ReplicationThrottles:
     # As a leader
 
     def holds_back(self, partition: Partition, replica_id: BrokerId) -> bool:
-        """Whether this follower gets no records for now: it is out of sync, and others have used up the rate."""
+        """Whether this follower gets no records for now: a follower out of sync, when the rate is used up."""
         throttle, state = self.leader, partition.state
         if throttle.is_idle or state is None or replica_id in state.in_sync_replicas:
             return False
