@@ -1,9 +1,9 @@
 """Requests for the end of a partition that wait until acknowledged records are below it (decision 0078).
 
 A leader with other replicas in sync acknowledges acks=1 when the batch is in its log, as Kafka does, and the high
-watermark follows when the others have stored the batch. A client that then asks for the end of the partition must not
-get an end before its own record. So such a request waits, for a round of replication or MAX_WAIT_MS, whichever is
-shorter; without acknowledged records above the high watermark it does not wait at all.
+watermark follows when the other replicas have stored the batch. A client that then asks for the end of the partition
+must not get an end before its own record. So such a request waits, for a round of replication or MAX_WAIT_MS, whichever
+is shorter; without acknowledged records above the high watermark the request is answered at once.
 """
 
 from collections.abc import Callable, Collection

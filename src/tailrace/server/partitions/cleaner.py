@@ -2,12 +2,12 @@
 
 Every `log.cleaner.backoff.ms` the cleaner compacts the logs that are due, the largest dirty share first; every second
 while the disk is short of space, since an operator may have changed settings to make room. A slice takes
-a few milliseconds, and a pause at least as long follows it: clients get half of the event loop or more, and
+a few milliseconds, and a pause at least as long follows: clients get half of the event loop or more, and
 `log.cleaner.io.max.bytes.per.second` may leave them a larger share.
 
 A log with damaged bytes is skipped until the node restarts. After any other failure, such as a full disk, the cleaner
 tries a log again when no other is due. A log that is as dirty after a compaction as before, since a transaction that
-begins there ends in the active segment, is tried again when more of it may be compacted.
+begins there ends in the active segment, is tried again when more of the log may be compacted.
 """
 
 import logging
@@ -81,7 +81,7 @@ class Cleaner:
             self._running = None
 
     def set_short_of_space(self, is_short: bool) -> None:
-        """Set whether the disk is short of space. If it is, a rest ends within a second."""
+        """Set whether the disk is short of space. While it lacks space, a rest ends within a second."""
         self._is_short = is_short
         if is_short and self._is_resting and self._timer is not None:
             self._timer.cancel()
@@ -107,11 +107,11 @@ class Cleaner:
         if partition is None:
             self._rest()
         else:
-            # Records must be durable before they are compacted: nothing else flushes them under page-cache durability.
+            # Records must be durable before a compaction: nothing else flushes them under page-cache durability.
             partition.sync(lambda: self._begin(partition))
 
     def _dirtiest(self) -> Partition | None:
-        """The partition with the largest dirty share of those that are due."""
+        """The due partition with the largest dirty share."""
         now_ms = self._clock.now_ms()
         found, largest = None, -1.0
         self._wake_sleepers()
@@ -190,7 +190,7 @@ class Cleaner:
             self._rest()
 
     def _finish(self, partition: Partition, compaction: Compaction) -> bool:
-        """End the compaction; returns whether it has made anything clean: if not, another one now would not either."""
+        """End the compaction; returns whether anything is clean now: if not, another one now would not either."""
         self._running = None
         first_dirty_offset = partition.log.compactions.first_dirty_offset
         partition.log.compactions.finish(compaction)

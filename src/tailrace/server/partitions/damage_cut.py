@@ -1,6 +1,6 @@
 """The cut of a damaged log at its damage, by an administrator's choice, with a copy of the records that are cut off.
 
-The segment with the damage, all segments behind it, and the epochs are copied to the directory in which damaged logs
+The segment with the damage, all later segments, and the epochs are copied to the directory in which damaged logs
 are kept; when the copy is durable the log is cut. Segments before the damage stay. Until the cut is durable the log
 stays damaged: after a crash it does not open, and the administrator has to choose again. If more is damaged than was
 known when the copy began, nothing is cut.
@@ -27,7 +27,7 @@ class DamageCut:
     def __init__(
         self, directory: str, copy_path: str, *, files: FileSystem, check_from: int, open_cut: Callable[[], Log]
     ) -> None:
-        """`open_cut` opens the log without the damaged part behind `check_from`; raises if more of it is damaged."""
+        """`open_cut` opens the log without the damaged part behind `check_from`; raises if more is damaged."""
         self._directory = directory
         self._files = files
         self._check_from = check_from

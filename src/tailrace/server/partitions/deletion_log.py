@@ -48,7 +48,7 @@ class DeletionLog:
         )
 
     def asked_for(self, partition: Partition, log_start_before: int, requested_by: str) -> None:
-        """Log a client's DeleteRecords, if it has moved the log start."""
+        """Log a client's DeleteRecords, if the log start has moved."""
         records = partition.log.log_start_offset - log_start_before
         if records:
             self._lines.write(
@@ -62,7 +62,7 @@ class DeletionLog:
 
 
 def _iso(timestamp_ms: int) -> str:
-    """The time in ISO 8601, UTC; the number itself if it is out of range; `none` for -1."""
+    """The time in ISO 8601, UTC; a number out of range as it stands; `none` for -1."""
     if timestamp_ms < 0:
         return "none"
     try:

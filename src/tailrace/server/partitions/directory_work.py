@@ -1,7 +1,7 @@
 """Work on the directory of a node's logs while it serves: new logs, deleted logs, checkpoints.
 
-All of it waits for the disk, so the disk's thread does it, in batches: one batch is under way at a time, and later
-requests go into the next. The order within a batch:
+This work waits for the disk, so the disk's thread does the work, in batches: one batch is under way at a time, and
+later requests go into the next. The order within a batch:
 
 1. New logs, which were made on the event loop a few milliseconds at a time, are synced with their names.
 2. The directories of deleted logs are renamed, and their names synced.
@@ -55,7 +55,7 @@ class _NewLog:
         self.partition = partition
         self.topic_id = topic_id
         self.is_made = False
-        """Whether its files exist; they are not durable yet."""
+        """Whether its files exist, though not yet durable."""
         self.is_wanted = True
         """Whether the log has not been deleted meanwhile."""
         self.is_complete = False
@@ -108,7 +108,7 @@ class _DirectoryBatch:
         try:
             path = rename(deletion.partition, deletion.topic_id)
         except KafkaError as fault:
-            # The directory keeps its name. The next log of a deleted one's name tries again when it is opened.
+            # The directory keeps its name. The next log of a deleted one's name tries again at its opening.
             event = "partition-repair-failed" if deletion.is_damaged else "partition-delete-failed"
             _logger.error("event=%s partition=%s fault=%s", event, deletion.partition, fault)
             self.not_renamed.append(deletion)
@@ -127,8 +127,8 @@ class DirectoryWork:
         clock: Clock,
         on_durable: Callable[[TopicPartition], None] = lambda _: None,
     ) -> None:
-        """`disk` must sync, whatever log.durability is. `on_durable` is called for each new log that has become so; it
-        may be in use since it was made."""
+        """`disk` must sync, whatever log.durability is. `on_durable` is called for each new log that has become so;
+        the log may be in use since it was made."""
         self._on_durable = on_durable
         self._directory = directory
         self._disk = disk
@@ -160,7 +160,7 @@ class DirectoryWork:
             self._make_some()
 
     def ensure_made(self, partition: TopicPartition) -> bool:
-        """Make the files of a log now, for its first use; returns whether they are durable already.
+        """Make the files of a log now, for its first use; returns whether the files are durable already.
 
         Raises StorageError.
         """
@@ -175,7 +175,7 @@ class DirectoryWork:
         return partition not in self._new
 
     def when_made(self, callback: OnDone) -> None:
-        """Call `callback` when all logs requested so far are durable or deleted; at once if they are."""
+        """Call `callback` when all logs requested so far are durable or deleted, perhaps at once."""
         if self._completed == self._requested:
             callback()
         else:
@@ -223,7 +223,7 @@ class DirectoryWork:
         self._go_on()
 
     def cut_damaged(self, partition: TopicPartition, cut: DamageCut, on_gone: OnGone) -> None:
-        """Copy a damaged log that is out of use, cut it, and lower its checkpoints.
+        """Copy and cut a damaged log that is out of use, and lower its checkpoints.
 
         `on_gone` gets the path of the copy, None if the log is unchanged: `cut.fault` has the reason.
         """
@@ -245,7 +245,7 @@ class DirectoryWork:
         self._disk.carry_out(cut.copy_some, copied)
 
     def write_checkpoint(self, name: str, on_written: OnWritten) -> None:
-        """Write a checkpoint file as it is now. `on_written` gets the fault if it could not be written."""
+        """Write the present state of a checkpoint file. `on_written` gets the fault if the write has failed."""
         self._note_write(name)
         self._next.on_written.append((name, on_written))
         self._go_on()
@@ -281,7 +281,7 @@ class DirectoryWork:
             self._directory.renamed.remove(path)
 
     def _go_on(self) -> None:
-        """Begin a batch with all that waits, unless a batch is under way."""
+        """Begin a batch with everything that waits, unless a batch is under way."""
         if self._is_busy:
             return
         batch = self._next
@@ -335,7 +335,7 @@ class DirectoryWork:
             new.is_made = True
 
     def _complete(self, new: _NewLog) -> None:
-        """Complete this log: the callbacks that wait for it and for all logs before it are due."""
+        """Complete this log: the callbacks that wait for this log and for all earlier logs are due."""
         new.is_complete = True
         while self._incomplete and self._incomplete[0].is_complete:
             self._incomplete.popleft()

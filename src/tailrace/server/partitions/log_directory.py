@@ -1,14 +1,14 @@
-"""The directory in which a node keeps its partitions, each in a directory of its own: `orders-3`.
+"""The directory in which a node keeps its partitions, a directory per partition: `orders-3`.
 
 1. `partition.metadata` has the id of the topic. A directory of another topic with the same name (deleted while this
    node was down) is renamed, never opened.
-2. A directory to be removed is renamed first (`renamed_directories`): after a crash it is not taken for a partition
-   again, and `scan` removes it.
+2. A directory to be removed is renamed first (`renamed_directories`): after a crash no start takes the directory for
+   a partition, and `scan` removes the directory.
 3. A directory without metadata is kept: an administrator may need its data. So is the log of a damaged replica that was
    fetched again.
 4. The checkpoints have no entry of a deleted log when a new log of its name begins.
-5. A directory that is missing at the start is reported as an error. An empty log replaces it, as in Kafka: this node
-   has its records no more, and other replicas may have them.
+5. A directory that is missing at the start is reported as an error. An empty log takes its place, as in Kafka: this
+   node has its records no more, and other replicas may have these records.
 """
 
 import logging
@@ -64,7 +64,7 @@ class LogDirectory:
         self._distrusted: set[TopicPartition] = set()
         self._closed: ClosedLogs = {}
         self._vanished: dict[TopicPartition, int] = {}
-        """Logs whose directories are gone, with their flushed offsets; reported when they are requested."""
+        """Logs whose directories are gone, with their flushed offsets; reported on request."""
         self.was_clean = False
         """Whether the last stop was clean: then logs are opened without a scan of their batches."""
         self.renamed: Final = RenamedDirectories(path, files)
@@ -78,7 +78,7 @@ class LogDirectory:
         self.was_clean = closed_in_epoch is not None
         if not self.was_clean:
             # A killed process may have left directory entries that were never synced: this directory, its partitions,
-            # a replaced checkpoint, the removed clean mark. Acknowledgements from now on depend on them.
+            # a replaced checkpoint, the removed clean mark. Acknowledgements from now on depend on these entries.
             self._files.sync_dir(self.path)
             self._files.sync_dir(parent(self.path))
         for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
@@ -136,7 +136,7 @@ class LogDirectory:
         return self._files.free_bytes(self.path)
 
     def can_write(self, size_bytes: int) -> bool:
-        """Whether so many bytes can be written: writes a file and removes it.
+        """Whether so many bytes can be written: writes and removes a file.
 
         A quota may be full on a disk that has `free_bytes`.
         """
@@ -184,7 +184,7 @@ class LogDirectory:
         return partition in self._found
 
     def take_closed(self, partition: TopicPartition, topic_id: TopicId) -> str | None:
-        """The line that `reopen` needs for a log of this topic that was closed cleanly; None for others."""
+        """The line that `reopen` needs for a log of this topic that was closed cleanly; None for other logs."""
         topic = self._closed.get(partition.topic)
         line = None if topic is None else topic.lines.pop(partition.partition, None)
         if line is None:
@@ -232,7 +232,7 @@ class LogDirectory:
                 is_durable=self._is_durable,
             )
         except KafkaError:
-            # The checkpoints must stay: without them the next start would take the damage for a torn end, and cut it.
+            # The checkpoints must stay: otherwise the next start takes the damage for a torn end, and cuts the log.
             self._found.add(partition)
             raise
         _report_recovery(partition, log)
@@ -257,7 +257,7 @@ class LogDirectory:
             self._files.sync_dir(self.path)
             self._files.remove_tree(path)
         elif not self.was_clean:
-            # A killed process may have written the file without a sync, and all acknowledged records depend on it.
+            # A killed process may have written the file without a sync, and acknowledged records depend on the file.
             self._files.sync_file(join(directory, PARTITION_METADATA))
 
     def _name_topic(self, directory: str, topic_id: TopicId) -> None:
@@ -268,7 +268,7 @@ class LogDirectory:
             write_partition_metadata(self._files, directory, topic_id)
 
     def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """Make an empty log. It is not durable before `sync_made`."""
+        """Make an empty log, which is not durable before `sync_made`."""
         known_end = self._vanished.pop(partition, None)
         if known_end is not None:
             _report_vanished(partition, known_end)
@@ -310,11 +310,11 @@ class LogDirectory:
             self.distrust(partition)
 
     def vanished_end_of(self, partition: TopicPartition) -> int:
-        """The flushed offset of a log whose directory is gone; 0 for others."""
+        """The flushed offset of a log whose directory is gone; 0 for other logs."""
         return self._vanished.get(partition, 0)
 
     def high_watermark_of(self, partition: TopicPartition) -> int:
-        """The high watermark in the checkpoint, 0 if it has none."""
+        """The high watermark in the checkpoint, 0 without an entry."""
         return self._checkpoints[HIGH_WATERMARKS].get(partition)
 
     def damage_cut(
@@ -327,7 +327,7 @@ class LogDirectory:
         now_ms: int,
         leader_epoch: int,
     ) -> DamageCut:
-        """The cut of a damaged log that nothing uses, by the checkpoints of now. `finish_cut` comes when it is done."""
+        """The cut of a damaged log that nothing uses, by the checkpoints of now. `finish_cut` comes after the cut."""
         directory, path = join(self.path, str(partition)), self.renamed.damaged_path(partition, topic_id)
         recovery_point = self._checkpoints[RECOVERY_POINTS].get(partition)
         high_watermark = self._checkpoints[HIGH_WATERMARKS].get(partition)
@@ -392,9 +392,9 @@ class LogDirectory:
 
 
 def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
-    """Whether the stored id is the topic's with one character of 6 bits changed, as a flipped bit in the file does it.
+    """Whether the stored id is the topic's with one character of 6 bits changed, as by a flipped bit in the file.
 
-    Ids are random: those of two topics differ in many characters. The directory of another topic's log is renamed.
+    Ids are random: the ids of two topics differ in many characters. The directory of another topic's log is renamed.
     """
     difference = int.from_bytes(stored_id) ^ int.from_bytes(topic_id)
     lowest_bit = difference & -difference
@@ -412,7 +412,7 @@ def _report_vanished(partition: TopicPartition, known_end: int) -> None:
 
 
 def _report_recovery(partition: TopicPartition, log: Log) -> None:
-    """Log the changes that the recovery has made, if it has made any."""
+    """Log the changes that the recovery has made, if any."""
     recovery = log.recovery
     if recovery.bytes_cut or recovery.segments_removed or recovery.lost_acknowledged:
         _logger.log(

@@ -5,16 +5,16 @@ file.delete.delay.ms, and retention looks for more at each check: producers
 wait for seconds when an administrator makes room.
 
 While less than the reserve is free (decision 0045), producers are refused with KAFKA_STORAGE_ERROR. Topics can still be
-deleted, old segments go, offsets are committed and metadata changes: all of that writes little, or frees space. The
-refusal ends when the reserve and a tenth of it are free, so that it does not begin and end with every segment.
+deleted, old segments go, offsets are committed and metadata changes: such work writes little, or frees space. The
+refusal ends when the reserve and a tenth more are free, so that it does not begin and end with every segment.
 
 An append that fails for lack of space reports a disk that another program has filled (`report_full`). That state ends
 when there is space and a file can be written: a quota may be full on a disk that is not.
 
 While the directory cannot store, for lack of space or because a flush hangs, the replicas here leave
-(`server.replicas.failures`), as far as enough others are in sync, and replicas that have left are not fetched: a leader
-would add an idle replica to the in-sync replicas that is complete by chance. When the last cause is over they are
-fetched again, catch up, and rejoin.
+(`server.replicas.failures`), as far as enough other replicas are in sync, and replicas that have left are not fetched:
+a leader would add an idle replica to the in-sync replicas that is complete by chance. When the last cause is over the
+replicas are fetched again, catch up, and rejoin.
 """
 
 import logging

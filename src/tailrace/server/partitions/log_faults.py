@@ -1,4 +1,4 @@
-"""The faults of a node's logs: a log is missing, does not open, cannot store, or goes offline while it is in use.
+"""The faults of a node's logs: a log is missing, does not open, cannot store, or goes offline while in use.
 
 `OfflineLogs` has the logs that cannot be used, with their reasons and the end of each log's good part; `LogFaults`
 passes each fault on.
@@ -62,7 +62,7 @@ class OfflineLogs:
         return self._reasons.get(topic_partition, "") if found is None else found.log.failure
 
     def log_ends(self, topic_partition: TopicPartition) -> LogEnds | None:
-        """The end of a partition's log, of its good part if it is damaged; None if it is not on this node.
+        """The end of a partition's log, of a damaged log's good part; None for a partition that is not on this node.
 
         A dormant partition stays so.
         """
@@ -106,7 +106,7 @@ class OfflineLogs:
         return partition
 
     def add_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> None:
-        """Add a damaged log that could not be renamed: it is not opened before it is renamed, cut or removed."""
+        """Add a damaged log that could not be renamed: the log is not opened before it was renamed, cut or removed."""
         self._unmoved[key] = topic_id
 
     def is_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> bool:
@@ -129,7 +129,7 @@ class OfflineLogs:
         self._vanished_ends.pop(key, None)
 
     def take_vanished(self) -> list[TopicPartition]:
-        """Return and clear the partitions whose directories were gone; their logs are empty, as those of new
+        """Return and clear the partitions whose directories were gone; their logs are empty, as the logs of new
         replicas.
 
         The start is over with that: a directory that is gone and that no metadata has named was removed in the last
@@ -147,7 +147,7 @@ class Failures(Protocol):
     """Receives the failures of this node's replicas: `server.replicas.failures.ReplicaFailures`."""
 
     def lost(self, topic_partition: TopicPartition, /) -> None:
-        """A replica lacks, or may lack, records that it has acknowledged."""
+        """A replica lacks, or may lack, acknowledged records."""
         ...
 
     def stalled(self, topic_partition: TopicPartition, /) -> None:

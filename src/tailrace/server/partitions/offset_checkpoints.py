@@ -34,15 +34,15 @@ class OffsetCheckpoint:
             _logger.error("event=checkpoint-damaged name=%s fault='%s' action=begin-anew", name, fault.detail)
 
     def get(self, partition: TopicPartition) -> int:
-        """The offset of a partition, 0 if it has none."""
+        """The offset of a partition, 0 without an entry."""
         return self._offsets.get(partition, 0)
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        """The partitions in it."""
+        """The partitions with entries."""
         return iter(self._offsets)
 
     def update(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Set these offsets. Those of other partitions stay."""
+        """Set these offsets. The offsets of other partitions stay."""
         known = self._offsets
         changed = [(partition, offset) for partition, offset in offsets if known.get(partition, 0) != offset]
         for partition, offset in changed:

@@ -2,7 +2,7 @@
 
 The entries of other partitions are true already. A walk over 100,000 partitions takes several turns, unless the caller
 names the changed partitions. No promise depends on a checkpoint, except for writes with a callback, which runs when
-they are durable.
+the entries are durable.
 """
 
 import logging
@@ -82,7 +82,7 @@ class PartitionCheckpoints:
     def write_log_starts(self, on_written: OnWritten | None = None, *, of: Iterable[Partition] | None = None) -> None:
         """Write the first readable offsets, which may lie within a segment; then call `on_written`.
 
-        `of`: the partitions whose first offset has changed, if these are known.
+        `of`: the partitions whose first offset has changed, if known.
         """
         if of is None:
             self.write_all(LOG_STARTS, on_written)
@@ -94,7 +94,7 @@ class PartitionCheckpoints:
         self.write_all(CLEANER_OFFSETS)
 
     def lower_recovery_point(self, partition: Partition, offset: int, on_lowered: OnWritten) -> None:
-        """Note durably that the log need not reach beyond this offset: it is about to be cut. Then call `on_lowered`.
+        """Note durably that the log need not reach beyond this offset: a cut is about to come. Then call `on_lowered`.
 
         Until the log is cut, or the partition has another role, no recovery point and no high watermark on the disk is
         above the offset: recovery takes a log that ends below either for damaged.

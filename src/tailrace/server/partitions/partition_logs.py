@@ -28,7 +28,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class PartitionLogs:
-    """Opens the logs of partitions, which are in use from then on, and closes all of them."""
+    """Opens the logs of partitions, which are in use from then on, and closes every log."""
 
     def __init__(
         self,
@@ -122,14 +122,14 @@ class PartitionLogs:
 
     def refuse_produce(self, reason: str | None) -> None:
         """Refuse the batches of producers with this reason, for partitions that are opened later, too; None: accept
-        them."""
+        the batches."""
         self._refusal = reason
         for partition in self._awake:
             partition.refuse_produce(reason)
 
     def close(self, *, dormant: DormantPartitions, checkpoints: PartitionCheckpoints, removals: Removals) -> None:
         """Close every log. The stop is clean if each log could be opened and closed; otherwise the next start recovers
-        all of them."""
+        every log."""
 
         # The next start must read a log that is damaged or has failed.
         is_clean = not self._offline and not any(partition.log.is_offline for partition in self._awake)
@@ -184,8 +184,8 @@ def _keep_checkpoint(topic_partition: TopicPartition, log: Log) -> None:
 class HeldHighWatermarks:
     """The high watermarks that a joining replica holds back, until its time is over (`replication.leadership`, rule 2).
 
-    A fetch of that replica, or of another replica, advances the high watermark by itself. The timer, which all of them
-    share, is for the case that none comes: the replica has died, and the others have nothing to fetch.
+    A fetch of that replica, or of another replica, advances the high watermark by itself. The timer, which all high
+    watermarks share, is for the case that none comes: the replica has died, and no other replica fetches.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -194,7 +194,7 @@ class HeldHighWatermarks:
         self._alarm = Alarm(clock, self._look)
 
     def hold(self, in_sync: InSyncReplicas, until_ms: int) -> None:
-        """Look again at this high watermark then; if it is held already, at the earlier time."""
+        """Look again at this high watermark then; at a held high watermark, at the earlier time."""
         if in_sync not in self._held:
             self._held.begin(in_sync, until_ms)
             self._alarm.set(until_ms)

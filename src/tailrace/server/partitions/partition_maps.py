@@ -1,8 +1,8 @@
 """The partitions of a node by name and id: awake partitions with open logs, and dormant
 partitions, which no request has named.
 
-A node with 100,000 partitions uses few of them at a time. The others cost a few hundred bytes each, and no file
-descriptor: their states are known, and no file of them is open until a request names them.
+A node with 100,000 partitions uses few of them at a time. A dormant partition costs a few hundred bytes, and no file
+descriptor: its state is known, and its files stay closed until a request names the partition.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class AwakePartitions:
 
     def __init__(self) -> None:
         self.by_name: dict[tuple[str, int], Partition] = {}
-        """For reading only: `put` and `pop` change it."""
+        """For reading only: `put` and `pop` change the map."""
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         """The same, by the topic's id."""
         self.departed_traffic = Traffic()
@@ -37,7 +37,7 @@ class AwakePartitions:
         self.by_id[partition.topic_id, partition.topic_partition.partition] = partition
 
     def pop(self, key: tuple[str, int]) -> Partition | None:
-        """Take a partition out, and count its traffic as departed; None if it is not in use."""
+        """Take a partition out, and count its traffic as departed; None for a partition not in use."""
         partition = self.by_name.pop(key, None)
         if partition is not None:
             del self.by_id[partition.topic_id, key[1]]
@@ -59,7 +59,7 @@ class Dormant(NamedTuple):
     state: PartitionState
     config: TopicConfig
     line: str
-    """The line of its closed log, as `ClosedLog.to_line` writes it."""
+    """The line of its closed log, in the form of `ClosedLog.to_line`."""
 
     @property
     def log(self) -> ClosedLog:
@@ -78,7 +78,7 @@ class Dormant(NamedTuple):
 
     @property
     def has_old_segments(self) -> bool:
-        """Whether the log has inactive segments: only these are retired or compacted."""
+        """Whether the log has inactive segments: only inactive segments are retired or compacted."""
         return self.line != EMPTY_LOG and len(self.log.segments) > 1
 
 
@@ -103,16 +103,16 @@ class DormantPartitions:
         by_number[partition.partition] = dormant
 
     def find(self, topic: str, partition: int) -> Dormant | None:
-        """The partition, or None if it is not on this node, or is in use."""
+        """The partition; None for a partition that is not on this node, or is in use."""
         by_number = self._by_topic.get(topic)
         return None if by_number is None else by_number.get(partition)
 
     def topic_name(self, topic_id: TopicId) -> str | None:
-        """The name of the topic with this id, if it has dormant partitions."""
+        """The name of the topic with this id, if any of its partitions is dormant."""
         return self._names.get(topic_id)
 
     def pop(self, topic: str, partition: int) -> Dormant | None:
-        """Take the partition out; None if it is not here."""
+        """Take the partition out; None for a partition that is not here."""
         by_number = self._by_topic.get(topic)
         dormant = None if by_number is None else by_number.pop(partition, None)
         if dormant is not None:
@@ -122,7 +122,7 @@ class DormantPartitions:
         return dormant
 
     def of_topic(self, topic: str) -> Iterator[tuple[TopicPartition, Dormant]]:
-        """The partitions of one topic. They may change during the iteration."""
+        """The partitions of a topic. A change during the iteration is allowed."""
         for number, dormant in tuple(self._by_topic.get(topic, {}).items()):
             yield TopicPartition(topic, number), dormant
 

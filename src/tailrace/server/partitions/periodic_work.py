@@ -1,6 +1,6 @@
 """Regular work on a node's partitions: retention, checkpoints, flushes, forgetting idle producers.
 
-There may be 100,000 partitions: a pass takes a few milliseconds of each turn until it is complete. Compaction and
+There may be 100,000 partitions: a pass takes a few milliseconds of each turn until its end. Compaction and
 scrubbing have schedules of their own (`server.partitions.cleaner`, `server.partitions.scrubber`).
 """
 
@@ -79,7 +79,7 @@ RETENTION_INITIAL_DELAY_MS = 30_000
 DISK_CHECK_INTERVAL_MS = 500
 _WORTH_WAKING_BYTES: Final = 1 << 20
 """A dormant log of one segment is opened for the space that its records take from this size on, while the disk is short
-of it: each open log costs some kilobytes of memory."""
+of space: each open log costs some kilobytes of memory."""
 _NEVER: Final = 2**63 - 1
 
 

@@ -67,7 +67,7 @@ class RenamedDirectories:
         return path
 
     def damaged_path(self, partition: TopicPartition, topic_id: TopicId) -> str:
-        """A path for the log of a damaged replica, or for the records that are cut off it."""
+        """A path for the log of a damaged replica, or for the records that a cut takes off the log."""
         number = 1
         while self._files.exists(path := self._renamed_path(partition, f"{topic_id.hex()}.{number}{DAMAGED_SUFFIX}")):
             number += 1

@@ -83,7 +83,7 @@ class Scrubber:
             self._after(min(FIRST_PASS_MS, self._config.log_scrub_interval_ms), self._begin_pass)
 
     def stop(self) -> None:
-        """End the pass. A slice that is under way is dropped when the disk is done with it."""
+        """End the pass. A slice that is under way is dropped when the disk is done."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,8 @@
 """The removal of old segments: retired by a topic's settings or by DeleteRecords, their files removed at a deadline.
 
 The files of a retired segment are renamed at once, and removed when file.delete.delay.ms is over, whatever the interval
-of retention is. While the disk is short of space they are removed at once, and an active segment whose records may all
-go is retired too: no record would begin the next segment, for producers are refused then.
+of retention is. While the disk is short of space the files are removed at once, and an active segment whose records may
+all go is retired too: no record would begin the next segment, for producers are refused then.
 """
 
 import logging
@@ -27,7 +27,7 @@ class SegmentRemoval:
         self._time_checks = time_checks
         self._deletions = DeletionLog(clock)
         self._failures = BoundedLines("retention-failed", clock=clock, level=logging.WARNING)
-        """A full disk has a pass over all partitions twice a second, and may fail each."""
+        """A full disk has a pass over all partitions twice a second, and may fail in every pass."""
         self._retired: dict[Partition, None] = {}
         """The partitions with renamed files that are not removed yet."""
         self._alarm: Final = Alarm(clock, self._remove_due)
@@ -35,13 +35,13 @@ class SegmentRemoval:
         """Whether the disk is short of space."""
 
     def set_short(self, is_short: bool) -> None:
-        """Set whether the disk is short of space. If it is, all renamed files are removed now."""
+        """Set whether the disk is short of space. While it lacks space, renamed files are removed at once."""
         self.is_short = is_short
         if is_short:
             self._alarm.set(self._clock.monotonic_ms())
 
     def close(self) -> None:
-        """Remove nothing any more: a log removes its files when it is closed cleanly, or opened again."""
+        """Remove nothing any more: a log removes its files at its clean close, or its next opening."""
         self._alarm.cancel()
         self._retired.clear()
 

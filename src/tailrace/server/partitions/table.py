@@ -1,6 +1,7 @@
 """The partitions that this node has a replica of: found by name or by topic id, created, deleted, written.
 
-Metadata decides which partitions exist and which broker leads each; this table follows. Produce and fetch look here.
+Metadata decides which partitions exist and which broker leads a partition; this table follows. Produce and fetch look
+here.
 """
 
 import logging
@@ -50,14 +51,14 @@ class Leaders(Protocol):
         ...
 
     def view_refusal(self, topic: str, topic_id: bytes = b"") -> KafkaError | None:
-        """The error if this is the name, or the id, of a view: it has no partitions of its own."""
+        """The error if this is the name, or the id, of a view: a view has no partitions of its own."""
         ...
 
 
 class PartitionTable:
     """The partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop.
 
-    A partition is dormant until a caller names it: its log is not open, and it costs a few hundred bytes.
+    A partition is dormant until a caller names the partition: its log is closed, and costs a few hundred bytes.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class PartitionTable:
         )
 
     def open(self) -> None:
-        """List the logs on the disk; `add` and `create` open them, as metadata names them."""
+        """List the logs on the disk; `add` and `create` open the logs that metadata names."""
         self.directory.scan()
 
     @property
@@ -133,7 +134,7 @@ class PartitionTable:
         return self._awake.departed_traffic
 
     def offline_replica(self, topic: str, partition: int) -> BrokerId | None:
-        """This broker, if it has a replica of the partition and cannot use its log. Wakes no partition."""
+        """This broker, if the partition has a replica here and its log cannot be used. Wakes no partition."""
         found = self._by_name.get((topic, partition))
         is_offline = (topic, partition) in self.offline if found is None else found.log.is_offline
         return self._broker_id if is_offline else None
@@ -162,16 +163,16 @@ class PartitionTable:
             found = self._woken(topic, partition)
             if found is None or found.topic_id != topic_id:
                 # Not on this node, or still of a deleted topic of this name: metadata is applied before this node acts
-                # on it.
+                # on the change.
                 raise self._absent(topic, partition)
         return found
 
     def find(self, topic: str, partition: int) -> Partition | None:
-        """The partition, or None if it is not on this node or cannot be used."""
+        """The partition; None for a partition that is not on this node or cannot be used."""
         return self._by_name.get((topic, partition)) or self._woken(topic, partition)
 
     def awake(self, topic: str, partition: int) -> Partition | None:
-        """The partition if it is in use. Wakes none."""
+        """The partition, if in use. Wakes no partition."""
         return self._by_name.get((topic, partition))
 
     def borrow_log(self, topic_partition: TopicPartition) -> Log | None:
@@ -198,8 +199,8 @@ class PartitionTable:
     def add(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> None:
         """Add a partition; it takes the role that `state` gives this node when a caller names it.
 
-        A new log is made soon: see `when_made`. A log that is known from a clean stop stays closed. Others are opened
-        as by `create`, which may raise. After `close` nothing happens.
+        A new log is made soon: see `when_made`. A log that is known from a clean stop stays closed. Other logs are
+        opened as by `create`, which may raise. After `close` nothing happens.
         """
         if self._is_closed:
             return  # a new log would take the place of a closed one
@@ -234,7 +235,7 @@ class PartitionTable:
         return self._work.is_made(TopicPartition(topic, partition))
 
     def when_made(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when all partitions added so far are durable; at once if they are."""
+        """Call `callback` when all partitions added so far are durable, perhaps at once."""
         self._work.when_made(callback)
 
     def create(
@@ -353,7 +354,7 @@ class PartitionTable:
             _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
 
     def write_staged(self) -> None:
-        """Write all that was staged since the last call. The dispatcher calls it once, at the end of each turn."""
+        """Write the batches staged since the last call. The dispatcher calls it once, at the end of each turn."""
         staged = self._staged
         while staged:  # an answer may lead to the next append, of a coordinator for example
             turn = staged.copy()
@@ -371,7 +372,7 @@ class PartitionTable:
         self.segment_removal.set_short(is_short)
 
     def close(self) -> None:
-        """Close every log, so that the next start need not read them. The disk has been stopped before.
+        """Close every log, so that the next start need not read the logs. The disk has been stopped before.
 
         Metadata may still change afterwards, as other brokers stop too: the next start takes those changes.
         """

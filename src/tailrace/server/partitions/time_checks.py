@@ -2,8 +2,8 @@
 
 Logs of older releases, and batches of leaders that do not vouch, hold headers as producers wrote them (decision 0069).
 A log is looked through once after its opening, in steps between other work, when the first lookup by time or retention
-needs it. A lookup waits for that, MAX_WAIT_MS at most; then its answer is OFFSET_NOT_AVAILABLE (78), and the work goes
-on for the next lookup.
+needs a look. A lookup waits for that, MAX_WAIT_MS at most; then its answer is OFFSET_NOT_AVAILABLE (78), and the work
+goes on for the next lookup.
 """
 
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ from tailrace.server.callbacks import Rotation, call_each
 from tailrace.server.ports import Clock, Timer
 
 MAX_WAIT_MS: Final = 10_000
-"""The longest wait of a request: a third of what most clients give it."""
+"""The longest wait of a request: a third of what most clients give a request."""
 MOST_WAITING: Final = 1_000
 """Requests that may wait at once; any other is answered at once."""
 
@@ -37,7 +37,7 @@ class TimeChecks:
     def wait(self, partitions: Collection[Partition], on_ready: Callable[[], None]) -> bool:
         """Call `on_ready` once, later, when these logs are looked through, or the time is over.
 
-        False: there is nothing to wait for, or no room, and `on_ready` is not called. One step is taken at once: it is
+        False: there is nothing to wait for, or no room, and `on_ready` is not called. One step is taken at once, and is
         enough for most logs.
         """
         if not partitions or self._waiting >= MOST_WAITING:
@@ -97,7 +97,7 @@ class _TimesWait:
 
 
 def _do_nothing() -> None:
-    """In place of a callback that was called: it has a request, and the look at a log may take hours."""
+    """In place of a callback that was called: such a callback has a request, and the look at a log may take hours."""
 
 
 def _is_doubtful(partition: Partition) -> bool:
