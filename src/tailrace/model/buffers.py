@@ -1,7 +1,7 @@
-"""Memory that is used again, but never while a view of it exists.
+"""Memory that is used again, but never while a view of the memory exists.
 
-Touching a page for the first time costs more than copying it: on a virtual machine 0.3 ms per MB, as much as reading
-that MB from the page cache and sending it. So buffers of more than a few pages are kept and used again.
+Touching a page for the first time costs more than copying the page: on a virtual machine 0.3 ms per MB, as much as
+reading that MB from the page cache and sending the MB. So buffers of more than a few pages are kept and used again.
 """
 
 

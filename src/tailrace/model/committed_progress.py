@@ -3,13 +3,13 @@
 A group that shares a partition by key owns its offsets interleaved: intervals of offsets would need one entry for each
 run of one reader's records. So what is committed is a set of rectangles, of offsets by key hashes: "all records with an
 offset in [a, b) and a hash in [p, q) are done". The intervals of the text are the case of all hashes. A reader in order
-needs one rectangle, and offsets without a record that is ever delivered are covered like others.
+needs one rectangle, and offsets without a record that is ever delivered are covered like other offsets.
 
 1. The stable offset is the offset below which everything is committed: the offset that Kafka calls committed.
 2. The frontier of a hash is its first offset that is not committed. The stable offset is the lowest frontier.
 3. Commits unite. Their order, repetition and division change nothing.
 4. The state has one form: hashes are cut at all edges of rectangles, the runs of each strip are as long as can be, and
-   neighbouring strips with equal runs are one.
+   neighbouring strips with equal runs are merged.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,7 +21,7 @@ from tailrace.model.key_ranges import HASH_SPACE, KeyRange
 
 _FEW: Final = 24
 _FEW_STRIPS: Final = 256
-"""So many rectangles, of so many strips together, are added one by one: each looks at its own strips alone."""
+"""The most rectangles, and strips together, that are added singly: every rectangle looks at its own strips alone."""
 _UNBOUNDED: Final = 1 << 62
 
 
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """The hashes from `start` up to, not including, `end`, and the runs of offsets that are committed of them."""
+    """The hashes from `start` up to, not including, `end`, and their committed runs of offsets."""
 
     start: int
     end: int
@@ -55,7 +55,7 @@ class TooManyRectangles(Exception):
 
 
 class CommittedProgress:
-    """Everything that is committed. It never changes: a commit gives another one."""
+    """Everything that is committed. Never changes: a commit returns a new object."""
 
     __slots__ = ("rectangle_count", "stable_offset", "strips")
 
@@ -96,7 +96,7 @@ class CommittedProgress:
         return _frontier(self.stable_offset, self._runs_at(key_hash))
 
     def lowest_frontier(self, ranges: Iterable[KeyRange]) -> int:
-        """The first offset that is not committed of one of these hashes: a reader of them starts there.
+        """The first offset that is not committed for any of these hashes: a reader of these hashes starts there.
 
         The stable offset if there are no ranges.
         """
@@ -108,7 +108,7 @@ class CommittedProgress:
         return min(lowest, default=self.stable_offset)
 
     def gaps(self) -> Iterator[KeyRange]:
-        """The hashes that hold the stable offset back: of these it is not committed itself."""
+        """The hashes that hold the stable offset back: for these hashes the stable offset is not committed."""
         reached = 0
         for start, end, runs in self.strips:
             if runs[0].start <= self.stable_offset:
@@ -138,7 +138,7 @@ class CommittedProgress:
     # Changes
 
     def with_committed(self, rectangles: Iterable[Rectangle], *, most: int | None = None) -> "CommittedProgress":
-        """With these too (rule 3).
+        """The progress with these rectangles too (rule 3).
 
         Raises TooManyRectangles when the work for it goes beyond so many runs of strips: rectangles of many hashes are
         one run more in each of their strips.
@@ -183,7 +183,7 @@ def _frontier(stable_offset: int, runs: tuple[Run, ...]) -> int:
 
 
 def _between(strips: tuple[Strip, ...], start: int, end: int) -> Iterator[Strip]:
-    """The hashes from `start` to `end`, cut into strips; those without runs are among them."""
+    """The hashes from `start` to `end`, cut into strips; hashes without runs are included."""
     place = max(0, bisect_right(strips, start, key=_start_of) - 1)
     while start < end:
         if place < len(strips) and strips[place].end <= start:
@@ -204,13 +204,13 @@ def _with_run(strips: tuple[Strip, ...], start: int, end: int, run: Run) -> tupl
     """With this run in all hashes from `start` to `end`. Only the strips of these hashes are looked at."""
     first = bisect_left(strips, start, key=_start_of)
     if first and strips[first - 1].end >= start:
-        first -= 1  # it holds the first hashes, or may become one with them
+        first -= 1  # the strip before holds the first hashes, or may merge with the first strip
     behind = bisect_right(strips, end, key=_start_of)
     touched = strips[first:behind]
     changed: list[Strip] = []
     if touched and touched[0].start < start:
         changed.append(Strip(touched[0].start, min(start, touched[0].end), touched[0].runs))
-    changed += (Strip(one.start, one.end, _with(one.runs, run)) for one in _between(touched, start, end))
+    changed += (Strip(strip.start, strip.end, _with(strip.runs, run)) for strip in _between(touched, start, end))
     if touched and touched[-1].end > end:
         changed.append(Strip(max(end, touched[-1].start), touched[-1].end, touched[-1].runs))
     return (*strips[:first], *_fused(changed), *strips[behind:])
@@ -222,26 +222,26 @@ def _touched(strips: tuple[Strip, ...], start: int, end: int) -> int:
 
 
 def _strips_of(wanted: list[Strip], most: int) -> list[Strip]:
-    """The strips of these rectangles, each given as one with a single run; they may share hashes, and overlap."""
+    """The strips of rectangles, given as strips of a single run, which may share hashes, and overlap."""
     begun = sorted(wanted, reverse=True)
-    edges = sorted({edge for one in wanted for edge in (one.start, one.end)})
+    edges = sorted({edge for strip in wanted for edge in (strip.start, strip.end)})
     active: list[Strip] = []
     strips: list[Strip] = []
     work = 0
     for start, end in pairwise(edges):
-        active = [one for one in active if one.end > start]
+        active = [strip for strip in active if strip.end > start]
         while begun and begun[-1].start == start:
             active.append(begun.pop())
         work += len(active)
         if work > most:
             raise TooManyRectangles(work)
         if active:
-            strips.append(Strip(start, end, _merged(sorted(one.runs[0] for one in active))))
+            strips.append(Strip(start, end, _merged(sorted(strip.runs[0] for strip in active))))
     return strips
 
 
 def _united(strips: tuple[Strip, ...], added: list[Strip], most: int) -> tuple[Strip, ...]:
-    """The runs of both, hash by hash, in one pass; each is in order, and no two of one share a hash."""
+    """The runs of both, hash by hash, in one pass; both are in order, and no two strips of a list share a hash."""
     united: list[Strip] = []
     rest = iter(strips)
     strip = next(rest, None)
@@ -273,7 +273,7 @@ def _united(strips: tuple[Strip, ...], added: list[Strip], most: int) -> tuple[S
 
 
 def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Runs in the order of their starts, with those that meet as one."""
+    """Runs in the order of their starts, with touching runs merged."""
     merged: list[Run] = []
     for run in runs:
         if merged and run.start <= merged[-1].end:
@@ -285,11 +285,11 @@ def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def _with(runs: tuple[Run, ...], run: Run) -> tuple[Run, ...]:
-    """With this run; those that it meets are one with it."""
+    """The runs with `run`, merged with every run that it meets."""
     start, end = run
-    before = [one for one in runs if one.end < start]
+    before = [earlier for earlier in runs if earlier.end < start]
     met = runs[len(before) :]
-    behind = tuple(one for one in met if one.start > end)
+    behind = tuple(later for later in met if later.start > end)
     met = met[: len(met) - len(behind)]
     if met:
         start, end = min(start, met[0].start), max(end, met[-1].end)
@@ -297,7 +297,7 @@ def _with(runs: tuple[Run, ...], run: Run) -> tuple[Run, ...]:
 
 
 def _fused(strips: Iterable[Strip]) -> tuple[Strip, ...]:
-    """With neighbours that have equal runs as one."""
+    """Strips with neighbours of equal runs merged."""
     fused: list[Strip] = []
     for strip in strips:
         last = fused[-1] if fused else None
@@ -317,7 +317,7 @@ def _with_lowest_frontier(stable_offset: int, strips: tuple[Strip, ...]) -> Comm
         return CommittedProgress(stable_offset, strips)
     left = []
     for start, end, runs in strips:
-        kept = tuple(Run(max(one.start, lowest), one.end) for one in runs if one.end > lowest)
+        kept = tuple(Run(max(run.start, lowest), run.end) for run in runs if run.end > lowest)
         if kept:
             left.append(Strip(start, end, kept))
     return CommittedProgress(lowest, _fused(left))

@@ -188,8 +188,8 @@ _LONGEST_DETAIL = 1_000
 class KafkaError(Exception):
     """A failure with a code that a client understands and a detail that a person understands.
 
-    The server turns it into the error field of a response in one place, per partition where the protocol has one.
-    A long detail is cut: it may quote a name of 32,767 bytes, and a response cannot hold more than that.
+    The server turns the failure into the error field of a response in one place, per partition where the protocol has
+    such a field. A long detail is cut: it may quote a name of 32,767 bytes, and a response cannot hold more than that.
     """
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
@@ -204,7 +204,7 @@ class KafkaError(Exception):
 
 
 class MalformedMessage(KafkaError):
-    """Bytes that are not the message they claim to be. The server closes the connection that sent them."""
+    """Bytes that are not the message that their header claims. The server closes the connection of the sender."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.INVALID_REQUEST, detail)
@@ -218,7 +218,7 @@ class CorruptRecords(KafkaError):
     ) -> None:
         super().__init__(code, detail)
         self.record_index = record_index
-        """The record at fault, counted from 0 in its batch; None if it is no single record."""
+        """The record at fault, counted from 0 in its batch; None if the fault is in no single record."""
 
 
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -229,13 +229,13 @@ class StorageError(KafkaError):
     """The disk failed or is full. The detail names the path and the operating system's words."""
 
     def __init__(self, detail: str, number: int = 0) -> None:
-        """`number` is the operating system's errno, 0 if it has none."""
+        """`number` is the operating system's errno, 0 for a failure without errno."""
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, detail)
         self.number = number
 
     @property
     def is_shortage(self) -> bool:
-        """Whether space, descriptors or memory were short: nothing that is stored is in doubt, and it may pass."""
+        """Whether space, descriptors or memory were short: no stored data is in doubt, and the shortage may pass."""
         return self.number in _SHORTAGES
 
     @property

@@ -7,7 +7,7 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 
 class ClientIdentity(NamedTuple):
-    """The client behind a connection, as far as the node knows it."""
+    """The client behind a connection, as far as known to the node."""
 
     listener_name: str
     """The name of the listener that the client reached."""
@@ -20,5 +20,5 @@ class ClientIdentity(NamedTuple):
 
     @property
     def host(self) -> str:
-        """The address as groups and logs report it: `/127.0.0.1`."""
+        """The address in the form of groups and logs: `/127.0.0.1`."""
         return f"/{self.address}"

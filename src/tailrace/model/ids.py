@@ -23,7 +23,7 @@ NO_LEADER = BrokerId(-1)
 
 
 def format_topic_id(topic_id: bytes) -> str:
-    """The id as Kafka prints it: URL-safe base64 without padding, 22 characters."""
+    """The id in the form that Kafka prints: URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
 
 

@@ -1,4 +1,4 @@
-"""The hash that decides a key's partition: murmur2 as Kafka's default partitioner computes it."""
+"""The hash that decides a key's partition: murmur2, as in Kafka's default partitioner."""
 
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF

@@ -71,28 +71,28 @@ def slots_of(ranges: Iterable[KeyRange]) -> int:
 
 
 def fault_of(ranges: Iterable[KeyRange]) -> str | None:
-    """The fault of these ranges, None if they have none: one is empty or outside of the hash space, or two overlap."""
+    """The fault of these ranges, or None: a range is empty or outside of the hash space, or two overlap."""
     in_order = sorted(ranges)
     for first, last in in_order:
         if not 0 <= first <= last < HASH_SPACE:
             return f"{first}-{last} is no range of key hashes: 0 <= first <= last < {HASH_SPACE}"
-    for one, other in pairwise(in_order):
-        if other.first <= one.last:
-            return f"the ranges {one} and {other} overlap"
+    for earlier, other in pairwise(in_order):
+        if other.first <= earlier.last:
+            return f"the ranges {earlier} and {other} overlap"
     return None
 
 
 def joined(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
-    """The fewest ranges with the same hashes, in order. They may overlap."""
+    """The fewest ranges with the same hashes, in order. The given ranges may overlap."""
     found: list[KeyRange] = []
-    for one in sorted(ranges):
-        if found and one.first <= found[-1].last + 1:
-            found[-1] = KeyRange(found[-1].first, max(found[-1].last, one.last))
+    for key_range in sorted(ranges):
+        if found and key_range.first <= found[-1].last + 1:
+            found[-1] = KeyRange(found[-1].first, max(found[-1].last, key_range.last))
         else:
-            found.append(one)
+            found.append(key_range)
     return tuple(found)
 
 
 def contains(ranges: Sequence[KeyRange], key_hash: int) -> bool:
-    """Whether one of these has the hash."""
+    """Whether any of these ranges has the hash."""
     return any(first <= key_hash <= last for first, last in ranges)

@@ -1,9 +1,9 @@
-"""The shapes that logic has: pure classes, which wait for nothing, read no clock and do no IO. Hosts run them.
+"""The shapes that logic has: pure classes, which wait for nothing, read no clock and do no IO. Hosts run the machines.
 
 `Machine`          turns an event into effects: raft's node, a follower, the members of one group, a consumer
-`KeyedMachine`     the same for many things by key, with one clock for all of them: the groups of a partition
-`StagedMachine`    decides on records while others are on their way into its log: groups, transactions
-`SteppedMachine`   decides and changes in steps that leave turns to others, on an immutable image: the controller
+`KeyedMachine`     the same for many things by key, with one clock for all things: the groups of a partition
+`StagedMachine`    decides on records while earlier records are on their way into its log: groups, transactions
+`SteppedMachine`   decides and changes in steps that leave turns to other work, on an immutable image: the controller
 
 The last two are replicated: only records change their state, so a restart is a replay of the log.
 """
@@ -45,7 +45,7 @@ class KeyedMachine(Protocol[Key, Event, Effect]):
         ...
 
     def tick(self, now_ms: int) -> Sequence[Effect]:
-        """Time has passed, for all of them."""
+        """Note that time has passed, for every thing."""
         ...
 
     @property
@@ -71,7 +71,7 @@ class StagedMachine(Protocol[Command, Record, Response]):
     """State that is a function of its committed records, and decisions that see the staged ones too.
 
     `apply` for each record of a replay; then `stage` for the records of a decision that are appended, and for each of
-    them `commit` or `discard`, in the order of the log.
+    these records `commit` or `discard`, in the order of the log.
     """
 
     def apply(self, record: Record) -> None:
@@ -83,20 +83,20 @@ class StagedMachine(Protocol[Command, Record, Response]):
         ...
 
     def stage(self, records: Iterable[Record]) -> None:
-        """These are on their way into the log."""
+        """Note records that are on their way into the log."""
         ...
 
     def commit(self, records: Sequence[Record]) -> None:
-        """These, staged before, are committed: they change the state."""
+        """Commit records that were staged before: the records change the state."""
         ...
 
     def discard(self, records: Sequence[Record]) -> None:
-        """These, staged before, are not in the log."""
+        """Discard records that were staged before: the records are not in the log."""
         ...
 
 
 class SteppedMachine(Protocol[Command, Record, SteppedResponse, Image, Change]):
-    """State that is an immutable image, and decisions and changes that take long: each is a generator of steps.
+    """State that is an immutable image, and decisions and changes that take long: each method is a generator of steps.
 
     `deciding`, then `trial` of the decision's records on the image, while nothing is appended; then the append, and
     `adopt` of the image that `trial` has made. `at_offset`, if other records were appended between the two.

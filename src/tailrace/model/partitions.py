@@ -18,7 +18,7 @@ else:
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic. A tuple, since it is a dictionary key on the hot path."""
+    """A partition of a topic. A tuple, since the object is a dictionary key on the hot path."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndEpoch(NamedTuple):
-    """An offset and the leader epoch of the record before it."""
+    """An offset and the leader epoch of the record before that offset."""
 
     offset: int
     epoch: LeaderEpoch
@@ -52,18 +52,19 @@ class PartitionState:
     eligible_leader_replicas: tuple[BrokerId, ...] = ()
     """Out of sync by now, and yet complete up to the high watermark, which cannot have moved without them (KIP-966)."""
     last_known_leaders: tuple[BrokerId, ...] = ()
-    """The leader at the loss of the last complete replica; Kafka's LastKnownElr. None or one."""
+    """The leader at the loss of the last complete replica; Kafka's LastKnownElr. At most one broker."""
     adding_replicas: tuple[BrokerId, ...] = ()
-    """Of `replicas`: those a reassignment adds; they are not yet in sync."""
+    """Members of `replicas` that a reassignment adds; not yet in sync."""
     removing_replicas: tuple[BrokerId, ...] = ()
-    """Of `replicas`: those that leave once the added ones are in sync."""
+    """Members of `replicas` that leave once the added replicas are in sync."""
     is_recovering: bool = False
     """The leader was elected without being known to be complete, and has not reported its recovery yet."""
     unclean_epoch: int = -1
     """The leader epoch that the last such election began, -1 if there was none: records of older epochs may be lost."""
     accepts_loss: bool = False
-    """The leader was named by an administrator, and records that its log lacks are given up. Until it has recovered, or
-    is deposed, it may cut a damaged log."""
+    """The leader was named by an administrator, and records that its log lacks are given up. Until the leader has
+    recovered, or is deposed, the leader may cut a damaged log.
+    """
     directories: tuple[bytes, ...] = ()
     """The log directory of each replica, in the order of `replicas` (KIP-858)."""
 
@@ -88,13 +89,13 @@ _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def topic_name_fault(name: str) -> str | None:
-    """The reason why Kafka refuses this topic name, or None if it is legal."""
+    """The reason why Kafka refuses this topic name, or None for a legal name."""
     if not name:
         return "the empty string is not a topic name"
     if name in (".", ".."):
         return "'.' and '..' are not topic names"
     if len(name) > MAX_TOPIC_NAME:
-        return f"a topic name has at most {MAX_TOPIC_NAME} characters, this one has {len(name)}"
+        return f"a topic name has at most {MAX_TOPIC_NAME} characters, this name has {len(name)}"
     if not _LEGAL.issuperset(name):
         return "a topic name consists of ASCII letters, digits, '.', '_' and '-' only"
     return None

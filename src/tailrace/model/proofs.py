@@ -1,9 +1,10 @@
 """Ids that only their owner can prove: an id is the hash of a secret, and a request in its name carries the secret.
 
 The ids of a broker's start (its incarnation) and of a node's directory stand in the metadata log, where any client may
-read them. An id of this module says of itself that a secret belongs to it: its text form begins with `proof`, and it is
-a UUID of version 8 (RFC 9562: custom). The ids of Kafka are random UUIDs of version 4, and those of earlier releases
-are random bytes: they need no secret, and every client that knows them may speak in their name.
+read the ids. An id of this module says of itself that a secret belongs to the id: its text form begins with `proof`,
+and the id is a UUID of version 8 (RFC 9562: custom). The ids of Kafka are random UUIDs of version 4, and the ids of
+earlier releases are random bytes: such random ids need no secret, and every client that knows the id may speak in their
+name.
 """
 
 import hashlib
@@ -38,5 +39,5 @@ def needs_secret(found_id: bytes) -> bool:
 
 
 def may_speak_for(found_id: bytes, secret: bytes) -> bool:
-    """Whether a request with this secret may speak in the name of this id: it needs none, or it is the id's secret."""
+    """Whether a request with this secret may speak in the name of this id: the id needs no secret, or this secret."""
     return not needs_secret(found_id) or compare_digest(id_of_secret(secret), found_id)

@@ -1,8 +1,8 @@
 """Settings of groups and of client metrics, with Kafka's names, defaults and limits.
 
-Those of groups (KIP-848, KIP-932, KIP-1071): a consumer group goes by `consumer.*` at once; there are no share and no
-streams groups, and their settings are kept for the tools that set them. Those of client metrics (KIP-714) say which
-metrics clients shall send: no node asks for any, so they are kept and change nothing.
+Settings of groups (KIP-848, KIP-932, KIP-1071): a consumer group goes by `consumer.*` at once; there are no share and
+no streams groups, and their settings are kept for the tools that set these. Settings of client metrics (KIP-714) say
+which metrics clients shall send: no node asks for metrics, so these settings are kept and change nothing.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""Settings with Kafka's names: what a table of them knows, and how text becomes a value.
+"""Settings with Kafka's names: what a table of settings knows, and how text becomes a value.
 
 A table is a mapping from the dotted name to a `Setting`. `parse` is strict: an unknown name is refused with the
-nearest known one, a value outside its limits with the limits. Code INVALID_CONFIG (40) throughout.
+nearest known name, a value outside its limits with the limits. Code INVALID_CONFIG (40) throughout.
 """
 
 import difflib
@@ -17,7 +17,7 @@ Value = bool | int | float | str | tuple[str, ...] | None
 
 
 class SettingType(IntEnum):
-    """The type as DescribeConfigs reports it."""
+    """The type as reported by DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -49,7 +49,7 @@ _INTEGRAL = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting: its Kafka name, type, default and limits."""
+    """A setting: its Kafka name, type, default and limits."""
 
     name: str
     type: SettingType
@@ -61,11 +61,11 @@ class Setting:
     one_of: tuple[str, ...] | None = None
     """The legal values; for a LIST, of each element."""
     throttled_replicas: bool = False
-    """The value is a LIST of replicas, PARTITION:BROKER each, or `*` for all."""
+    """The value is a LIST of replicas, with an item PARTITION:BROKER per replica, or `*` for every replica."""
     dynamic: bool = False
     """May change while the node runs."""
     sensitive: bool = False
-    """Its value is never shown."""
+    """The value is never shown."""
 
     def parse(self, text: str) -> Value:
         """The value this text stands for. Raises KafkaError(INVALID_CONFIG) that names setting, value and limits."""
@@ -100,7 +100,7 @@ class Setting:
         return KafkaError(ErrorCode.INVALID_CONFIG, f"{self.name}={shown}: {why}")
 
     def format(self, value: Value) -> str | None:
-        """The value as Kafka writes it, or None for no value and for a sensitive one."""
+        """The value as Kafka writes it, or None for no value and for a sensitive value."""
         if value is None or self.sensitive:
             return None
         if isinstance(value, bool):

@@ -1,9 +1,9 @@
 """Names of sink transactions: a sink takes batches of records, each whole and once, from tasks that may be tried again.
 
 A *sink* takes numbered *batches* from a *run* of its writer (a new run after each restart). Each *task* of a batch
-writes in a transaction of its own, and each *attempt* of a task in another. The coordinator of all of them is that of
-the sink: its partition of `__transaction_state` is given by the part `__tailrace_sink/<sink>` of their transactional
-ids, which is also the key of the sink's own record.
+writes in a transaction of its own, and each *attempt* of a task in another. The coordinator of all these transactions
+is the coordinator of the sink: its partition of `__transaction_state` is given by the part `__tailrace_sink/<sink>` of
+their transactional ids, which is also the key of the sink's own record.
 """
 
 import re
@@ -29,7 +29,7 @@ LONGEST_MEMBER: Final = len(_PREFIX) + LONGEST_SINK + 1 + LONGEST_RUN + 1 + 19 +
 
 
 class SinkMember(NamedTuple):
-    """One attempt of a task to write its part of a batch."""
+    """An attempt of a task to write its part of a batch."""
 
     sink: str
     run: str
@@ -46,9 +46,10 @@ class SinkMember(NamedTuple):
 
 
 class RowsDigest(NamedTuple):
-    """The rows of a batch, to be compared with those of a batch that comes again: whatever their order and their tasks.
+    """The rows of a batch, to be compared with the rows of a batch that comes again: whatever their order and their
+    tasks.
 
-    Equal rows have equal digests. Other rows have one by a chance of 1 in 2^64.
+    Equal rows have equal digests. Other rows have an equal digest by a chance of 1 in 2^64.
     """
 
     row_count: int = 0
@@ -63,12 +64,12 @@ class RowsDigest(NamedTuple):
         return RowsDigest(self.row_count + other.row_count, total - 2**64 if total >= 2**63 else total, self.scheme)
 
     def differs_from(self, other: "RowsDigest") -> bool:
-        """Whether the rows are known to be others."""
+        """Whether the rows are known to differ."""
         return self.row_count != other.row_count or (self.scheme == other.scheme and self.digest != other.digest)
 
 
 def sink_key(sink: str) -> str:
-    """The key of the sink's record, and the part of its members' transactional ids that they have in common."""
+    """The key of the sink's record, and the common part of its members' transactional ids."""
     return f"{_PREFIX}{sink}"
 
 
@@ -108,7 +109,7 @@ def parse_member(transactional_id: str) -> SinkMember:
 
 
 def coordinator_key(transactional_id: str) -> str:
-    """The text whose hash gives the partition of `__transaction_state` of this id: it is the same for a whole sink."""
+    """The text whose hash gives the partition of `__transaction_state` of this id: the same text for a whole sink."""
     if not transactional_id.startswith(_PREFIX):
         return transactional_id
     end = transactional_id.find("/", len(_PREFIX))

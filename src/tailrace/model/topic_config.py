@@ -54,7 +54,7 @@ class TopicConfig:
         return "compact" in self.cleanup_policy
 
     def with_overrides(self, overrides: Mapping[str, str]) -> "TopicConfig":
-        """These settings with a topic's own on top. Raises KafkaError(INVALID_CONFIG) for an illegal one."""
+        """The settings with a topic's own on top. Raises KafkaError(INVALID_CONFIG) for an illegal setting."""
         values = {attribute_name(name): value for name, value in parse_all(TOPIC_SETTINGS, overrides).items()}
         config = replace(self, **values)  # type: ignore[arg-type]  # parse() has checked the types against the table
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
@@ -196,12 +196,12 @@ TOPIC_SETTINGS: Table = table_of(
     _setting(
         "retention.bytes",
         SettingType.LONG,
-        "The size per partition above which old segments go; -1: none. The one that is written to stays.",
+        "The size per partition above which old segments go; -1: none. The active segment stays.",
     ),
     _setting(
         "retention.ms",
         SettingType.LONG,
-        "The age above which old segments go; -1: none. The one that is written to stays: see segment.ms.",
+        "The age above which old segments go; -1: none. The active segment stays: see segment.ms.",
         at_least=-1,
     ),
     _setting("segment.bytes", SettingType.INT, "The size at which a new segment starts.", at_least=14),

@@ -1,7 +1,7 @@
 """Views of topics, by which unmodified clients share a partition: their names, ids and key ranges (decision 0057).
 
 The view `orders.shared-16` has 16 partitions for each one of `orders`: number 16 p + j has those records of partition p
-whose key hashes are in the 16th range j, at the offsets that they have in p.
+whose key hashes are in the 16th range j, at their offsets in p.
 """
 
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from tailrace.model.key_ranges import SLOTS, KeyRange, of_slots
 from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, topic_name_fault
 
 SHARES: Final = (2, 4, 8, 16, 32, 64, 128, 256)
-"""The numbers of view partitions that one partition may have: each has whole slots."""
+"""The numbers of view partitions that one partition may have: every view partition has whole slots."""
 _MARK: Final = ".shared-"
 _BY_SUFFIX: Final = {f"{_MARK}{shares}": shares for shares in SHARES}
 _SHORTEST_SUFFIX: Final = len(".shared-2")
@@ -34,7 +34,7 @@ class View(NamedTuple):
 
 
 def parse_view(name: str) -> View | None:
-    """The view that this name stands for; None for any other name, also for one that no topic can have.
+    """The view that this name stands for; None for any other name, also for a name that no topic can have.
 
     Internal topics have no views.
     """
@@ -62,7 +62,7 @@ def folded_id(topic_id: bytes, shares: int) -> TopicId:
 
 
 def family_of(topic_id: bytes) -> tuple[TopicId, ...]:
-    """The id, the ids of the topic's views, and some more: the controller gives no second topic one of these."""
+    """The id, the ids of the topic's views, and some more: the controller gives no other topic such an id."""
     first, last = topic_id[:_LAST_BYTE], topic_id[_LAST_BYTE]
     return tuple([TopicId(first + bytes((last ^ number,))) for number in range(_MOST_FOLDED + 1)])
 
