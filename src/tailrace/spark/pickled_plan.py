@@ -1,6 +1,6 @@
 """Readers and writers on their way to Spark's workers, which may lack Tailrace: the task then fails with the way out.
 
-A reader that is pickled by the name of its class cannot say so: all that a worker would tell is that there is no module
+A reader that is pickled by the name of its class cannot say so: a worker would only report that there is no module
 of this name. The function that makes it again is therefore pickled by value, and imports nothing of Tailrace.
 """
 

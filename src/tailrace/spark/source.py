@@ -48,7 +48,7 @@ ROW = StructType(
         StructField("timestampType", IntegerType()),
     ]
 )
-"""The row of Spark's Kafka connector. Not as DDL text: parsing it needs a JVM, and Spark plans without one."""
+"""The row of Spark's Kafka connector. Not as DDL text: parsing DDL needs a JVM, and Spark plans without a JVM."""
 
 HEADERS = StructField("headers", ArrayType(_HEADER))
 
@@ -56,7 +56,7 @@ HEADERS = StructField("headers", ArrayType(_HEADER))
 class TailraceDataSource(DataSource):
     """`spark.read|readStream.format("tailrace")` and `df.write|writeStream.format("tailrace")`.
 
-    Options are those of Spark's Kafka connector (`reading.source_options`, `writing.sink_options`); so is the row
+    Options are the options of Spark's Kafka connector (`reading.source_options`, `writing.sink_options`); so is the row
     schema, unless keys or values are decoded (see `spark.avro`). Say `.schema("value binary, offset bigint")` to have
     only those columns decoded and moved.
     """
@@ -125,7 +125,7 @@ def _checked(schema: StructType, decoding: "Decoding | None") -> "Decoding | Non
                 ErrorCode.INVALID_REQUEST, f"there is no column {field.name!r}; there are {', '.join(known)}"
             )
         if field.name in decoded and field.name in ROW.names:
-            continue  # `narrowed_to` checks it: it may have some of the fields
+            continue  # `narrowed_to` checks the column, which may have some of the fields
         if field.dataType.simpleString() != known[field.name].simpleString():
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

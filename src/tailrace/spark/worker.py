@@ -44,9 +44,9 @@ def _keep_modules_out_of_collections() -> None:
 def end_quietly_without_socket() -> None:
     """Let a process of PySpark's daemon end without a traceback if Spark has closed its socket.
 
-    Spark does that to a process that has had no call for a minute. The process takes it for a fault, which it reports
-    to the socket: by TCP in vain, by a Unix socket with a BrokenPipeError, for which the daemon prints a traceback. A
-    fault of a call goes to Spark as an answer, and Spark shows it.
+    Spark does that to a process that has had no call for a minute. The process takes the end for a fault, which it
+    reports to the socket: by TCP in vain, by a Unix socket with a BrokenPipeError, for which the daemon prints a
+    traceback. A fault of a call goes to Spark as an answer, and Spark shows it.
     """
     if getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon":
         traceback.print_exc = unless_socket_is_closed(traceback.print_exc)

@@ -163,7 +163,7 @@ def test_a_renamed_topic_keeps_its_offsets_and_not_its_id() -> None:
 
 
 def test_two_topics_do_not_become_one() -> None:
-    with pytest.raises(KafkaError, match="become one: milk"):
+    with pytest.raises(KafkaError, match="become a single topic: milk"):
         renamed(Positions({TEA: 1, MILK: 3}, {}), {"tea": "milk"})
 
 

@@ -1,8 +1,4 @@
-"""Arrow batches of a read with their keys and values decoded, in a worker.
-
-A column is decoded in slices, so that the objects of Python which one has at a time come from about 1 MiB of bodies, or
-from a single larger body.
-"""
+"""A column is decoded in slices, so that the Python objects in memory at a time come from about 1 MiB of bodies, or"""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -24,7 +20,7 @@ from tailrace.spark.avro.schema import AvroType
 
 SLICE_BYTES: Final = 1024 * 1024
 MOST_UNKNOWN: Final = 1_000
-"""Schema ids that a task asks the registry for in vain: one request each."""
+"""Schema ids that a task asks the registry for in vain, with a request per id."""
 _MOST_DECODERS: Final = 1_000
 _LONGEST_REASON: Final = 1_000
 """Characters: a reason may have names of a schema, and is kept for each row."""
@@ -59,7 +55,7 @@ class ColumnDecoder:
         self._unknown = 0
 
     def decode(self, body: bytes) -> Any:
-        """The value. Raises Undecodable for the body's faults, and KafkaError for those of the registry."""
+        """The value. Raises Undecodable for the body's faults, and KafkaError for the registry's faults."""
         if self._own is not None:
             return self._own.read(body)
         if body[:1] != b"\0" or len(body) < _HEADER:
@@ -124,7 +120,7 @@ class BatchDecoder:
     def decode(self, raw: pa.RecordBatch, where: str) -> Iterator[pa.RecordBatch]:
         """The batch in slices of 1 row or more; `where` is the partition, for messages.
 
-        Raises KafkaError(INVALID_RECORD) for a record that cannot be decoded, unless there is a column of these.
+        Raises KafkaError(INVALID_RECORD) for a record that cannot be decoded, unless there is a column of faults.
         """
         for start, stop in pairwise(_edges(raw, list(self._decoders))):
             yield self._decode_slice(raw.slice(start, stop - start), where)
@@ -184,7 +180,7 @@ class BatchDecoder:
 
 
 def _edges(raw: pa.RecordBatch, columns: Sequence[str]) -> list[int]:
-    """The rows at which slices begin, and the end: in each, the rows but the first have SLICE_BYTES at most."""
+    """The rows at which slices begin, and the end: a slice's rows but the first have SLICE_BYTES at most."""
     if not raw.num_rows:
         return []
     sizes = np.zeros(raw.num_rows, np.int64)

@@ -1,4 +1,4 @@
-"""Avro types as Spark types, as Spark's own Avro source has them; its older versions have numbers for times."""
+"""Avro types as Spark types, as in Spark's own Avro source; older versions of that source have numbers for times."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -66,12 +66,12 @@ _MOST_DIGITS: Final = 38
 CORRUPT_RECORD: Final = StructType(
     [StructField("reason", StringType()), StructField("key", BinaryType()), StructField("value", BinaryType())]
 )
-"""The reason, and the bytes of key and value as they are in the log."""
+"""The reason, and the bytes of key and value as stored in the log."""
 
 
-def column_type(one: AvroType, path: str = "") -> DataType:
+def column_type(avro_type: AvroType, path: str = "") -> DataType:
     """The type of the column. Raises SchemaRefused for a type that no column can hold."""
-    match one:
+    match avro_type:
         case AvroPrimitive(kind=kind, logical=logical):
             return _PRIMITIVES[kind]() if logical is None else _logical_type(logical, path)
         case AvroFixed(logical=logical):
@@ -84,7 +84,7 @@ def column_type(one: AvroType, path: str = "") -> DataType:
             return MapType(StringType(), column_type(values, f"{path}[]"), takes_null(values))
         case AvroRecord(fields=fields):
             if not fields:
-                raise SchemaRefused(f"{at(path)}record {one.name} has no fields: Spark has no type for it")
+                raise SchemaRefused(f"{at(path)}record {avro_type.name} has no fields: Spark has no type for it")
             each = ((field.name, field.type) for field in fields)
             return StructType(
                 [StructField(name, column_type(type_, f"{path}.{name}"), takes_null(type_)) for name, type_ in each]
@@ -106,27 +106,27 @@ def _logical_type(logical: Logical, path: str) -> DataType:
     return DecimalType(logical.precision, logical.scale)
 
 
-def narrowed(one: AvroType, asked: DataType, path: str = "") -> AvroType:
+def narrowed(avro_type: AvroType, asked: DataType, path: str = "") -> AvroType:
     """The type with those fields only that are asked for, at any depth of records, arrays and maps.
 
     Raises SchemaRefused for a field that it does not have, another type, or NOT NULL where null may be.
     """
-    match one, asked:
+    match avro_type, asked:
         case AvroRecord(), StructType():
-            return replace(one, fields=tuple(_narrowed_field(one, field, path) for field in asked.fields))
+            return replace(avro_type, fields=tuple(_narrowed_field(avro_type, field, path) for field in asked.fields))
         case AvroArray(), ArrayType():
-            _check_null(one.items, asked.containsNull, f"{path}[]")
-            return AvroArray(narrowed(one.items, asked.elementType, f"{path}[]"))
+            _check_null(avro_type.items, asked.containsNull, f"{path}[]")
+            return AvroArray(narrowed(avro_type.items, asked.elementType, f"{path}[]"))
         case AvroMap(), MapType() if isinstance(asked.keyType, StringType):
-            _check_null(one.values, asked.valueContainsNull, f"{path}[]")
-            return AvroMap(narrowed(one.values, asked.valueType, f"{path}[]"))
+            _check_null(avro_type.values, asked.valueContainsNull, f"{path}[]")
+            return AvroMap(narrowed(avro_type.values, asked.valueType, f"{path}[]"))
         case AvroUnion(members=(member,)), _:
             inner = narrowed(member, asked, path)
-            return AvroUnion(tuple(inner if branch == member else branch for branch in one.branches))
-    has = column_type(one, path)
+            return AvroUnion(tuple(inner if branch == member else branch for branch in avro_type.branches))
+    has = column_type(avro_type, path)
     if has.simpleString() != asked.simpleString():
         raise SchemaRefused(f"{at(path)}is {has.simpleString()}, not {asked.simpleString()}")
-    return one
+    return avro_type
 
 
 def _narrowed_field(record: AvroRecord, asked: StructField, path: str) -> AvroField:
@@ -139,6 +139,6 @@ def _narrowed_field(record: AvroRecord, asked: StructField, path: str) -> AvroFi
     return replace(field, type=narrowed(field.type, asked.dataType, where))
 
 
-def _check_null(one: AvroType, may_be_null: bool, path: str) -> None:
-    if takes_null(one) and not may_be_null:
+def _check_null(avro_type: AvroType, may_be_null: bool, path: str) -> None:
+    if takes_null(avro_type) and not may_be_null:
         raise SchemaRefused(f"{at(path)}is asked for as NOT NULL, and its type has null")

@@ -3,9 +3,9 @@
 fastavro gets a schema of the same bytes, from which it returns values that `resolution` can tell apart:
 
 1. An enum is an int, since fastavro would take the index -1 for the last symbol.
-2. A union of several members has, for each, a record of one field, `{"member0": value}`: a record adds no bytes, and so
-   the branch is known. The same is the form of a column for such a union.
-3. Logical types are left out: their values would be checked and converted to Python's types, one by one.
+2. A union of several members has, per member, a record of one field, `{"member0": value}`: a record adds no bytes, and
+   so the branch is known. The same is the form of a column for such a union.
+3. Logical types are left out: their values would be checked and converted to Python's types singly.
 
 A union's index is a position in a list, too: -1 and -2 would select branches. So the lists are made long, and end with
 branches that no body has.
@@ -31,7 +31,7 @@ from tailrace.spark.avro.schema import (
 )
 
 _BRANCHES: Final = 256
-"""Of a list with its end: indexes down to -64, those of one byte, select nothing of the schema."""
+"""The length of a padded list of branches: indexes down to -64, the one-byte indexes, select nothing of the schema."""
 _NO_BRANCH: Final = {"type": "fixed", "name": "no_branch", "size": 2**62}
 """No body is that long."""
 
@@ -46,13 +46,13 @@ class BodyDecoder:
         # A record of one field makes any schema a record, which fastavro does not parse again for each body.
         root = {"type": "record", "name": "body", "fields": [{"name": "value", "type": _plain(writer, numbers)}]}
         parsed: Any = fastavro.parse_schema(root)
-        # All types stand where they are used. fastavro would copy their names for each body.
+        # All types stand in place of their names: fastavro would copy the table of names for each body.
         parsed.get("__named_schemas", {}).clear()
         _lengthen(parsed)
         self._schema = parsed
 
     def decode(self, body: bytes) -> Any:
-        """The value. Raises Undecodable, also for bytes behind it."""
+        """The value. Raises Undecodable, also for bytes behind the value."""
         stream = BytesIO(body)
         try:
             root: Any = fastavro.schemaless_reader(stream, self._schema, None)
@@ -71,8 +71,8 @@ def _reason(wrong: BaseException, size: int) -> str:
     return f"its {size} bytes are cut short, or of another schema"
 
 
-def _plain(one: AvroType, numbers: "count[int]") -> Any:
-    match one:
+def _plain(avro_type: AvroType, numbers: "count[int]") -> Any:
+    match avro_type:
         case AvroPrimitive(kind=kind):
             return kind
         case AvroEnum():
@@ -87,11 +87,11 @@ def _plain(one: AvroType, numbers: "count[int]") -> Any:
             each = [{"name": field.name, "type": _plain(field.type, numbers)} for field in fields]
             return {"type": "record", "name": f"r{next(numbers)}", "fields": each}
         case AvroUnion(branches=branches):
-            return _plain_union(one, branches, numbers)
+            return _plain_union(avro_type, branches, numbers)
 
 
-def _plain_union(one: AvroUnion, branches: tuple[AvroType, ...], numbers: "count[int]") -> list[Any]:
-    if len(one.members) < 2:
+def _plain_union(union: AvroUnion, branches: tuple[AvroType, ...], numbers: "count[int]") -> list[Any]:
+    if len(union.members) < 2:
         return [_plain(branch, numbers) for branch in branches]
     plain: list[Any] = []
     members = count()

@@ -10,7 +10,7 @@ from tailrace.spark.given_options import LAST_INT32, GivenOptions, fault
 
 ColumnName = Literal["key", "value"]
 Wire = Literal["avro", "confluent-avro"]
-"""`avro` is the body alone, `confluent-avro` has a byte 0 and the id of the writer's schema, 4 bytes, before it."""
+"""`avro` is the body alone; `confluent-avro` puts a byte 0 and the 4-byte id of the writer's schema before the body."""
 
 COLUMNS: Final[tuple[ColumnName, ...]] = ("key", "value")
 _WIRES: Final[Mapping[str, Wire | None]] = {"binary": None, "avro": "avro", "confluent-avro": "confluent-avro"}
@@ -62,7 +62,7 @@ class RegistryOptions:
     """USER:PASSWORD."""
     token: str | None = field(default=None, repr=False)
     timeout_ms: int = _DEFAULT_TIMEOUT_MS
-    """Of one request, from its first byte to the last of the answer."""
+    """The limit of a request, from its first byte to the last of the answer."""
     ca_file: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
@@ -78,7 +78,7 @@ class ColumnFormat:
     schema: str | None = None
     """JSON text: the reader's schema, and of `avro` the writer's too."""
     subject: str | None = None
-    """Its latest version is the reader's schema, if `schema` is None."""
+    """The subject whose latest version is the reader's schema if no `schema` is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class RecordFormats:
 
 
 def parse_formats(given: GivenOptions, *, only_topic: Callable[[], str | None]) -> RecordFormats:
-    """The formats that are given; `only_topic` returns the topic that is read, None if it may be more than one.
+    """The formats that are given; `only_topic` returns the topic that is read, None if there may be several topics.
 
     Raises KafkaError(INVALID_REQUEST) that names the option and the way out.
     """
@@ -121,7 +121,7 @@ def _wire(given: GivenOptions, column: ColumnName) -> Wire | None:
 
 
 def _check_needed(given: GivenOptions, wires: Mapping[ColumnName, Wire | None]) -> None:
-    """Refuse options that would do nothing, and those without which there is nothing to decode with."""
+    """Refuse options that would do nothing, and formats that lack a schema or registry to decode with."""
     for column, wire in wires.items():
         schema, subject = f"{column}Schema", f"{column}Subject"
         if wire is None:
@@ -170,7 +170,7 @@ def _corrupt_column(given: GivenOptions) -> str | None:
         hint = " (DROPMALFORMED would lose records in silence)" if mode.upper() == "DROPMALFORMED" else ""
         raise fault(MODE, f"must be FAILFAST or PERMISSIVE, not {mode!r}{hint}")
     name = _DEFAULT_CORRUPT_COLUMN if name is None else name
-    if name.lower() in (one.lower() for one in _OWN_COLUMNS):
+    if name.lower() in (column.lower() for column in _OWN_COLUMNS):
         raise fault(CORRUPT_COLUMN, f"must be a name that no other column has, not {name!r}")
     return name
 
@@ -179,17 +179,17 @@ def _registry(given: GivenOptions) -> RegistryOptions | None:
     text = given.text(URL)
     if text is None:
         return None
-    urls = [_split(one.strip()) for one in text.split(",") if one.strip()]
+    urls = [_split(url.strip()) for url in text.split(",") if url.strip()]
     if not urls:
         raise fault(URL, "names no registry")
-    in_url = {f"{unquote(one.username)}:{unquote(one.password or '')}" for one in urls if one.username is not None}
+    in_url = {f"{unquote(url.username)}:{unquote(url.password or '')}" for url in urls if url.username is not None}
     user_info, token = given.text(_USER_INFO), given.text(_TOKEN)
     _check_credentials(given, in_url, user_info, token)
     certificate, key = given.text(_CERTIFICATE), given.text(_KEY)
     if key is not None and certificate is None:
         raise fault(_KEY, f"needs {_CERTIFICATE}")
     return RegistryOptions(
-        servers=tuple(_server(one) for one in urls),
+        servers=tuple(_server(url) for url in urls),
         user_info=user_info if user_info is not None else next(iter(in_url), None),
         token=token,
         timeout_ms=given.positive(_TIMEOUT, at_most=LAST_INT32) or _DEFAULT_TIMEOUT_MS,
@@ -201,7 +201,7 @@ def _registry(given: GivenOptions) -> RegistryOptions | None:
 
 
 def _split(url: str) -> SplitResult:
-    """Raises a fault that does not show the URL: it may have a password."""
+    """Split a URL. The fault raised does not show the URL, which may have a password."""
     try:
         parts = urlsplit(url)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

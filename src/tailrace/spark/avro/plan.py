@@ -24,12 +24,12 @@ from tailrace.spark.given_options import fault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedColumn:
-    """A column and the type as which it is read."""
+    """A column, and the type of its values in the read."""
 
     name: ColumnName
     wire: Wire
     writer: AvroType | None
-    """Of all records; None if each names its own."""
+    """The writer's type of all records; None if records name their types."""
     reader: AvroType
 
 
@@ -43,14 +43,16 @@ class Decoding:
     """The column of records that cannot be decoded; without it the first one fails the read."""
 
     def fields(self) -> dict[str, DataType]:
-        """The types of the columns that differ from those of a read without formats, or are new."""
+        """The types of the columns that are new, or differ from the columns of a read without formats."""
         types: dict[str, DataType] = {column.name: column_type(column.reader) for column in self.columns}
         return types if self.corrupt_column is None else {**types, self.corrupt_column: CORRUPT_RECORD}
 
     def row(self, plain: StructType) -> StructType:
-        """The schema of a read, given that of one without formats."""
+        """The schema of a read, given the schema without formats."""
         types = self.fields()
-        fields = [StructField(one.name, types.pop(one.name, one.dataType), one.nullable) for one in plain.fields]
+        fields = [
+            StructField(field.name, types.pop(field.name, field.dataType), field.nullable) for field in plain.fields
+        ]
         return StructType([*fields, *(StructField(name, kind) for name, kind in types.items())])
 
     def narrowed_to(self, schema: StructType) -> "Decoding":
@@ -59,7 +61,7 @@ class Decoding:
         Raises KafkaError(INVALID_REQUEST) for fields that are not there or of another type, and for decoded columns
         without that of corrupt records: their nulls would be silent.
         """
-        asked = {one.name: one.dataType for one in schema.fields}
+        asked = {field.name: field.dataType for field in schema.fields}
         decoded = [column.name for column in self.columns if column.name in asked]
         if self.corrupt_column is not None and decoded and self.corrupt_column not in asked:
             raise fault(
@@ -90,7 +92,7 @@ def plan_decoding(formats: RecordFormats) -> Decoding | None:
     """
     if not formats.columns:
         return None
-    columns = tuple(_planned(one, formats.registry) for one in formats.columns)
+    columns = tuple(_planned(column, formats.registry) for column in formats.columns)
     decoding = Decoding(columns=columns, registry=formats.registry, corrupt_column=formats.corrupt_column)
     for column, given in zip(columns, formats.columns, strict=True):
         try:
@@ -128,17 +130,17 @@ def _refused(given: ColumnFormat, reason: str) -> KafkaError:
     return fault(name, reason if given.schema is not None else f"the latest schema of {given.subject}: {reason}")
 
 
-def _check_defaults(one: AvroType) -> None:
-    for path, record in _records(one, ""):
+def _check_defaults(avro_type: AvroType) -> None:
+    for path, record in _records(avro_type, ""):
         for field in record.fields:
             if field.has_default:
                 default_value(field, f"{path}.{field.name}")
 
 
-def _records(one: AvroType, path: str) -> Iterator[tuple[str, AvroRecord]]:
-    match one:
+def _records(avro_type: AvroType, path: str) -> Iterator[tuple[str, AvroRecord]]:
+    match avro_type:
         case AvroRecord(fields=fields):
-            yield path, one
+            yield path, avro_type
             for field in fields:
                 yield from _records(field.type, f"{path}.{field.name}")
         case AvroArray(items=inner) | AvroMap(values=inner):

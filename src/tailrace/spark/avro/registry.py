@@ -1,7 +1,7 @@
-"""A client of a schema registry: the schemas of ids, and the latest ones of subjects.
+"""A client of a schema registry: the schemas of ids, and the latest schemas of subjects.
 
 1. Each request has a deadline from its first byte to the last of the answer, so that an answer of a byte a second ends
-   too; an answer has 4 MiB at most, and redirects are refused, since credentials would go with them.
+   too; an answer has 4 MiB at most, and redirects are refused, since credentials would go along.
 2. A request that fails for a reason that may pass (no connection, no answer, status 429 or 5xx) is sent three times to
    each server, with pauses between. Then the error names the server and the request.
 3. No message has credentials, nor any text of an answer.
@@ -25,7 +25,7 @@ from tailrace.spark.avro.schema import AvroType, SchemaRefused, parse_avro_schem
 
 LONGEST_ANSWER: Final = 4 * 1024 * 1024
 MOST_SCHEMAS: Final = 1_000
-"""Of ids, kept in a process: those asked for last."""
+"""Schemas by id that a process keeps: the last used."""
 MOST_REFERENCES: Final = 100
 """Schemas that a schema refers to, directly or not."""
 ATTEMPTS: Final = 3
@@ -34,7 +34,7 @@ PAUSE_S: Final = 0.25
 
 _HEADERS: Final = {"Connection": "close", "Accept": "application/vnd.schemaregistry.v1+json, application/json"}
 _NOT_FOUND: Final = (40401, 40402, 40403)
-"""The registry's own codes: no such subject, version, schema. A 404 without one is of another server."""
+"""The registry's own codes: no such subject, version, schema. A 404 without a code is of another server."""
 
 
 class NotRegistered(KafkaError):
@@ -164,7 +164,7 @@ class SchemaRegistry:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{url}: {_status(answer.status)} for {name}; {way_out}")
 
     def _request(self, server: Server, path: str) -> _Answer:
-        """One request. Raises OSError or HTTPException, also for an answer that is late or too long."""
+        """Make a request. Raises OSError or HTTPException, also for an answer that is late or too long."""
         timeout_s = self._options.timeout_ms / 1000
         connection = self._connection(server, timeout_s)
         is_late = threading.Event()
@@ -214,7 +214,7 @@ def _tls(options: RegistryOptions) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
         if options.certificate_file is not None:
-            # An empty password for a file without one: OpenSSL would ask on the terminal for one that is missing.
+            # An empty password for an unencrypted file: OpenSSL would ask on the terminal for a missing password.
             context.load_cert_chain(options.certificate_file, options.key_file, options.key_password or "")
     except (OSError, ValueError) as wrong:
         files = ", ".join(filter(None, (options.ca_file, options.certificate_file, options.key_file)))
@@ -232,7 +232,7 @@ def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> No
         try:
             connection.sock.shutdown(2)
         except OSError:
-            return  # it has just been closed
+            return  # closed a moment ago
 
 
 def _reason(wrong: Exception) -> str:

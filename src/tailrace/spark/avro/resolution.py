@@ -1,12 +1,12 @@
-"""Values of a writer's schema as those of a reader's: Avro's schema resolution, worked out once for a pair of schemas.
+"""Values of a writer's schema as values of a reader's: Avro's schema resolution, worked out once for a pair of schemas.
 
 A converter turns a decoded value (see `decoding`) into the form that Arrow takes for the reader's column; None stands
 for the converter that returns its value. By the specification but for two points:
 
 1. Outside of unions the names of records, enums and fixed types are not compared, only their fields, symbols and
    sizes; within a union they select the branch.
-2. Logical types are compared, not only the types below them: timestamps are converted between units, and a writer's
-   time is no reader's date. A number without a logical type has that of the reader.
+2. Logical types are compared, not only the underlying types: timestamps are converted between units, and a writer's
+   time is no reader's date. A number without a logical type has the reader's logical type.
 
 fastavro's own resolution is not used: it knows neither logical types nor, for unions, the branch of a value, and leaves
 defaults in the form of JSON.
@@ -34,7 +34,7 @@ from tailrace.spark.avro.schema import (
 
 
 class SchemasDiffer(Exception):
-    """A type of the writer that cannot be read as the reader's, with the path to it."""
+    """A type of the writer, with its path, that cannot be read as the reader's."""
 
 
 class Undecodable(Exception):
@@ -102,9 +102,9 @@ def resolve(writer: AvroType, reader: AvroType, path: str = "") -> Converter | N
     raise _differ(writer, reader, path)
 
 
-def named(one: AvroType) -> str:
+def named(avro_type: AvroType) -> str:
     """The type in words for messages."""
-    match one:
+    match avro_type:
         case AvroPrimitive(kind=kind, annotation=annotation):
             return kind if annotation is None else f"{kind} ({annotation.name})"
         case AvroRecord(name=name):
@@ -212,16 +212,16 @@ def _of_enums(writer: AvroEnum, reader: AvroEnum, path: str) -> Converter:
 
 
 def _of_records(writer: AvroRecord, reader: AvroRecord, path: str) -> Converter | None:
-    written = {one.name: one for one in writer.fields}
+    written = {field.name: field for field in writer.fields}
     constants: dict[str, Any] = {}
     plan: list[tuple[str, str, Converter | None]] = []
-    for one in reader.fields:
-        source = next((written[name] for name in (one.name, *one.aliases) if name in written), None)
-        where = f"{path}.{one.name}"
+    for field in reader.fields:
+        source = next((written[name] for name in (field.name, *field.aliases) if name in written), None)
+        where = f"{path}.{field.name}"
         if source is not None:
-            plan.append((one.name, source.name, resolve(source.type, one.type, where)))
-        elif one.has_default:
-            constants[one.name] = default_value(one, where)
+            plan.append((field.name, source.name, resolve(source.type, field.type, where)))
+        elif field.has_default:
+            constants[field.name] = default_value(field, where)
         else:
             raise SchemasDiffer(f"{at(where)}not in the writer's schema, and without a default")
     if not constants and all(name == source and convert is None for name, source, convert in plan):
@@ -296,7 +296,7 @@ def _to_union(writer: AvroType, reader: AvroUnion, path: str) -> Converter | Non
 
 
 def _branch(writer: AvroType, reader: AvroUnion, path: str) -> int:
-    """The number of the member that takes the writer's type: one of the same type and name before one that fits."""
+    """The number of the member that takes the writer's type: a member of the same type and name comes first."""
     fitting = []
     for number, member in enumerate(reader.members):
         try:
@@ -324,19 +324,19 @@ def _unqualified(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def default_value(one: AvroField, path: str) -> Any:
+def default_value(field: AvroField, path: str) -> Any:
     """The default of a field, in the form that Arrow takes. Raises SchemasDiffer if its type has no such value."""
     try:
-        value = _decoded(one.type, one.default)
-        convert = resolve(one.type, one.type, path)
+        value = _decoded(field.type, field.default)
+        convert = resolve(field.type, field.type, path)
         return value if convert is None else convert(value)
     except (ValueError, Undecodable) as wrong:
-        raise SchemasDiffer(f"{at(path)}the default {str(one.default)[:100]!r} is not of its type: {wrong}") from None
+        raise SchemasDiffer(f"{at(path)}the default {str(field.default)[:100]!r} is not of its type: {wrong}") from None
 
 
-def _decoded(one: AvroType, default: Any) -> Any:
+def _decoded(avro_type: AvroType, default: Any) -> Any:
     """A default in the form of decoded values. Raises ValueError."""
-    match one:
+    match avro_type:
         case AvroPrimitive(kind=kind):
             return _primitive_default(kind, default)
         case AvroFixed(size=size) if isinstance(default, str) and len(default) == size:
@@ -350,25 +350,25 @@ def _decoded(one: AvroType, default: Any) -> Any:
         case AvroRecord(fields=fields) if isinstance(default, dict):
             return {each.name: _field_default(each, default) for each in fields}
         case AvroUnion():
-            return _union_default(one, default)
-    raise ValueError(f"{named(one)} has no such value")
+            return _union_default(avro_type, default)
+    raise ValueError(f"{named(avro_type)} has no such value")
 
 
-def _field_default(one: AvroField, default: Mapping[str, Any]) -> Any:
-    if one.name not in default and not one.has_default:
-        raise ValueError(f"it has no field {one.name!r}")
-    return _decoded(one.type, default.get(one.name, one.default))
+def _field_default(field: AvroField, default: Mapping[str, Any]) -> Any:
+    if field.name not in default and not field.has_default:
+        raise ValueError(f"it has no field {field.name!r}")
+    return _decoded(field.type, default.get(field.name, field.default))
 
 
-def _union_default(one: AvroUnion, default: Any) -> Any:
-    """By the first branch that has such a value; until Avro 1.12 it must be the first of all."""
-    for branch in one.branches:
+def _union_default(union: AvroUnion, default: Any) -> Any:
+    """The value by the first branch with such a value; until Avro 1.12 only the first branch could have the default."""
+    for branch in union.branches:
         try:
             value = _decoded(branch, default)
         except ValueError:
             continue
-        is_tagged = len(one.members) > 1 and not is_null(branch)
-        return {f"member{one.members.index(branch)}": value} if is_tagged else value
+        is_tagged = len(union.members) > 1 and not is_null(branch)
+        return {f"member{union.members.index(branch)}": value} if is_tagged else value
     raise ValueError("no branch has such a value")
 
 

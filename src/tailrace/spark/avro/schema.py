@@ -51,7 +51,7 @@ class AvroPrimitive:
 
     kind: str
     annotation: Logical | None = None
-    """The logical type as the schema says it, also an unknown one."""
+    """The logical type as the schema says, known or unknown."""
 
     @property
     def logical(self) -> Logical | None:
@@ -125,11 +125,12 @@ class AvroUnion:
     members: tuple["AvroType", ...] = field(init=False)
     """The branches without null."""
     single: "AvroType | None" = field(init=False)
-    """The type of all members, if one column holds them: that of the only member, long of int and long, double of float
-    and double, as in Spark's own Avro source."""
+    """The type of all members, if a column holds every member: the only member's type, long of int and long, double of
+    float and double, as in Spark's own Avro source.
+    """
 
     def __post_init__(self) -> None:
-        members = tuple(one for one in self.branches if not is_null(one))
+        members = tuple(branch for branch in self.branches if not is_null(branch))
         object.__setattr__(self, "members", members)
         object.__setattr__(self, "is_nullable", len(members) < len(self.branches))
         object.__setattr__(self, "single", _single(members))
@@ -156,20 +157,20 @@ def _is_known(kind: str, logical: Logical | None) -> bool:
     return logical.name != "decimal" or (logical.precision > 0 and 0 <= logical.scale <= logical.precision)
 
 
-def is_null(one: AvroType) -> bool:
+def is_null(avro_type: AvroType) -> bool:
     """Whether null is the only value of the type."""
-    return isinstance(one, AvroPrimitive) and one.kind == "null"
+    return isinstance(avro_type, AvroPrimitive) and avro_type.kind == "null"
 
 
-def takes_null(one: AvroType) -> bool:
+def takes_null(avro_type: AvroType) -> bool:
     """Whether null is a value of the type."""
-    return is_null(one) or (isinstance(one, AvroUnion) and one.is_nullable)
+    return is_null(avro_type) or (isinstance(avro_type, AvroUnion) and avro_type.is_nullable)
 
 
 def parse_avro_schema(text: str, references: Iterable[str] = ()) -> AvroType:
     """The type of a schema, JSON text.
 
-    `references` are schemas whose names it uses, each after those that it needs itself. Raises SchemaRefused.
+    `references` are schemas whose names it uses, each schema after the schemas that it needs. Raises SchemaRefused.
     """
     import fastavro
 
@@ -201,8 +202,8 @@ def _json(text: str) -> Any:
 def _unchecked(node: Any) -> Any:
     """The schema with the defaults of fields under another name, which fastavro does not check.
 
-    It refuses some good ones, such as the number 1 of a double, and a writer's defaults are of no use. Those of a
-    reader are checked where they are used (`resolution.default_value`).
+    fastavro refuses some good defaults, such as the number 1 of a double, and a writer's defaults are of no use.
+    Defaults of a reader are checked at their use (`resolution.default_value`).
     """
     if isinstance(node, list):
         return [_unchecked(each) for each in node]
@@ -233,16 +234,16 @@ class _Builder:
         self._count = 0
 
     def build(self, node: Any, around: tuple[str, ...]) -> AvroType:
-        """The type; `around` are the names of the types that contain it."""
+        """The type; `around` names the types that contain the node."""
         self._count += 1
         if self._count > MOST_TYPES:
             raise SchemaRefused(f"it has more than {MOST_TYPES} types, each counted as often as it is used")
         if len(around) > DEEPEST:
             raise SchemaRefused(f"its types nest deeper than {DEEPEST}")
         if isinstance(node, list):
-            if not node or any(isinstance(one, list) for one in node):
+            if not node or any(isinstance(branch, list) for branch in node):
                 raise SchemaRefused("a union without branches, or with a union as a branch")
-            return AvroUnion(tuple(self.build(one, (*around, "")) for one in node))
+            return AvroUnion(tuple(self.build(branch, (*around, "")) for branch in node))
         if isinstance(node, str):
             if node in PRIMITIVES:
                 return AvroPrimitive(node)
@@ -280,16 +281,16 @@ class _Builder:
         name = node["name"]
         fields = tuple(
             AvroField(
-                _texts([one["name"]])[0],
-                self.build(one["type"], (*around, name)),
-                _aliases(one),
-                _DEFAULT in one,
-                one.get(_DEFAULT),
+                _texts([entry["name"]])[0],
+                self.build(entry["type"], (*around, name)),
+                _aliases(entry),
+                _DEFAULT in entry,
+                entry.get(_DEFAULT),
             )
-            for one in node["fields"]
+            for entry in node["fields"]
         )
-        names = [one.name for one in fields]
-        if twice := sorted({one for one in names if names.count(one) > 1}):
+        names = [field.name for field in fields]
+        if twice := sorted({repeated for repeated in names if names.count(repeated) > 1}):
             raise SchemaRefused(f"record {name} has two fields {twice[0]!r}")
         return AvroRecord(name, fields, _aliases(node))
 
@@ -299,7 +300,7 @@ def _aliases(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _texts(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+    if not isinstance(given, list) or not all(isinstance(symbol, str) for symbol in given):
         raise SchemaRefused(f"not an Avro schema: {str(given)[:200]} stands for names")
     return tuple(given)
 
@@ -314,8 +315,8 @@ def _annotation(node: Mapping[str, Any]) -> Logical | None:
     return Logical(name, precision, scale) if type(precision) is int and type(scale) is int else None
 
 
-def _has_bytes(one: AvroType) -> bool:
+def _has_bytes(avro_type: AvroType) -> bool:
     """Whether each value of the type has at least one byte."""
-    if isinstance(one, AvroRecord):
-        return any(_has_bytes(each.type) for each in one.fields)
-    return one.size > 0 if isinstance(one, AvroFixed) else not is_null(one)
+    if isinstance(avro_type, AvroRecord):
+        return any(_has_bytes(each.type) for each in avro_type.fields)
+    return avro_type.size > 0 if isinstance(avro_type, AvroFixed) else not is_null(avro_type)

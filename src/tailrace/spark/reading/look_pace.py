@@ -9,18 +9,18 @@ from typing import Final
 SHORTEST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 0.25
 _QUIET_PARTS: Final = 8
-"""A pause is so small a part of the quiet time: two seconds without records lead to the longest one."""
+"""A pause is this fraction of the quiet time: two seconds without records lead to the longest pause."""
 
 
 class LookPace:
-    """The time of the next look. Times are those of one monotonic clock, in seconds."""
+    """The time of the next look, by a monotonic clock, in seconds."""
 
     def __init__(self, now: float) -> None:
         self._quiet_since = now
         self.next_look = now
 
     def looked(self, now: float, *, has_news: bool) -> None:
-        """Note a look, and whether it has found enough records for a batch: the look behind that batch is at once."""
+        """Note a look. `has_news`: the look has found enough records for a batch, and the next look is at once."""
         if has_news:
             self._quiet_since = self.next_look = now
             return
@@ -32,24 +32,24 @@ ROUND_S: Final = 0.25
 """The pace of a query without records: Spark asks without pause, and cannot end the query during a question. All its
 sources together wait so long."""
 MOST_SOURCES: Final = 16
-"""Of more sources each waits as long as if there were so many."""
+"""The count of sources above which a source waits no shorter."""
 
 
 class IdleWait:
     """The time that a stream's source waits for records in one `latestOffset`, so that sources do not wait in turn.
 
-    Spark asks all sources of a query one after the other, each in a process of its own, and begins a batch when the
-    last one has answered. A source that waits while another one has records holds that batch up. Spark's calls alone
-    show if others are at work: Spark calls `commit` on every source when it plans a batch, and the pause between two
-    questions shows the waits of the others.
+    Spark asks all sources of a query in turn, in a process per source, and begins a batch when the last source has
+    answered. A source that waits while another source has records holds that batch up. Spark's calls alone show if
+    other sources are at work: Spark calls `commit` on every source when it plans a batch, and the pause between two
+    questions shows the waits of the other sources.
 
-    Times are those of one monotonic clock, in seconds.
+    Times are times of one monotonic clock, in seconds.
     """
 
     def __init__(self) -> None:
         self._wait = ROUND_S
         self._answered_at: float | None = None
-        """The time of the last answer, if a whole wait came before it."""
+        """The time of the last answer, if a whole wait came before the answer."""
         self._is_busy = False
 
     def batch_was_planned(self) -> None:

@@ -76,7 +76,7 @@ class Planner:
             try:
                 return self._ends()
             except KafkaError as fault:
-                # A topic may be deleted between two requests. A read by pattern goes on without it.
+                # A topic may be deleted between two requests. A read by pattern goes on without the topic.
                 if self._options.subscription.pattern is None or fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
         return self._ends()
@@ -123,7 +123,7 @@ class Planner:
     def resolve(
         self, position: OffsetRangeLimit, partitions: Iterable[TopicPartition], *, is_start: bool
     ) -> dict[TopicPartition, int]:
-        """The offset of this position in each of the partitions."""
+        """The offset of this position in every given partition."""
         name = "startingOffsets" if is_start else "endingOffsets"
         wanted = list(partitions)
         if position.timestamp is not None:
@@ -156,7 +156,7 @@ class Planner:
                 " to start at its end instead say startingOffsetsByTimestampStrategy=latest",
             )
         ends = self.latest(missing)
-        # A record that came between the two answers is below this end, and may be of the time or after it.
+        # A record that came between the two answers is below this end, and may be of the time or later.
         again = self._offsets({tp: timestamps[tp] for tp in missing})
         return {**found, **{tp: again[tp] if again[tp] >= 0 else ends[tp] for tp in missing}}
 
@@ -164,8 +164,8 @@ class Planner:
         """`end`; with failOnDataLoss=false lowered to the ends of the logs, to read as far as these go.
 
         With failOnDataLoss a task waits for what is missing, for kafkaConsumer.pollTimeoutMs. Raises
-        KafkaError(INVALID_REQUEST) for a start behind its end or behind the end of the log: it has no range, and
-        its partition would be left out in silence.
+        KafkaError(INVALID_REQUEST) for a start behind its end or behind the end of the log: such a partition has no
+        range, and would be left out in silence.
         """
         latest = self.latest(end)
         starting, ending = self._options.starting.name, self._options.ending.name
@@ -184,7 +184,7 @@ class Planner:
     def check_loss(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
         """`start`, raised to the log start where records below it are lost.
 
-        Gaps above the log start are no loss: compaction and transaction markers leave them. Raises
+        Gaps above the log start are no loss: compaction and transaction markers leave gaps. Raises
         KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
         """
         behind = [tp for tp in end if tp in start and start[tp] < end[tp]]
@@ -211,7 +211,7 @@ class Planner:
         return start.moved_to(now)
 
     def _is_made_anew(self, name: str, known: TopicId) -> bool:
-        """Whether further answers have another id too: one is no proof, a broker may know the cluster as it was."""
+        """Whether further answers have another id too: a single answer is no proof, a broker may know an old state."""
         for _ in range(_LOOKS):
             time.sleep(_PAUSE_S)
             self.partitions()
@@ -220,7 +220,8 @@ class Planner:
         return True
 
     def check_end(self, start: Offsets, latest: Offsets) -> Offsets:
-        """`start`, lowered to the end of a log that ends before it: cut, or made anew. New records are read from there.
+        """`start`, lowered to the end of a log that ends before `start`: cut, or made anew. New records are read from
+        there.
 
         Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss; for a log that is missing, too.
         """
@@ -233,7 +234,7 @@ class Planner:
                     f"{tp} is not read by option {self._options.subscription.option}, and this query stands at its "
                     f"offset {offset}: a checkpoint belongs to the topics of its query",
                     why="for another topic say another checkpointLocation; `tailrace spark checkpoint move --rename` "
-                    "has it follow a topic's new name",
+                    "moves the checkpoint to a topic's new name",
                 )
             elif tp not in latest:
                 self.report_loss(f"{tp} is gone, with its records from offset {offset} on, where this query stands")
@@ -263,7 +264,7 @@ class Planner:
         return checked
 
     def _agreed_ends(self, planned: Positions) -> Positions:
-        """The ends, with ids of topics that further answers have too, if they are not the planned ones."""
+        """The ends, with ids of topics that further answers confirm if the ids differ from the planned ids."""
         for _ in range(_LOOKS):
             latest = self.ends()
             anew = planned.made_anew(latest.topic_ids)

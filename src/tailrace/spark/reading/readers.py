@@ -1,7 +1,7 @@
 """The reader of a batch that Spark calls, and its common part with the reader of a stream.
 
-They plan with the planner and read with the client. Spark pickles readers and partitions to its workers, so they hold
-plain values only. Connections are made where they are used, and kept per process, since Spark reuses its workers.
+Readers plan with the planner and read with the client. Spark pickles readers and partitions to its workers, so they
+hold plain values only. Connections are made at their use, and kept per process, since Spark reuses its workers.
 """
 
 import logging
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LEAST_RECORDS = 50_000
-"""Of a task, if partitions are smaller: they take as long as Spark needs for a task itself, some 20 ms."""
+"""The least records of a task over small partitions: reading takes as long as Spark's cost of a task, 20 ms."""
 
 _LOSSES = (
     ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -68,31 +68,31 @@ class RangeReader(PickledPlan):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         begin_task(self._drivers_version)
-        # Spark compares the first batch's schema with exactly this one.
+        # Spark compares the first batch's schema with exactly this schema.
         expected = to_arrow_schema(self._schema, timezone="UTC")
         decoder = None if self._decoding is None else _decoder(self._decoding, expected)
         columns = expected.names if decoder is None else decoder.raw_columns
         fetch = _worker_fetch(self.options)
         # For a plan without ranges Spark still runs one task, with a partition of its own.
-        for one in partition.value or ():
-            for batch in self._read_range(fetch, one, columns):
+        for piece in partition.value or ():
+            for batch in self._read_range(fetch, piece, columns):
                 if decoder is not None:
-                    yield from decoder.decode(batch, str(one.topic_partition))
+                    yield from decoder.decode(batch, str(piece.topic_partition))
                 else:
                     yield batch if batch.schema.equals(expected) else batch.cast(expected)
 
-    def _read_range(self, fetch: RangedFetch, one: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read_range(self, fetch: RangedFetch, piece: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """The range; without failOnDataLoss, records that were deleted since the plan are left out."""
-        start = one.start
-        while start < one.end:
+        start = piece.start
+        while start < piece.end:
             try:
                 yield from fetch.arrow(
-                    one.topic_partition,
+                    piece.topic_partition,
                     start,
-                    one.end,
+                    piece.end,
                     columns=columns,
-                    topic_id=one.topic_id,
-                    key_ranges=one.key_ranges,
+                    topic_id=piece.topic_id,
+                    key_ranges=piece.key_ranges,
                 )
                 return
             except KafkaError as fault:
@@ -100,7 +100,7 @@ class RangeReader(PickledPlan):
                     raise KafkaError(fault.code, f"{fault.detail}; {self._way_to_brokers()}") from None
                 if fault.code not in _LOSSES:
                     raise
-                start = self._first_after_loss(one, start, fault)
+                start = self._first_after_loss(piece, start, fault)
 
     def _way_to_brokers(self) -> str:
         servers = self.options.cluster.bootstrap_servers
@@ -109,13 +109,13 @@ class RangeReader(PickledPlan):
             "option kafkaConsumer.pollTimeoutMs is the time that a task waits"
         )
 
-    def _first_after_loss(self, one: OffsetRange, start: int, loss: KafkaError) -> int:
+    def _first_after_loss(self, piece: OffsetRange, start: int, loss: KafkaError) -> int:
         planner = Planner(self.options)
         try:
             if loss.code == ErrorCode.INCONSISTENT_TOPIC_ID:
-                first_left = one.end
+                first_left = piece.end
             else:
-                first_left = _first_left(planner.span(one.topic_partition), one, start, loss)
+                first_left = _first_left(planner.span(piece.topic_partition), piece, start, loss)
             planner.report_loss(loss.detail)
         finally:
             planner.close()
@@ -130,26 +130,26 @@ class RangeReader(PickledPlan):
         pieces = cut(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
         # Small partitions share tasks. The driver does not know the cores of its cluster, so that the number of tasks
         # goes by the records, but for a few, which keep the cores of this machine busy.
-        records = sum(one.size for one in pieces)
+        records = sum(piece.size for piece in pieces)
         tasks = max(_slots(), options.min_partitions, records // LEAST_RECORDS)
         if options.max_records_per_partition:
             return [Work((piece,)) for piece in pieces]
         return [Work(work) for work in pack(pieces, tasks=tasks)]
 
 
-def _first_left(span: tuple[int, int] | None, one: OffsetRange, start: int, loss: KafkaError) -> int:
+def _first_left(span: tuple[int, int] | None, piece: OffsetRange, start: int, loss: KafkaError) -> int:
     """The next offset of the range, given the log's start and end now. Raises the loss if the log has the offset."""
     if span is None:
         if loss.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise loss  # one answer without the partition is no proof
-        return one.end
+        return piece.end
     first, last = span
     # No record comes twice: those read before the loss lie below the new log start.
     if first > start:
         return first
-    # The topic was created again and is shorter: it has no record of this range.
+    # The topic was created again and is shorter: the new topic has no record of this range.
     if last < start:
-        return one.end
+        return piece.end
     raise loss
 
 
@@ -159,7 +159,7 @@ _TASKS = "TAILRACE_SPARK_TASKS"
 def _slots() -> int:
     """The number of tasks that run at once on one machine, since the planner runs without a Spark context.
 
-    Raises KafkaError(INVALID_CONFIG) for a TAILRACE_SPARK_TASKS that is none.
+    Raises KafkaError(INVALID_CONFIG) for a TAILRACE_SPARK_TASKS that is no number.
     """
     given = os.environ.get(_TASKS, "").strip()  # empty: not set, as is usual for variables
     if not given:
@@ -171,7 +171,7 @@ def _slots() -> int:
 
 
 _without_rack: set[str] = set()
-"""The variables of `client.rack.env` that this process lacks: it has said so."""
+"""The variables of `client.rack.env` that this process lacks, and has reported."""
 
 
 def _rack_here(options: SourceOptions) -> str:

@@ -49,7 +49,8 @@ class RecordWeights:
     def of(self, start: Offsets, end: Offsets) -> dict[TopicPartition, float]:
         """The bytes of an offset in each partition that has offsets between `start` and `end`.
 
-        A partition that was not measured yet, or has a fault that its task will meet, counts as the mean of the others.
+        A partition that was not measured yet, or has a fault that its task will meet, counts as the mean of the other
+        partitions.
         """
         waiting = [tp for tp in sorted(end) if start.get(tp, end[tp]) < end[tp]]
         tried = {tp: place for place, tp in enumerate(self._tried)}

@@ -26,7 +26,7 @@ _ISOLATIONS: Mapping[str, Isolation] = {"read_uncommitted": "read_uncommitted", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """The partitions to read: exactly one of the three is set."""
+    """The partitions to read: exactly one field is set."""
 
     assigned: frozenset[TopicPartition] | None = None
     topics: tuple[str, ...] | None = None
@@ -35,7 +35,7 @@ class Subscription:
 
     @property
     def option(self) -> str:
-        """The name of the option that says it."""
+        """The name of the option that sets the subscription."""
         if self.assigned is not None:
             return "assign"
         return "subscribe" if self.topics is not None else "subscribePattern"
@@ -51,13 +51,13 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRangeLimit:
-    """One end of a read: a timestamp (ms), a timestamp or an offset per partition, or an end of the log.
+    """An end of a read: a timestamp (ms), a timestamp or an offset per partition, or an end of the log.
 
     `offsets` and `timestamps` may use -1 (latest) and -2 (earliest) for an offset.
     """
 
     name: str
-    """The option that says it, or would."""
+    """The option of this end, given or not."""
     everywhere: int = LATEST
     timestamp: int | None = None
     timestamps: Mapping[TopicPartition, int] | None = None
@@ -76,12 +76,12 @@ class SourceOptions:
     by_timestamp_strategy: TimestampStrategy = "error"
     fail_on_data_loss: bool = True
     on_corrupt: OnCorruptRecords = "fail"
-    """At a batch that cannot be decoded: fail the query, or skip it with a line in the executor's log."""
+    """The handling of a batch that cannot be decoded: fail the query, or skip the batch and log a line."""
     include_headers: bool = False
     fetch_timeout_ms: int = 120_000
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
-    """Of keys and values, about: what the first records of each partition weigh."""
+    """The bytes of keys and values, about: measured by the first records of each partition."""
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
     min_partitions: int = 0
@@ -94,7 +94,7 @@ class SourceOptions:
     client_rack: str = ""
     """The rack of the executors: the cluster may name a replica there to read from (KIP-392)."""
     client_rack_env: str | None = None
-    """The environment variable of an executor that has its rack, if each has its own."""
+    """The environment variable that holds an executor's rack, if executors differ in their racks."""
     formats: RecordFormats = field(default_factory=RecordFormats)
 
 
@@ -211,7 +211,7 @@ def _no_position(text: str, end: Literal["starting", "ending"]) -> str:
 
 
 def _position(given: GivenOptions, end: Literal["starting", "ending"], default: int) -> OffsetRangeLimit:
-    """One end of the read, by Spark's precedence: one timestamp, then timestamps per partition, then offsets."""
+    """An end of the read, by Spark's precedence: one timestamp, then timestamps per partition, then offsets."""
     if text := given.text(f"{end}Timestamp"):
         return OffsetRangeLimit(name=f"{end}Timestamp", timestamp=_timestamp_ms(f"{end}Timestamp", text))
     if text := given.text(f"{end}OffsetsByTimestamp"):
@@ -258,7 +258,7 @@ def _key_ranges(given: GivenOptions) -> int:
 def _rack_variable(given: GivenOptions) -> str | None:
     name = given.text("client.rack.env")
     if name is not None and given.text("kafka.client.rack") is not None:
-        raise fault("client.rack.env", "kafka.client.rack is given too: one rack for all executors, or one for each")
+        raise fault("client.rack.env", "kafka.client.rack is given too: one rack for all executors, or a rack for each")
     if name is not None and not name.isidentifier():
         raise fault("client.rack.env", f"must be the name of an environment variable, not {name!r}")
     return name

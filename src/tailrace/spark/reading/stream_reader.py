@@ -39,15 +39,16 @@ _FEW_RECORDS = 1_000
 """A batch of so few records is not measured: the largest that a topic takes by default have 1 MB."""
 
 Json = Mapping[str, Mapping[str, int]]
-"""Positions as Spark keeps them."""
+"""Positions in Spark's form."""
 
 
 def say_nothing_of_a_closed_socket() -> None:
     """Let this process end without a traceback if Spark has closed its socket: so it ends the runner of a query.
 
     The runner waits for Spark's next call or sends an answer, and takes the closed socket for a failure. To report that
-    it writes to the socket once more, twice in vain: a chain of three tracebacks for each query that ends, with nothing
-    in it that a user could do. A fault of the reader itself goes to Spark as an answer, and Spark shows it.
+    failure the runner writes to the socket once more, twice in vain: a chain of three tracebacks for each query that
+    ends, without anything that a user could do. A fault of the reader itself goes to Spark as an answer, and Spark
+    shows it.
 
     Called by `stop`, while the exception that has ended the runner is on its way; else it does nothing.
     """
@@ -195,7 +196,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         return {**at, **{tp: max(offset, at[tp]) for tp, offset in now.items() if tp in at}, **found}
 
     def _wait_for_records(self, at: Offsets, longest_s: float) -> tuple[Positions, bool]:
-        """The ends of the logs, and whether it has waited for its whole time without finding records."""
+        """The ends of the logs, and whether the wait has passed whole without records."""
         if self._target is not None:
             return self._target, False
         deadline = time.monotonic() + longest_s
@@ -223,8 +224,8 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
     def _show_progress(self, offsets: Offsets) -> None:
         """Commit for the group the offsets that the query has finished, for lag tools to show.
 
-        Spark asks for the end of the next batch from the end of the one that it has finished, also at the start of a
-        run and after the last batch of a triggered one. Its own call `commit` comes one batch late, and never for the
+        Spark asks for the end of the next batch from the end of the finished batch, also at the start of a
+        run and after the last batch of a triggered run. Its own call `commit` comes one batch late, and never for the
         last batch of a query. A fault gives the group a rest, but the end of a triggered run is shown all the same.
         """
         group = self.options.group_id
@@ -244,7 +245,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         return self._target is not None and all(offsets.get(tp, -1) >= at for tp, at in self._target.offsets.items())
 
     def commit(self, end: Json) -> None:
-        """Spark plans a batch; it says so to all sources of the query, also to those without records."""
+        """Note that Spark plans a batch; Spark calls this for every source of the query, with or without records."""
         self._idle.batch_was_planned()
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:

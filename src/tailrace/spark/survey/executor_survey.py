@@ -39,7 +39,9 @@ def survey(
     job = SurveyJob(master, settings or {}, tasks=tasks, addresses=addresses, rack_variable=rack_variable)
     driver, found = job.run(timeout_s)
     counts = Counter(tuple(facts) for facts in found)
-    executors = sorted((_surveyed(facts, count) for facts, count in counts.items()), key=lambda one: one.where)
+    executors = sorted(
+        (_surveyed(facts, count) for facts, count in counts.items()), key=lambda executor: executor.where
+    )
     return [replace(_surveyed(driver, 0), where="driver"), *executors]
 
 
@@ -57,26 +59,34 @@ def _surveyed(facts: Facts, tasks: int) -> Surveyed:
     )
 
 
-def tasks_fail(one: Surveyed, driver: Surveyed) -> bool:
-    """Whether tasks of a query would fail there. Another version of pyarrow does not make them."""
-    return not one.tailrace or one.tailrace != driver.tailrace or not one.pyarrow or bool(one.unreached)
+def tasks_fail(executor: Surveyed, driver: Surveyed) -> bool:
+    """Whether tasks of a query would fail there. Another version of pyarrow does not make tasks fail."""
+    return (
+        not executor.tailrace
+        or executor.tailrace != driver.tailrace
+        or not executor.pyarrow
+        or bool(executor.unreached)
+    )
 
 
-def advice(one: Surveyed, driver: Surveyed, *, rack_variable: str = "") -> Iterator[str]:
-    """The changes that this executor needs; none if all is well."""
-    if not one.tailrace:
+def advice(executor: Surveyed, driver: Surveyed, *, rack_variable: str = "") -> Iterator[str]:
+    """The changes that this executor needs; empty for a good executor."""
+    if not executor.tailrace:
         yield f"its Python has no Tailrace: {SOURCES_RUN}"
-    elif one.tailrace != driver.tailrace:
-        versions = f"it has Tailrace {one.tailrace} and the driver {driver.tailrace or 'none'}"
+    elif executor.tailrace != driver.tailrace:
+        versions = f"it has Tailrace {executor.tailrace} and the driver {driver.tailrace or 'none'}"
         yield f"{versions}: tasks will be refused; install one version"
-    elif one.kernel != "C":
+    elif executor.kernel != "C":
         yield "compiled records are faster: install a C compiler there, then tailrace again"
-    if not one.pyarrow:
+    if not executor.pyarrow:
         yield "its Python has no pyarrow, and tasks will fail: pip install 'tailrace[arrow]' in it"
-    elif driver.pyarrow and one.pyarrow.split(".")[0] != driver.pyarrow.split(".")[0]:
-        yield f"it has pyarrow {one.pyarrow} and the driver {driver.pyarrow}: tasks will run, but install one version"
-    if rack_variable and not one.rack:
+    elif driver.pyarrow and executor.pyarrow.split(".")[0] != driver.pyarrow.split(".")[0]:
+        yield (
+            f"it has pyarrow {executor.pyarrow} and the driver {driver.pyarrow}: "
+            "tasks will run, but install one version"
+        )
+    if rack_variable and not executor.rack:
         where = f"its environment, or spark.executorEnv.{rack_variable}"
         yield f"it has no {rack_variable} and reads from the leaders: set it in {where}"
-    for address in one.unreached:
+    for address in executor.unreached:
         yield f"it cannot connect to {address}, which a broker advertises: open the way, or change advertised.listeners"

@@ -1,8 +1,7 @@
-"""A probe of the Python that runs it: what a task of a Tailrace source would find there.
+"""A probe of the running Python: what a task of a Tailrace source would find there.
 
-Spark pickles it to executors by value, and the driver's Python gets its text (see `survey_job`): it must work
-where neither Tailrace nor pyarrow is installed, so that it can say so. It imports them only to look whether they are
-there.
+Spark pickles the probe to executors by value, and the driver's Python gets its text (see `survey_job`): the probe
+must work, and say so, where neither Tailrace nor pyarrow is installed. Imports of either only look for its presence.
 """
 
 import json
@@ -16,7 +15,7 @@ from typing import Any
 
 CONNECT_TIMEOUT_S = 3.0
 PAUSE_S = 0.3
-"""Of each task, so that the tasks reach all executors instead of the first that is ready."""
+"""The pause of each task, so that the tasks reach all executors instead of the first executor that is ready."""
 
 
 def probe_in_task(_number: int, *, addresses: Iterable[str], rack_variable: str) -> tuple[str, ...]:
@@ -28,7 +27,7 @@ def probe_in_task(_number: int, *, addresses: Iterable[str], rack_variable: str)
 def facts(addresses: Iterable[str] = (), rack_variable: str = "") -> tuple[str, ...]:
     """Place, interpreter, version of Tailrace, of pyarrow, kernel, rack and the addresses not reached, all as texts.
 
-    One that is missing is empty.
+    A missing fact is empty.
     """
     return (
         f"{platform.node()}:{'/'.join(os.getcwd().split('/')[-2:])}",  # a worker of Spark's is in its executor's

@@ -37,7 +37,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile("Exception|Error")
 
 Facts = Sequence[str]
-"""Those of a probe (see `probe.facts`)."""
+"""The facts of a probe (see `probe.facts`)."""
 
 
 class SurveyFailed(Exception):
@@ -64,7 +64,7 @@ class SurveyJob:
         self._is_over = threading.Event()
 
     def run(self, timeout_s: float) -> tuple[Facts, list[Facts]]:
-        """The facts of the driver's Python for data sources, and those of each task.
+        """The facts of the driver's Python for data sources, and the facts of each task.
 
         Raises SurveyFailed, at the end of the time limit if not before. The end of the session may take some seconds
         more. A JVM that has no session by then ends with this process.
@@ -82,7 +82,9 @@ class SurveyJob:
             raise
         except JavaNotFound as fault:
             raise SurveyFailed(str(fault)) from fault
-        except Exception as fault:  # of PySpark, of Py4J, of a Spark of another version: they have no common class
+        except (
+            Exception
+        ) as fault:  # of PySpark, of Py4J, of a Spark of another version: their faults have no common class
             raise SurveyFailed(f"{reason_of(fault)}; {self._way_out()}") from fault
         finally:
             self._stop()
@@ -90,7 +92,7 @@ class SurveyJob:
     def _complete(self, found: "Future[tuple[Facts, list[Facts]]]") -> None:
         try:
             found.set_result(self._work())
-        except BaseException as fault:  # noqa: BLE001 - it is raised in the thread that waits
+        except BaseException as fault:  # noqa: BLE001 - raised in the thread that waits
             found.set_exception(fault)
 
     def _work(self) -> tuple[Facts, list[Facts]]:
@@ -110,7 +112,7 @@ class SurveyJob:
             cloudpickle.unregister_pickle_by_value(probe)
 
     def _lateness(self, timeout_s: float) -> str:
-        """The progress of the job, and reasons why there may be no more of it."""
+        """The progress of the job, and reasons why the progress may have stopped."""
         if (session := self._session) is None:
             return (
                 f"{self._master} has not accepted the application in {timeout_s:g} s: is it a master of Spark"
@@ -134,7 +136,7 @@ class SurveyJob:
         return SOURCES_RUN
 
     def _stop(self) -> None:
-        """End the session, if there is one; a `collect` under way fails."""
+        """End the session, if a session is open; a `collect` under way fails."""
         self._is_over.set()
         if self._session is not None:
             stopping = threading.Thread(target=_stop, args=(self._session,), name=f"{_NAME}-stop", daemon=True)
@@ -178,7 +180,7 @@ def _python_of_sources(session: SparkSession) -> str:
 
 
 def _facts_of(python: str) -> Facts:
-    """The facts of this Python on the driver, where Spark plans data sources with it."""
+    """The facts of this Python on the driver, where Spark plans data sources with this Python."""
     try:
         command = [python, "-c", inspect.getsource(probe)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PYTHON_TIMEOUT_S, check=False)

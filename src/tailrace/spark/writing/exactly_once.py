@@ -1,13 +1,13 @@
-"""The exactly-once sink: the rows of a batch are visible once, all of them or none (decision 0063).
+"""The exactly-once sink: the rows of a batch are visible once, every row or no row (decision 0063).
 
-1. Each attempt of a task writes in a transaction of its own and leaves it open. Its message to the driver has the
-   identity with which another process can end it.
+1. Each attempt of a task writes in a transaction of its own and leaves the transaction open. Its message to the driver
+   has the identity with which another process can end the transaction.
 2. The driver commits the transactions of all tasks by one decision of the sink's coordinator. That aborts what other
    attempts have written for the batch.
 3. A batch that was decided before is not written again: its tasks read their rows and drop them. The decision keeps a
    digest of the rows, so that a batch which comes again with other rows is refused (decision 0082).
-4. Readers with read_committed see nothing of a batch before its decision, and wait behind it: the last stable offset of
-   a partition stands while a transaction is open in it.
+4. Readers with read_committed see nothing of a batch before its decision, and wait behind the batch: the last stable
+   offset of a partition stands while a transaction is open in it.
 """
 
 import logging
@@ -66,7 +66,7 @@ class _TaskTransaction:
         self._began_at: float | None = None
 
     def send(self, batch: pa.RecordBatch) -> bool:
-        """Send the rows. False, with the first ones, if the batch was decided before: nothing is to be written."""
+        """Send the rows. False, with the first rows, if the batch was decided before: nothing is to be written."""
         try:
             return self._send(batch)
         except KafkaError as fault:
@@ -133,7 +133,7 @@ def _refusal(member: SinkMember, timeout_ms: int, fault: KafkaError) -> str:
                 " the checkpoint that it was written from, or say another sinkId"
             )
         case ErrorCode.PRODUCER_FENCED:
-            return f"another run of the query has followed this one in writing to sink {member.sink!r}"
+            return f"another run of the query has followed this run in writing to sink {member.sink!r}"
         case _:
             return fault.detail
 
@@ -187,7 +187,7 @@ class ExactlyOnce:
             self._check_timeout(admin)
 
     def _check_timeout(self, admin: Admin) -> None:
-        """Compare a long timeout with the limits of the brokers that tell theirs; else the tasks learn of them."""
+        """Compare a long timeout with the limits that brokers tell; of other limits the tasks learn."""
         timeout_ms = self._transactions.timeout_ms
         if timeout_ms <= DEFAULT_TIMEOUT_MS:
             return
@@ -197,7 +197,7 @@ class ExactlyOnce:
             except KafkaError as fault:
                 _log.warning("%s of broker %d is not known: %s", MAX_TIMEOUT, broker.node_id, fault)
                 continue
-            most = next((one.value for one in settings if one.name == MAX_TIMEOUT), None)
+            most = next((setting.value for setting in settings if setting.name == MAX_TIMEOUT), None)
             if most is not None and timeout_ms > int(most):
                 limit = f"{MAX_TIMEOUT} of broker {broker.node_id}, {most}"
                 raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, _timeout_refusal(timeout_ms, limit))
@@ -217,10 +217,10 @@ class ExactlyOnce:
             transaction.close()
 
     def commit(self, batch: SinkBatch, members: Sequence[WrittenMember], rows: RowsDigest) -> None:
-        """Commit the batch, unless it was committed before.
+        """Commit the batch, unless an earlier attempt has committed the batch.
 
-        Raises SinkRefusal, OUT_OF_ORDER_SEQUENCE_NUMBER (45), if it was committed with other rows than these and the
-        option sinkKeepsBatch does not say that they are dropped.
+        Raises SinkRefusal, OUT_OF_ORDER_SEQUENCE_NUMBER (45), if the batch was committed with other rows and the
+        option sinkKeepsBatch does not say that new rows are dropped.
         """
         with self._admin() as admin:
 
@@ -267,14 +267,15 @@ class ExactlyOnce:
             _log.warning("the transactions of a failed write stay open until their timeout: %s", fault)
 
     def abort(self, batch: SinkBatch | None, number: int, mark: str | None) -> None:
-        """End a failed or stopped batch of a stream: abort what is open, so that readers do not wait for it.
+        """End a failed or stopped batch of a stream: abort what is open, so that readers do not wait.
 
-        `batch` is known if a task was done; else it is found by its number and the driver's mark. Its run commits
-        nothing any more, and a task that is not killed yet begins nothing: another run, of no writer, follows it.
+        `batch` is known if a task was done; else the batch is found by its number and the driver's mark. Its run
+        commits nothing any more, and a task that is not killed yet begins nothing: another run, of no writer, follows
+        the ended run.
         """
         try:
             with self._admin() as admin:
-                listed = [one.transactional_id for one in admin.list_transactions(states=("Ongoing",))]
+                listed = [transaction.transactional_id for transaction in admin.list_transactions(states=("Ongoing",))]
                 if batch is None and mark is not None:
                     found = {each for name in listed if (each := marked(name, number, mark)) is not None}
                     batch = found.pop() if len(found) == 1 else None
@@ -284,19 +285,19 @@ class ExactlyOnce:
             _log.warning("the transactions of a failed batch stay open until their timeout: %s", fault)
 
     def _end(self, admin: Admin, batch: SinkBatch, listed: Sequence[str] | None) -> None:
-        """End the batch, by the sink if it is this writer's, else by its members: the writer of the sink goes on.
+        """End the batch, by the sink if the sink is this writer's, else by its members: the writer of the sink goes on.
 
-        `listed` are the open transactions of the cluster; None: they are asked for if they are needed.
+        `listed` are the open transactions of the cluster; None: asked for at need.
         """
         if batch.batch > 0 and self._may_lead(admin, batch):
             for empty in given_up(batch):
                 admin.commit_sink(empty.sink, run=empty.run, batch=empty.batch, members=())
             return
         if listed is None:
-            listed = [one.transactional_id for one in admin.list_transactions(states=("Ongoing",))]
+            listed = [transaction.transactional_id for transaction in admin.list_transactions(states=("Ongoing",))]
         for name in filter(batch.has, listed):
-            one = admin.describe_transaction(name)
-            admin.abort_sink_member(WrittenMember(name, one.producer_id, one.producer_epoch))
+            transaction = admin.describe_transaction(name)
+            admin.abort_sink_member(WrittenMember(name, transaction.producer_id, transaction.producer_epoch))
 
     def _may_lead(self, admin: Admin, batch: SinkBatch) -> bool:
         """Whether this writer's progress is the sink's, as far as the description of the sink says."""

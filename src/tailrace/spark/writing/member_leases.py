@@ -34,7 +34,7 @@ class _Held:
     """The signs of one run of a sink."""
 
     batch: int
-    """The last one that a task here has written for."""
+    """The last batch that a task here has written for."""
     ends_at: float = inf
     """On the monotonic clock; without an end while a task is at work."""
 

@@ -1,6 +1,6 @@
-"""The digest of rows that are written: the same for equal rows, in whatever order and however they are cut into tasks.
+"""The digest of written rows: the same for equal rows, in whatever order and in whatever tasks.
 
-The hash of a row covers what the query says of it: topic, column `partition`, key, value and headers. It does not cover
+The hash of a row covers what the query sets: topic, column `partition`, key, value and headers. The hash does not cover
 what the sink chooses: the partition of a row without a key, and timestamps.
 """
 
@@ -49,7 +49,7 @@ def _hash_of_text(text: str) -> np.uint64:
 
 
 def _partition_hashes(column: pa.Array | None) -> Hashes | np.uint64:
-    """One more than the number of a partition; 0 for a row whose partition the sink chooses."""
+    """The number of a partition plus 1; 0 for a row whose partition the sink chooses."""
     if column is None or column.null_count == len(column):
         return np.uint64(0)
     numbers = column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)

@@ -14,8 +14,9 @@ from tailrace.spark.writing.sink_options import SinkOptions
 from tailrace.spark.writing.task_sender import SinkRows, TaskSender
 
 _turns = count()
-"""Counts the batches of this process, which runs one task after the other: rows without a key go to partitions in turn.
-A count of each task would give the first partitions more than others if tasks are small, as those of a stream are."""
+"""The count of batches in this process, which runs tasks in turn: rows without a key go to partitions in turn.
+A count per task would give the first partitions more rows if tasks are small, as a stream's tasks are.
+"""
 
 
 class RowSender:

@@ -134,10 +134,10 @@ class _OnceWriter(PickledPlan):
         return WrittenOnce(batch, *self._sink.write(batch.member(task), iterator))
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        written = [one for one in messages if isinstance(one, WrittenOnce)]
-        if written:  # else it is a batch without a task
-            members = [one.member for one in written if one.member is not None]
-            rows = reduce(RowsDigest.plus, (one.rows for one in written))
+        written = [message for message in messages if isinstance(message, WrittenOnce)]
+        if written:  # else the batch has no task
+            members = [message.member for message in written if message.member is not None]
+            rows = reduce(RowsDigest.plus, (message.rows for message in written))
             self._sink.commit(written[0].batch, members, rows)
 
 
@@ -152,7 +152,7 @@ class OnceWriter(_OnceWriter, DataSourceArrowWriter):
         return of_each_batch(self._written, task)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are done: commit their rows."""
+        """Commit the rows of every task; all tasks are done."""
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -171,10 +171,10 @@ class OnceStreamWriter(_OnceWriter, DataSourceStreamArrowWriter):
         return streamed(task, self._transactions, self._mark)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks are done: commit the rows of the batch, unless it was committed before."""
+        """Commit the rows of the batch, unless it was committed before; all tasks are done."""
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """A task has failed, or the query was stopped: no row of the batch becomes visible, and its run has ended."""
-        batch = next((one.batch for one in messages if isinstance(one, WrittenOnce)), None)
+        batch = next((message.batch for message in messages if isinstance(message, WrittenOnce)), None)
         self._sink.abort(batch, batchId, self._mark)

@@ -1,8 +1,9 @@
 """The identity of a batch that a query writes, and of an attempt to write a part of it.
 
-Spark makes a new writer object for each batch of a stream, and another one in another process to commit it. So the
-identity of a batch travels with its tasks alone: their local properties name the query, the batch and the run. A run's
-name ends with the driver's mark, by which the process that aborts a batch finds its transactions without a task.
+Spark makes a new writer object for each batch of a stream, and another writer object in another process to commit the
+batch. So the identity of a batch travels with its tasks alone: their local properties name the query, the batch and the
+run. A run's name ends with the driver's mark, by which the process that aborts a batch finds its transactions without a
+task.
 """
 
 import os
@@ -20,7 +21,7 @@ _BATCH = "streaming.sql.batchId"
 _RUN = "spark.jobGroup.id"
 
 BATCH_WRITE = "a batch write"
-"""The origin of a batch write: it has no progress. A stream does not take its sink, nor the other way round."""
+"""The origin of a batch write, which has no progress. A stream cannot take a batch write's sink, or vice versa."""
 
 
 class TaskIdentity(Protocol):
@@ -47,7 +48,7 @@ class SinkBatch:
     run: str
     batch: int
     query: str | None = None
-    """The id of the streaming query: another checkpoint, also one made anew in the same place, has another one."""
+    """The id of the streaming query: another checkpoint, also a new checkpoint in the same place, has another id."""
     query_batch: int | None = None
     """The batch of the query whose `foreachBatch` makes this batch write."""
 
@@ -72,7 +73,7 @@ class SinkBatch:
 def drivers_mark(options: object) -> str | None:
     """A text that this driver's processes have in common for one set of options, and no other driver's.
 
-    Spark gives the directories of its driver, whose names are made anew for each, to the Python processes that plan,
+    Spark gives the directories of its driver, whose names are new for every driver, to the Python processes that plan,
     commit and abort a write. None in any other process.
     """
     directories = os.environ.get("SPARK_LOCAL_DIRS")
@@ -104,13 +105,13 @@ def marked(transactional_id: str, batch: int, mark: str) -> SinkBatch | None:
 
 
 def written_at_once(transactions: SinkTransactions) -> SinkBatch:
-    """The one batch of a batch write. With a sink id of the user it is written once."""
+    """The only batch of a batch write. With a sink id of the user the batch is written once."""
     run = uuid4().hex
     return SinkBatch(transactions.sink_id or f"write-{run}", run, 1)
 
 
 def of_each_batch(written: SinkBatch, task: TaskIdentity) -> SinkBatch:
-    """The batch of a batch write, as a task of it sees it: one that `foreachBatch` makes is of a batch of a query.
+    """The batch of a batch write, as its task sees the batch: a write of `foreachBatch` belongs to a query's batch.
 
     So a sink id that stays the same is refused in the next batch, also if that has the same rows.
     """
@@ -121,7 +122,7 @@ def of_each_batch(written: SinkBatch, task: TaskIdentity) -> SinkBatch:
 def given_up(batch: SinkBatch) -> tuple[SinkBatch, SinkBatch]:
     """Empty batches whose commits, one after the other, keep all attempts of a batch from writing any more.
 
-    They have the number before: the first one makes the batch's run known, the second one is of a run that follows it.
+    Both have the number before: the first commit makes the batch's run known, the second is of a later run.
     The sink may still get its batch from another write, or another run of the query. Not for batch 0.
     """
     number = batch.batch - 1

@@ -41,7 +41,7 @@ class SinkTransactions:
     """The options of a write that repeats nothing."""
 
     sink_id: str | None = None
-    """None: the id of the streaming query; for a batch write one that no other write has."""
+    """None: the id of the streaming query; for a batch write an id that no other write has."""
     takes_over: bool = False
     """Whether the sink is taken from the checkpoint that has written to it before."""
     keeps_batch: int | Literal["any"] | None = None
@@ -49,7 +49,7 @@ class SinkTransactions:
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     """A transaction that is open for longer is aborted."""
     checkpoint: str | None = None
-    """The place of the query's checkpoint, if it is known."""
+    """The place of the query's checkpoint, if known."""
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:

@@ -2,8 +2,9 @@
 
 1. The rows of a partition are written in the order of the task. After a batch larger than any that its topic has
    accepted, the task waits for the answer: if the batch is refused, its smaller parts still precede later rows.
-2. The accepted batch size of a topic is learnt from refusals and kept for the process: the next task begins with it.
-3. The bytes of a batch are kept until it is acknowledged, and no longer.
+2. The accepted batch size of a topic is learnt from refusals and kept for the process: the next task begins with this
+   size.
+3. The bytes of a batch are kept until the acknowledgement, and no longer.
 """
 
 import os
@@ -84,10 +85,10 @@ class _Sent:
 
 
 class TaskSender:
-    """The batches that one task sends. `finish` ends it."""
+    """The batches that a task sends. `finish` ends the sender."""
 
     def __init__(self, options: SinkOptions, producer: Producer | None = None) -> None:
-        """`producer` is that of a transaction, in which a refused batch cannot be followed by smaller ones."""
+        """`producer` is a transaction's producer, where smaller batches cannot follow a refused batch."""
         self._producer = _shared_producer(options) if producer is None else producer
         self._is_in_transaction = producer is not None
         self._cluster = options.cluster
@@ -187,5 +188,5 @@ def _room_for_records(cluster: ClientSettings, topic: str) -> int:
     """The bytes of records that a batch of this topic may have, as its settings say now."""
     with Admin.of(cluster) as admin:
         settings = admin.describe_topic_configs([topic])
-    most = next(one.value for one in settings[topic] if one.name == "max.message.bytes")
+    most = next(setting.value for setting in settings[topic] if setting.name == "max.message.bytes")
     return max(1, int(most or BATCH_BYTES) - _BATCH_OVERHEAD)
