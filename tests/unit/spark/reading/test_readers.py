@@ -4,12 +4,13 @@ import gc
 import importlib.util
 import os
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from tailrace.client.settings import RangedFetchSettings
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -27,13 +28,13 @@ BASE = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}
 
 
 def test_tasks_share_a_fetch_that_tells_their_rack(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[dict[str, Any]] = []
+    made: list[RangedFetchSettings] = []
 
-    def make(servers: str, **settings: Any) -> object:
+    def make(settings: RangedFetchSettings) -> object:
         made.append(settings)
         return object()
 
-    monkeypatch.setattr(readers, "RangedFetch", make)
+    monkeypatch.setattr(readers, "RangedFetch", SimpleNamespace(of=make))
     monkeypatch.setattr(readers, "_fetches", {})
 
     def fetch_of(**options: str) -> object:
@@ -42,11 +43,11 @@ def test_tasks_share_a_fetch_that_tells_their_rack(monkeypatch: pytest.MonkeyPat
     near = fetch_of(**{"kafka.client.rack": "a"})
     assert fetch_of(**{"kafka.client.rack": "a"}) is near
     assert fetch_of() is not near
-    assert [settings["rack"] for settings in made] == ["a", ""]
+    assert [settings.rack for settings in made] == ["a", ""]
     monkeypatch.setenv("RACK", "b")
     assert fetch_of(**{"client.rack.env": "RACK"}) is not near
     assert fetch_of(**{"client.rack.env": "RACK"}) is fetch_of(**{"kafka.client.rack": "b"})
-    assert [settings["rack"] for settings in made] == ["a", "", "b"]
+    assert [settings.rack for settings in made] == ["a", "", "b"]
 
 
 def test_an_executor_without_the_variable_of_its_rack_says_so_once(

@@ -1,6 +1,7 @@
 """The weights of records, from a fetch that is made here: some brokers are away."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -42,7 +43,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
-    monkeypatch.setattr(record_weights, "RangedFetch", lambda *args, **named: cluster)
+    monkeypatch.setattr(record_weights, "RangedFetch", SimpleNamespace(of=lambda settings: cluster))
     monkeypatch.setattr(record_weights, "monotonic", lambda: cluster.now)
     return cluster
 
