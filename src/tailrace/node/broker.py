@@ -1,8 +1,8 @@
 """The broker of one node on its event loop, from registration to the last answer.
 
-Start: partitions are found on the disk; the broker registers; it carries out what the metadata says of it; the replicas
-that have lost something leave; it is unfenced; only then are clients let in. Stop: the requests that were taken are
-answered, within a time limit.
+Start: partitions are found on the disk; the broker registers; the broker carries out what the metadata says of this
+broker; the replicas that have lost something leave; the broker is unfenced; only then are clients let in.
+Stop: the requests that were taken are answered, within a time limit.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class ImageFeed:
     """Gives this broker's part of the image to its replicas: at the start in slices, then change by change.
 
     A broker that was killed opens thousands of logs when it comes back. Meanwhile it votes and sends heartbeats;
-    changes of the metadata wait until it has carried out the state before them.
+    a change of the metadata waits until the broker has carried out the state before the change.
     """
 
     def __init__(self, metadata: QuorumController, *, applier: MetadataApplier, turns: Turns) -> None:
@@ -58,7 +58,7 @@ class ImageFeed:
         self._waiting: list[tuple[ClusterImage, ImageDelta]] | None = []
 
     async def begin(self, load: Callable[[ClusterImage], None], others: Sequence[OnImage]) -> None:
-        """Carry out the image as it is now and go on with its changes; return when nothing is left to be done.
+        """Carry out the present image and go on with its changes; return when nothing is left to be done.
 
         `load` is called when the partitions have their roles; `others` get changes after the partitions.
         """
@@ -202,7 +202,7 @@ class RunningBroker:
         )
 
     def _address_of(self, broker_id: int) -> Address | None:
-        """The address of another broker for this one."""
+        """The address of another broker, for this broker."""
         broker = self._metadata.image.brokers.get(BrokerId(broker_id))
         endpoint = None if broker is None else broker.endpoint(self._config.inter_broker_listener)
         return None if endpoint is None else Address(endpoint.host, endpoint.port)
@@ -239,7 +239,7 @@ class RunningBroker:
             # A node that was killed between a decision and its effects carries them out before it serves.
             broker.partitions.when_made(lambda: session.serve(served))
 
-        # A fenced broker is never elected: its lost replicas are reported before it is unfenced.
+        # A fenced broker is never elected: the lost replicas are reported before the broker is unfenced.
         self._turns.run(lambda: broker.replicas.failures.when_reported(reported))
         await starting
         log_overruled_settings(self._config, self._metadata.image)
@@ -249,7 +249,7 @@ class RunningBroker:
     def _registration(self, advertised: Sequence[ListenerAddress]) -> RegisterBroker:
         before = self._metadata.image.brokers.get(self._id)
         # This broker still has everything that it had acknowledged before it stopped (KIP-966), but for lost replicas:
-        # it reports each of them when it has opened their logs.
+        # this broker reports the lost replicas when their logs are open.
         keeps_all = self._config.is_flushed or self.broker.replicas.log_directory.was_clean
         return RegisterBroker(
             broker_id=self._id,

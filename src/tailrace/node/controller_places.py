@@ -1,13 +1,13 @@
-"""The addresses at which this node looks for a controller, and the one where it has found the leader.
+"""The addresses at which this node looks for a controller, and the address of the leader that the node has found.
 
-A controller moves, and its address in the log, in the settings or in answers of others may be outdated. At the old
+A controller moves, and its address in the log, in the settings or in answers of other nodes may be outdated. At the old
 address there may be no process, another controller, or one of another cluster.
 
 1. Only the requests of the metadata log's own replica look for a node: they name their receiver, and an answer shows
    its sender. If there is no answer or another sender, the next address is tried; a late answer from an address that
    was left changes nothing.
 2. Everything else (registrations, heartbeats, forwarded requests) goes to the address at which the leader has answered
-   the replica, and nowhere before that: a stranger's answer about this broker must not end it.
+   the replica, and nowhere before that: a stranger's answer about this broker must not end the broker.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,8 +62,8 @@ class ControllerPlaces:
         )
 
     def address_of(self, node_id: int) -> Address | None:
-        """The address to look for a controller: that in the log, in the settings, or in an answer of another node; the
-        first of these until it is not found there."""
+        """The address to look for a controller: the address in the log, in the settings, or in an answer of another
+        node; the first known address until the controller is not found there."""
         if node_id <= _FIRST_PLACE:
             return self._places[_FIRST_PLACE - node_id]
         places = self._places_of(node_id)
@@ -73,7 +73,7 @@ class ControllerPlaces:
         return places[0] if places else None
 
     def is_present(self, node_id: int, address: Address) -> bool:
-        """Whether this is the present address of the node: that in the log, or without one that in the settings."""
+        """Whether this is the present address of the node: the address in the log, else the address in the settings."""
         return self._places_of(node_id)[:1] == [address]
 
     def found(self, node_id: int) -> Address | None:
@@ -102,7 +102,8 @@ class ControllerPlaces:
     def _places_of(self, node_id: int) -> list[Address]:
         voters = self._voters()
         voter = None if voters is None else voters.find(node_id)
-        stated = [Address(one.host, one.port) for one in voter.endpoints[:1]] if voter is not None else []
+        endpoints = voter.endpoints[:1] if voter is not None else ()
+        stated = [Address(endpoint.host, endpoint.port) for endpoint in endpoints]
         known = [*stated, self._founders.get(node_id), self._named.get(node_id)]
         return list(dict.fromkeys(place for place in known if place is not None))
 
@@ -121,7 +122,7 @@ def _is_the_leader(node_id: int, response: Answered) -> bool:
 
 
 def _is_of_another_node(node_id: int, response: Answered) -> bool:
-    """Whether the answer shows that it is not this node's."""
+    """Whether the answer shows that another node has sent the answer."""
     error, leader_id = response.error, response.leader_id
     if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
         return True

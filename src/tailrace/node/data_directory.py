@@ -1,4 +1,4 @@
-"""A node's data directory: used by one node at a time, and always by the same one.
+"""A node's data directory: used by one node at a time, and always by the same node.
 
 `.lock` is held while the node runs. `meta.properties` names the cluster and node of the data; a node with
 another id in its settings refuses to start.
@@ -33,7 +33,7 @@ class DirectoryLock:
     """Holds the data directory for this process; the operating system lets go of it when the process ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the directory if need be and take it. Raises KafkaError if another node has it."""
+        """Make the directory if need be and take the directory. Raises KafkaError if another node has the directory."""
         try:
             make_durably(directory)
             self._file = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -72,7 +72,7 @@ class DirectoryLock:
 
 
 def make_durably(directory: Path) -> None:
-    """Make the directory and those above it, each safe from a power cut before anything is put into it.
+    """Make the directory and its missing parents; each name is on disk before the directory gets its content.
 
     The start of a node syncs the name of the directory itself once more: this process may be killed before it does.
     """
@@ -87,8 +87,8 @@ def make_durably(directory: Path) -> None:
 def claim_identity(files: FileSystem, directory: str, *, node_id: int) -> MetaProperties:
     """The identity of this directory; a new one gets an id, and belongs to no cluster yet.
 
-    A directory of a cluster whose metadata log is gone gets another id: it has lost its promises, as a new disk would
-    have (decision 0018). Raises KafkaError if it is another node's.
+    A directory of a cluster whose metadata log is gone gets another id: the directory has lost its promises, as a
+    new disk would have (decision 0018). Raises KafkaError if the directory is another node's.
     """
     known = read_meta_properties(files, directory)
     if known is None and files.exists(join(directory, str(METADATA_PARTITION))):

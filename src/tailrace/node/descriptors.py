@@ -1,7 +1,7 @@
 """The shares of connections and of the files of logs in the file descriptors of the process.
 
-Files are opened and closed as needed (`storage.OsFiles`), so partitions do not need descriptors each; what cannot be
-given back are connections. When those and what else is open come near the limit, no topic is created any more.
+Files are opened and closed as needed (`storage.OsFiles`), so a partition does not need a descriptor of its own;
+connections cannot be given back. When the open descriptors come near the limit, no topic is created any more.
 """
 
 import logging
@@ -32,7 +32,7 @@ class DescriptorPlan(NamedTuple):
 
     limit: int
     connections: int
-    """Of each listener."""
+    """The most connections of each listener."""
     files: int
 
 
@@ -52,7 +52,7 @@ def descriptor_limit() -> int:
 
 
 def plan_descriptors(limit: int, *, max_connections: int, listeners: int = 1) -> DescriptorPlan:
-    """Connections get what the settings say on each listener, but at most half in all; files get the rest.
+    """Connections get what the settings say on each listener, but at most half of the descriptors; files get the rest.
 
     Raises KafkaError(INVALID_CONFIG) if there are too few descriptors for any node.
     """

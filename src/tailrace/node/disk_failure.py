@@ -1,12 +1,12 @@
 """A node whose disk has failed gives itself up, and begins anew in the same process when the disk answers again.
 
-After a failed sync nothing that the process believes of its files is sure, so nothing of it is kept: the process
-becomes a fresh one (`exec`), which closes every connection at once, so that others take over. It waits for the disk
+After a failed sync nothing that the process believes of its files is sure, so no belief is kept: the process starts
+afresh (`exec`), which closes every connection at once, so that other nodes take over. The process waits for the disk
 before it takes any port, then starts as after a kill: recovery reads the bytes on the disk. A supervisor sees a
 process that runs all the time, and no person has to do anything.
 
 A process that gets a signal to stop does not come back. If its disk fails in the clean stop, it ends as failed, and the
-next start recovers; while it waits for the disk, it ends at once and well: there is nothing to close.
+next start recovers; while the process waits for the disk, it ends at once and well: there is nothing to close.
 """
 
 import logging
@@ -38,9 +38,9 @@ class FreshStart:
     """The fresh start of this process after a failure of its disk."""
 
     def __init__(self, command: Sequence[str], *, failures: int, must_stop: Callable[[], bool]) -> None:
-        """`command` starts it, but for the number of failures, which comes last; `failures`: in a row, before now.
+        """`command` starts the process, and gets the number of failures as its last word; `failures`: in a row so far.
 
-        `must_stop` reads the signals up to the moment of the call: `exec` would lose those that are not read.
+        `must_stop` reads the signals up to the moment of the call: `exec` would lose a signal that is not read.
         """
         self._command = command
         self._failures = failures
@@ -62,7 +62,7 @@ class FreshStart:
     def begin(self, fault: StorageError) -> None:
         """Become a fresh process. Returns if that is not possible, or after a signal to stop.
 
-        To be called where `signals_read` reads the signals to stop: a process inherits those that are ignored.
+        To be called where `signals_read` reads the signals to stop: a process inherits the signals that are ignored.
         """
         if self._must_stop():
             return
@@ -70,7 +70,7 @@ class FreshStart:
         failures = 1 if is_well else self._failures + 1
         _logger.critical("event=node-failed action=wait-for-disk failures=%d fault=%s", failures, fault)
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # it may be a file on that very disk
+            with suppress(OSError):  # the stream may go to a file on that very disk
                 stream.flush()
         end_at_once()  # signals from now on end the process; the next line sees those before
         if self._must_stop():
@@ -84,8 +84,8 @@ class FreshStart:
 def wait_for_disk(directory: Path, *, failures: int, until_stdin_closes: bool) -> bool:
     """Return True when the disk takes and syncs a small file, False after a signal to stop meanwhile.
 
-    A signal to stop tells it, or the end of standard input. After several failures in a row it takes ever longer. A
-    sync that hangs is waited for. For the main thread. Blocks: nothing else runs.
+    The end of standard input counts as a signal to stop. After several failures in a row the wait takes ever longer.
+    A sync that hangs is waited for. For the main thread. Blocks: nothing else runs.
     """
     pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S)
     heard = [_STDIN] if until_stdin_closes else []
@@ -104,7 +104,7 @@ def wait_for_disk(directory: Path, *, failures: int, until_stdin_closes: bool) -
 
 
 def _listen(descriptors: Sequence[int], timeout_s: float | None) -> list[int]:
-    """Wait for one of them, and return those that can be read. Raises StopSignal when standard input has ended."""
+    """Wait for a readable descriptor; returns the readable descriptors. Raises StopSignal at the end of stdin."""
     readable, _, _ = select.select(descriptors, [], [], timeout_s)
     if _STDIN in readable and not os.read(_STDIN, 4096):
         raise StopSignal
@@ -130,7 +130,7 @@ def _probe_beside(directory: Path, heard: Sequence[int]) -> OSError | None:
 
 
 def probe(directory: Path) -> OSError | None:
-    """Write a small file, and have it durable; why that is not possible, if it is not."""
+    """Write and sync a small file. Returns the reason why that is not possible, or None."""
     path = directory / _PROBE
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -1,4 +1,4 @@
-"""The event loop as the node uses it: its clock (`server.ports.Clock`), and the watch for turns that take too long."""
+"""The node's event loop: its clock (`server.ports.Clock`), and the watch for turns that take too long."""
 
 import asyncio
 import logging
@@ -88,7 +88,7 @@ class StallWatch:
 
 
 def _name_of(work: Callable[[], None]) -> str:
-    """The code that ran, without the values it ran on: those may be a client's."""
+    """The code that ran, without its values: the values may be a client's."""
     function: object = work
     while isinstance(function, partial):
         function = function.func

@@ -2,10 +2,10 @@
 
 One round of flushes runs at a time. Every log that is requested meanwhile goes into the next round, so the slower the
 disk, the larger the groups. A round starts at the end of the event loop's current iteration: all connections that were
-readable at once share it.
+readable at once share the round.
 
 A flush that fails is never tried again: after a failed fsync the kernel may have dropped the pages it could not write,
-and a second fsync would succeed without them. The node stops instead.
+and a second fsync would succeed without the pages. The node stops instead.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from tailrace.storage import FlushTicket, Log, sync_together
 
 _SLOW_SECONDS: Final = 1.0
 _SYNC_SECONDS: Final = 0.02
-"""The time that one sync of a round may take beyond the others: those of a hard disk take about as long."""
+"""The time that one sync of a round may take beyond the other syncs: a sync of a hard disk takes about as long."""
 _SLOW_LINE_MS: Final = 60_000
-"""A round that takes longer is logged: every acks=all produce and every new topic waits for it."""
+"""A round that takes longer is logged: every acks=all produce and every new topic waits for a round."""
 
 _logger = logging.getLogger("tailrace.node")
 
@@ -66,7 +66,7 @@ class FlushMeasure(NamedTuple):
 class FlushThread:
     """Flushes the logs of one directory.
 
-    `call_soon` runs a callback on the event loop after the current one, `post` does so from another thread;
+    `call_soon` runs a callback on the event loop after the current callback, `post` does so from another thread;
     `on_failure` gets the error of a failed flush, on the event loop.
     """
 
@@ -130,7 +130,7 @@ class FlushThread:
     def stalled_seconds(self) -> float:
         """The time of the round that runs for which its syncs give no reason; 0 if no round runs.
 
-        It counts from the last sync that ended, or, if that is longer, is the time beyond 20 ms for each of them.
+        The time counts from the last sync that ended; or is the time beyond 20 ms per ended sync, if that is longer.
         """
         began = self._round_began
         if began is None:
@@ -153,7 +153,7 @@ class FlushThread:
         works, self._works = self._works, []
         try:
             flushes, given_up = self._begin_flushes()
-        except Exception as fault:  # noqa: BLE001 - whatever it is: no round and no callback would follow
+        except Exception as fault:  # noqa: BLE001 - after any fault no round and no callback would follow
             self._on_failure(fault)
             return
         if flushes or works or given_up:
@@ -165,7 +165,7 @@ class FlushThread:
             callback()
 
     def _begin_flushes(self) -> tuple[list[_Flush], list[OnDone]]:
-        """The waiting flushes, and callbacks for logs that have gone offline: those are not flushed any more."""
+        """The waiting flushes, and the callbacks of offline logs: an offline log is not flushed any more."""
         waiting, self._waiting = self._waiting, {}
         flushes: list[_Flush] = []
         given_up: list[OnDone] = []
@@ -185,7 +185,7 @@ class FlushThread:
                 for work, _ in round_.works:
                     work()
                     self._note_sync()
-            except BaseException as fault:  # noqa: BLE001 - whatever it is, these bytes may not be on disk
+            except BaseException as fault:  # noqa: BLE001 - after any fault these bytes may not be on disk
                 self._post(partial(self._on_failure, fault))
                 return
             self._round_began = None
@@ -251,11 +251,11 @@ _QUICK_FOR: Final = 2
 _QUICK_FOR_AT_MOST: Final = 8
 """The time without a slow round after which the disk is well, as a multiple of the time that a round may be stalled."""
 _SOON: Final = 24
-"""After as many times that time without a hang, the next one is a first one again."""
+"""After as many times the stall timeout without a hang, the next hang counts as the first hang again."""
 
 
 class FlushRounds(Protocol):
-    """The rounds of one flush thread, as `HangWatch` looks at them."""
+    """The rounds of one flush thread, for `HangWatch`."""
 
     @property
     def stalled_seconds(self) -> float:
@@ -264,14 +264,14 @@ class FlushRounds(Protocol):
 
 
 class HangWatch:
-    """Reports a disk that hangs, by the flush threads on it: a round that has been stalled for too long.
+    """Reports a disk that hangs, by its flush threads: a round has been stalled for too long.
 
     A round over thousands of logs takes seconds on a disk that is well, so the watch goes by the single syncs.
 
-    A disk whose every round is stalled a little too long would have the replicas here leave and join again in every
-    round. So the disk hangs until no round has been slow for some time: longer than a round may be stalled, since the
-    next slow round would be noticed by then. Replicas that have left cause few rounds, so a slow disk may look quick:
-    when it hangs again soon, that time is doubled.
+    If every round is stalled a little too long, the replicas here would leave and join again in every round, were each
+    round judged alone. So the disk hangs until no round has been slow for some time: longer than a round may be
+    stalled, since the next slow round would be noticed by then. Replicas that have left cause few rounds, so a slow
+    disk may look quick: when the disk hangs again soon, that time is doubled.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class HangWatch:
             self._timer.cancel()
 
     def _look(self) -> None:
-        self.start()  # first of all, so that one failure does not end the checks
+        self.start()  # comes first, so that one failure does not end the checks
         now_ms = self._clock.monotonic_ms()
         if any(thread.stalled_seconds * 1000 > self._timeout_ms for thread in self._threads):
             if not self.is_hung:

@@ -1,11 +1,12 @@
-"""A node's way to its metadata quorum: it founds a quorum, alone or with others, or joins one that exists.
+"""A node's way to its metadata quorum: it founds a quorum, alone or with other nodes, or joins a quorum that exists.
 
-1. A quorum is founded once. Its founders are the nodes in `controller.quorum.voters`, each with an empty log; they are
-   voters by id *and* directory from the first record on. The one with the lowest id waits until all of them answer at
-   the same time, and writes the set of voters; the others take it from any node that has it.
+1. A quorum is founded once. Its founders are the nodes in `controller.quorum.voters`, with empty logs; the founders
+   are voters by id *and* directory from the first record on. The founder with the lowest id waits until all founders
+   answer at the same time, and writes the set of voters; the other founders take the set from any node that has the
+   set.
 2. A node that comes with an empty directory later is no founder any more, whatever its settings say: there is a written
    set of voters without its directory. It joins as an observer and logs that.
-3. All others join: they take the cluster's id from a controller, once, and keep it.
+3. All other nodes join: a node takes the cluster's id from a controller, once, and keeps the id.
 
 So nodes that lost their disks never found a second quorum, as long as one voter that has the set can be asked. Decision
 0018.
@@ -42,7 +43,7 @@ class FoundedQuorum(NamedTuple):
 
     cluster_id: str
     voters: VoterSet
-    """The voters until the log states others: for a founder all founders, for a joining node none."""
+    """The voters until the log states other voters: for a founder all founders, for a joining node none."""
 
 
 class Founding:
@@ -61,9 +62,10 @@ class Founding:
         self._say_again = self._loop.time() + _SAY_SECONDS
 
     async def find(self, cluster_id: str | None, new_cluster_id: str, *, votes_alone: bool) -> FoundedQuorum:
-        """Return when it is found. `cluster_id` is what this directory knows; `new_cluster_id` is for a founder.
+        """Return when the quorum is found. `cluster_id` is this directory's; `new_cluster_id` is for a founder.
 
-        `votes_alone`: the log is of a quorum of one that knew no directories yet; it goes on with one.
+        `votes_alone`: the log is of a quorum of one voter, written before voters had directories; the voter gets its
+        directory.
         Raises KafkaError INCONSISTENT_CLUSTER_ID if the quorum is another cluster's.
         """
         log, config = self._log, self._config

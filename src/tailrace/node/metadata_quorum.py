@@ -1,7 +1,7 @@
-"""The metadata quorum on one node: its replica of the log, its controller, and how they reach the others.
+"""The metadata quorum on one node: its replica of the log, its controller, and their way to the other nodes.
 
-Every node has one: a voter alone, one of several voters, or an observer. It has a flush thread of its own, so that a
-vote does not wait for the records of topics.
+Every node has a replica: as the only voter, as a voter of several, or as an observer. The replica has a flush thread
+of its own, so that a vote does not wait for the records of topics.
 """
 
 import asyncio
@@ -48,15 +48,15 @@ from tailrace.storage.checkpoints import META_PROPERTIES, MetaProperties, write_
 class Collector:
     """Python's garbage collector in this process, paused while long work is under way.
 
-    Loading metadata, or acting on the loss of a broker, makes hundreds of thousands of objects without a cycle among
-    them. The collector would look through all of them again and again, for up to half a second at a time.
+    Loading metadata, or acting on the loss of a broker, makes hundreds of thousands of objects without a cycle. The
+    collector would look through the objects again and again, for up to half a second at a time.
     """
 
     def __init__(self) -> None:
         self._works = 0
 
     def long_work(self, has_begun: bool) -> None:
-        """Long work begins, or is over: then the objects that it has made are never looked through again."""
+        """Long work begins, or is over: then the collector never looks through the present objects again."""
         if has_begun:
             self._works += 1
             gc.disable()
@@ -78,7 +78,7 @@ _logger = logging.getLogger("tailrace.node")
 
 
 class MetadataQuorum:
-    """`open`, `find`, `start` once each, in this order; `leave` and `close` at the end."""
+    """The quorum on one node: `find`, then `start`, once; `leave` and `close` at the end."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class MetadataQuorum:
     # Coming to it
 
     async def find(self, listeners: Sequence[Listener]) -> None:
-        """Found the quorum or join it, and make this node's replica and controller; `listeners` answer meanwhile
+        """Found or join the quorum, and make this node's replica and controller; `listeners` answer meanwhile
         with this node's identity. Raises KafkaError."""
         waiting = founder_dispatcher(self._key, on_broken_invariant=self._on_fatal)
         for listener in listeners:
@@ -173,7 +173,7 @@ class MetadataQuorum:
         self._assemble(found, listeners)
 
     def _keep(self, found: FoundedQuorum) -> None:
-        """Write down the quorum that was found: the cluster first, for a directory with voters knows whose they are."""
+        """Write down the quorum that was found: the cluster first, for a directory with voters knows their cluster."""
         if self._identity.cluster_id is None:
             self._identity = replace(self._identity, cluster_id=found.cluster_id)
             write_meta_properties(self._files, self._directory, self._identity)
@@ -237,10 +237,10 @@ class MetadataQuorum:
         self._loop.call_later(_LAST_WORD_SECONDS, self._on_fatal, fault)
 
     async def caught_up(self) -> None:
-        """Return when this node knows all that is committed of what its own log holds now: this broker's registration
-        is in there, if it ever had one.
+        """Return when this node knows the committed records of its present log. If this broker ever registered, the
+        registration is among the records.
 
-        Raises KafkaError if the log is of no use, for one of a newer release.
+        Raises KafkaError if the log is of no use, such as a log of a newer release.
         """
         own_end = self._log.end_offset
         say_again = self._loop.time() + _SAY_SECONDS
@@ -251,10 +251,10 @@ class MetadataQuorum:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _knows_up_to(self, own_end: int) -> bool:
-        """Whether all below is applied; what the leader has cut off is no more.
+        """Whether every record below `own_end` is applied; records that the leader has cut off do not count.
 
-        The high watermark alone does not tell. Until the leader says more it is the end of a snapshot, this node's own
-        or that of a leader which has only just been elected.
+        The high watermark alone does not tell. Until the leader says more the watermark is the end of a snapshot, of
+        this node's own or of a leader that has only just been elected.
         """
         if self.host.failure is not None:
             raise self.host.failure
@@ -276,7 +276,7 @@ class MetadataQuorum:
             ",".join(str(address) for address in addresses if address is not None),
         )
 
-    # Where the others are
+    # The other nodes
 
     def address_of(self, node_id: int) -> Address | None:
         """The addresses at which this node looks for a controller."""
@@ -306,7 +306,7 @@ class MetadataQuorum:
     # Leaving
 
     async def leave(self) -> None:
-        """Let another voter lead, if there is one, and have all that was begun on disk."""
+        """Let another voter lead, if there is another voter, and wait for the flushes that have begun."""
         self._turns.run(self.replica.stop)
         left = asyncio.Event()
         self._turns.run(lambda: self.host.shut_down(left.set))

@@ -1,9 +1,9 @@
-"""One node: builds every part, starts them in order, stops them in the reverse order.
+"""The node: builds every part, starts the parts in order, stops the parts in the reverse order.
 
 Start: the data directory is locked and its identity read; ports are taken; the metadata quorum is found and this node's
 replica of it started, which other controllers may ask from now on; the broker registers, opens its partitions and is
 unfenced; only then are clients let in. Stop: `/healthz` fails; other brokers take over its partitions; no more
-requests are taken; those that were taken are flushed and answered, within a time limit; connections are closed; another
+requests are taken; the taken requests are flushed and answered, within a time limit; connections are closed; another
 voter leads; then logs are closed, and last the clean stop is written down.
 """
 
@@ -58,11 +58,11 @@ class Node:
         self._listeners: list[Listener] = []
         self._dispatchers: list[Dispatcher] = []
         self.quorum: MetadataQuorum | None = None
-        """This node's part in the metadata quorum, once it has been started."""
+        """This node's part in the metadata quorum, once the start has opened the part."""
         self._broker: RunningBroker | None = None
         self._monitoring: Monitoring | None = None
         self.metrics_address: tuple[str, int] | None = None
-        """The address of /metrics, if it is configured."""
+        """The address of /metrics, if an address is configured."""
 
     async def start(self) -> None:
         """Serve requests from when this returns. Raises KafkaError or OSError; nothing is left behind then."""
@@ -90,11 +90,11 @@ class Node:
     def advertised(self) -> tuple[ListenerAddress, ...]:
         """The addresses of this node for clients, one per listener, with the ports that were really taken.
 
-        A node with the controller role alone has those for controllers and brokers here.
+        A node with the controller role alone has the addresses for controllers and brokers here.
         """
         listeners = self._client_listeners if self._config.quorum.is_broker else self._listeners
         addresses = self._config.addresses
-        return tuple(addresses.address_of(one.name, taken_port=one.addresses[0][1]) for one in listeners)
+        return tuple(addresses.address_of(taken.name, taken_port=taken.addresses[0][1]) for taken in listeners)
 
     @property
     def _client_listeners(self) -> Sequence[Listener]:
@@ -173,7 +173,7 @@ class Node:
         )
 
     def _bind(self) -> None:
-        """Take the ports first: the advertised addresses need them. No client can connect before they are started."""
+        """Take the ports that the advertised addresses need. No client can connect before the listeners start."""
         self._receive_buffers = BufferPool(limit_bytes=self._config.integer("queued.max.request.bytes"))
         limits = replace(self._config.listener_limits, max_connections=self._descriptors.connections)
         arrivals, of_controllers = arrivals_within(limits), self._config.quorum.listener_names
@@ -224,7 +224,7 @@ class Node:
         _logger.info("event=metrics-served address=%s:%d", *self.metrics_address)
 
     async def stop(self, *, with_cluster: bool = False) -> None:
-        """Stop cleanly: everything that was acknowledged, and all that was written, is on disk when this returns.
+        """Stop cleanly: everything that was acknowledged or written is on disk when this returns.
 
         `with_cluster`: all other nodes stop too, so that nothing is handed over.
         """

@@ -1,11 +1,11 @@
 """`server.ports.Peer` over sockets: asks other nodes, each kind of long wait on a connection of its own.
 
-1. `on_reply` comes once for each `send`, in a turn, and never inside `send`; after `close` not at all.
+1. `on_reply` comes once for each `send`, in a turn, and never inside `send`; after `close` never.
 2. A request that can wait at the other end (a fetch, a client's request in an envelope), or must not wait (a heartbeat,
    a vote), has a connection of its own (`PeerConnection`): answers come in the order of their requests, so one long
-   poll would hold up all that is behind it.
+   poll would hold up the requests behind the poll.
 3. A peer that does not answer costs bounded memory: requests beyond a bound are refused at once. Each connection has
-   its own bound: administrators' requests must not crowd out those of the metadata log.
+   its own bound: administrators' requests must not crowd out requests of the metadata log.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ _logger = logging.getLogger("tailrace.node")
 
 
 class Peers:
-    """Other nodes, by id or, below -1, by a name that only `address_of` knows."""
+    """The other nodes, by id or, below -1, by a name that only `address_of` knows."""
 
     def __init__(self, *, address_of: AddressOf, turns: Turns, client_id: str, timeout_ms: int) -> None:
-        """`address_of` returns the present address of a node, or None; `timeout_ms` is for requests without one."""
+        """`address_of` returns the present address of a node, or None; `timeout_ms` is the default of requests."""
         self._address_of = address_of
         self._turns = turns
         self._timeout_ms = timeout_ms
@@ -79,7 +79,7 @@ class Peers:
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `send`, to an address of the caller's; without one, None is the reply."""
+        """As `send`, to an address of the caller's; without an address, None is the reply."""
         api = api_of(type(request))
         line = (node_id, api.connection)
         if self._is_closed or address is None or self._under_way[line] >= _MOST_UNDER_WAY:

@@ -1,7 +1,7 @@
 """A node as a process of its own: event loop, signals, logging, the ready line and the exit code.
 
-SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP stop it cleanly: a closed terminal must not cost a recovery
-at the next start.
+SIGTERM, SIGINT and, unless `nohup` ignores the signal, SIGHUP stop the node cleanly: a closed terminal must not cost a
+recovery at the next start.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _OWN_NAMES: Final = frozenset(("time", "level", "logger", "message", "traceback"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (ISO 8601, UTC, ms), level, logger, then the keys of the message."""
+    """Formats a line as a JSON object: time (ISO 8601, UTC, ms), level, logger, then the keys of the message."""
 
     converter = staticmethod(time.gmtime)
 
@@ -57,7 +57,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`time level logger message`. A message is one line whatever is in it; a traceback follows on lines of its own."""
+    """`time level logger message`. A message is one line: its line ends are escaped. A traceback follows."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
         record.message = record.message.replace("\n", "\\n").replace("\r", "\\r")
@@ -100,13 +100,13 @@ _logger = logging.getLogger("tailrace.node")
 _FAILED = 1
 _STDIN = 0
 _GC_THRESHOLDS = (10_000, 250, 100)
-"""Requests make no reference cycles: collecting every 700 allocations would find nothing, all day. But refused ones and
-connections that end do, and thousands of them must not stop the event loop for longer than it takes to look
-through so many (50,000 took 50 to 90 ms)."""
+"""Requests make no reference cycles: collecting every 700 allocations would find nothing, all day. But refused
+requests and connections that end do, and thousands of cycles must not stop the event loop for longer than it takes to
+look through so many (50,000 took 50 to 90 ms)."""
 _SWITCH_SECONDS = 0.001
-"""A thread that has waited so long for the interpreter's lock gets it. A system call of the event loop begins that wait
-anew, and gives the lock away for too short a time to be taken. A busy loop makes such a call with every turn of 5 ms
-and less: with Python's default, 5 ms, the thread that flushes could wait for a second (decision 0086)."""
+"""A thread that has waited so long for the interpreter's lock gets the lock. A system call of the event loop begins
+that wait anew, and gives the lock away for too short a time to be taken. A busy loop makes such a call with every turn
+of 5 ms and less: with Python's default, 5 ms, the thread that flushes could wait for a second (decision 0086)."""
 
 
 def run(
@@ -115,9 +115,9 @@ def run(
     """Run a node until a signal to stop; returns the exit code. Raises KafkaError or OSError if it cannot start.
 
     For the main thread, once: after it the signals to stop are ignored, since the process ends.
-    `until_stdin_closes` ends it as well when standard input ends: the parent process holds the other end of that
-    pipe, and even kill -9 closes it. With a `command` that starts the node, but for the number of `disk_failures` so
-    far, which comes last, the process begins anew when its disk has failed and answers again (`node.disk_failure`).
+    `until_stdin_closes` also ends the node at the end of standard input: the parent process holds the other end of that
+    pipe, and even kill -9 closes the pipe. With a `command` that starts the node, but for the number of `disk_failures`
+    so far, which comes last, the process begins anew when its disk has failed and answers again (`node.disk_failure`).
     """
     gc.freeze()  # imported modules stay
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -133,7 +133,7 @@ def run(
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's event loop where it is installed, else the standard one."""
+    """uvloop's event loop where uvloop is installed, else the standard event loop."""
     try:
         import uvloop
     except ImportError:
@@ -210,7 +210,7 @@ async def _serve_until(
 
 
 async def _started(node: Node, stopped: asyncio.Event) -> bool:
-    """Start the node; whether it has started. It may wait for others for long, and may have to stop meanwhile."""
+    """Start the node; whether the start is complete. The node may wait for other nodes for long, and stop meanwhile."""
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stopped.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -62,7 +62,7 @@ def _made(text: str) -> ReplicaSelector:
 
 @contextmanager
 def _refused_if_it_raises(text: str, what: str) -> Iterator[None]:
-    """SystemExit too: the node would end as if it had been stopped. The interrupt of a user stays one."""
+    """Refuse SystemExit too: the node would end as if it had been stopped. KeyboardInterrupt passes: it is a user's."""
     try:
         yield
     except KeyboardInterrupt:
@@ -72,7 +72,7 @@ def _refused_if_it_raises(text: str, what: str) -> Iterator[None]:
 
 
 def close_selector(selector: ReplicaSelector) -> None:
-    """Close it. An exception of any kind is logged: the node stops all the same."""
+    """Close the selector. An exception of any kind is logged: the node stops all the same."""
     try:
         selector.close()
     except BaseException as fault:  # noqa: BLE001 - code of users

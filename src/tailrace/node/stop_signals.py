@@ -1,7 +1,7 @@
-"""The signals to stop a process, read from a descriptor; after the stop they are ignored.
+"""The signals to stop a process, read from a descriptor; after the stop the signals are ignored.
 
-SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP. All functions are for the main thread. The end of standard
-input is such a sign too: the process that started this one holds the other end of the pipe.
+SIGTERM, SIGINT and, unless `nohup` ignores the signal, SIGHUP. All functions are for the main thread. The end of
+standard input is such a sign too: the process that started this process holds the other end of the pipe.
 """
 
 import os
@@ -17,13 +17,15 @@ TO_STOP: Final = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 def not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
-    """The signals to handle: not SIGHUP where it is ignored, which `nohup` did."""
-    return [one for one in numbers if one is not signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
+    """The signals to handle: not SIGHUP where `nohup` has made the process ignore SIGHUP."""
+    return [
+        number for number in numbers if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    ]
 
 
 @contextmanager
 def signals_read(others: frozenset[signal.Signals] = frozenset()) -> Iterator[int]:
-    """A descriptor, never waiting, that gets the number of each signal to stop, and of each of `others`, as a byte.
+    """A descriptor, never waiting, that gets the number of each signal to stop, and of `others`, as a byte.
 
     After it the signals to stop are ignored, without a moment in between in which they would end the process: it ends
     by itself, and a second signal, as `timeout` sends to a process and then its group, must not change how. asyncio's
@@ -45,23 +47,23 @@ def signals_read(others: frozenset[signal.Signals] = frozenset()) -> Iterator[in
 
 
 def end_at_once() -> None:
-    """From now on a signal to stop has its default action, as a process has it that `exec` is about to make.
+    """From now on a signal to stop has its default action, for the process that `exec` is about to make.
 
-    Only where `signals_read` reads them: after it a SIGHUP that it ignores could not be told from one of `nohup`.
+    Only where `signals_read` reads the signals: after its end SIGHUP is ignored as if by `nohup`.
     """
     for number in not_ignored(TO_STOP):
         signal.signal(number, signal.SIG_DFL)
 
 
 class StopSignal(BaseException):
-    """A signal to stop has come. Not an Exception: it is no fault of the code that it interrupts."""
+    """A signal to stop has come. Not an Exception: the interrupted code has no fault."""
 
 
 @contextmanager
 def signals_raised() -> Iterator[None]:
-    """Each signal to stop raises StopSignal in the main thread, for a process that does nothing but wait.
+    """Raises StopSignal in the main thread at each signal to stop, for a process that does nothing but wait.
 
-    After a StopSignal all are ignored, as after `signals_read`; else they are as before when this ends.
+    After a StopSignal the signals to stop are ignored, as after `signals_read`; else the former handlers come back.
     """
     numbers = not_ignored(TO_STOP)
 
@@ -82,7 +84,7 @@ def signals_raised() -> Iterator[None]:
 
 
 CLUSTER_STOPS: Final = b"the cluster stops\n"
-"""Sent to each node of a cluster before all of them get the signal to stop: none has to hand anything over."""
+"""Sent to each node of a cluster before the signal to stop: no node has to hand anything over."""
 
 
 def has_no_end() -> KafkaError:

@@ -3,10 +3,10 @@
     DIRECTORY/node-1/server.properties     the settings of node 1
     DIRECTORY/node-1/data                  its data
 
-Brokers have the numbers from 1 on, controllers of their own those behind them. Without controllers of their own the
-first brokers are controllers too: an odd number of them, five at most. The files in a directory describe how
-the cluster was founded; a second start takes them as they are. So does one of a directory that has another name by
-now: the files name the data by their whole path, which is corrected.
+Brokers have the numbers from 1 on, nodes that are only controllers the numbers behind the brokers. Without nodes that
+are only controllers the first brokers are controllers too: an odd number of brokers, five at most. The files in a
+directory describe how the cluster was founded; a second start reads the files and keeps what they say, even if the
+directory has another name by now: the files name the data by their whole path, and only this path is corrected.
 """
 
 import os
@@ -41,16 +41,16 @@ _CONTROLLER_ROLE = "controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterWish:
-    """The wanted cluster. None: as the directory has it, or the default."""
+    """The wanted cluster. None: the value that the directory has, or the default."""
 
     brokers: int | None
     """3 by default."""
     racks: Sequence[str] | None
     """Given to the brokers round and round."""
     controllers: int | None
-    """Nodes that are controllers only; 0, the default: brokers do it."""
+    """Nodes that are controllers only; 0, the default: brokers are controllers too."""
     listen: ListenerAddress | None
-    """The address of the first broker; the next ports are those of the others. Port 0: free ones."""
+    """The address of the first broker; the other nodes get the next ports. Port 0: free ports."""
     settings: Mapping[str, str]
     """For every node."""
 
@@ -66,7 +66,7 @@ class ClusterWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """One node, and all its settings."""
+    """A node and all its settings."""
 
     node_id: int
     home: Path
@@ -101,19 +101,19 @@ class LocalNode:
 
     @property
     def address(self) -> str:
-        """Its address for clients: `HOST:PORT`. Of a controller, that for other controllers."""
+        """The address for clients, or of a controller for other controllers: `HOST:PORT`."""
         return self.settings["listeners"].split(",")[0].rpartition("://")[2]
 
     def reserve(self, ports: ReservedPorts) -> None:
-        """Reserve its ports for it. Raises OSError if another process has one."""
+        """Reserve the node's ports. Raises OSError if another process has a port."""
         for text in self.settings["listeners"].split(","):
             endpoint = parse_endpoint(text)
             ports.reserve(endpoint.host, endpoint.port)
 
     def write(self) -> None:
-        """Keep the settings where `serve --config` finds them. Raises StorageError.
+        """Write the settings to the file that `serve --config` reads. Raises StorageError.
 
-        A file with the same content is left as it is, so that a full disk or a power cut cannot spoil another start.
+        A file with the same content is left alone, so that a full disk or a power cut cannot spoil another start.
         """
         if self.config_file.exists() and read_file(self.config_file) == self.settings:
             return
@@ -126,7 +126,7 @@ class LocalNode:
 def open_cluster(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
     """The nodes of the cluster in this directory, which is founded if there is none. Their ports are reserved.
 
-    Raises KafkaError(INVALID_CONFIG) if it is another one than is asked for, and OSError if a port is taken.
+    Raises KafkaError(INVALID_CONFIG) if the cluster is another than is asked for, and OSError if a port is taken.
     """
     wish.check()
     known = _existing(directory)
@@ -183,7 +183,7 @@ def _check_is_wanted(directory: Path, nodes: Sequence[LocalNode], wish: ClusterW
 
 
 def _is_at(known: ListenerAddress, wanted: ListenerAddress) -> bool:
-    """Whether a broker that listens there is where it is wanted. Any port will do for port 0."""
+    """Whether a broker that listens at `known` is where a broker is wanted. Any port will do for port 0."""
     hosts = {known.host.lower(), wanted.host.lower()}
     return wanted.port in (0, known.port) and (len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"})
 
@@ -223,9 +223,9 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[Loc
 def added_node(
     directory: Path, nodes: Sequence[LocalNode], ports: ReservedPorts, *, is_controller: bool, rack: str | None = None
 ) -> LocalNode:
-    """One more broker for a cluster of several nodes, written down. As a controller it follows the quorum, and votes
-    once it is added to it."""
-    controllers = [one for node in nodes for one in NodeConfig(node.settings).controller_listeners]
+    """A further broker for a cluster of several nodes, written down. As a controller the node follows the quorum, and
+    votes once it is added to the voters."""
+    controllers = [listener for node in nodes for listener in NodeConfig(node.settings).controller_listeners]
     if not controllers:
         raise _refusal(f"{directory} has one node that no other can join: it has no listener for controllers")
     host = controllers[0].host
@@ -241,7 +241,7 @@ def added_node(
         rack=rack,
     )
     common = {name: text for name, text in nodes[0].settings.items() if name not in (*_OWN, _FOUNDERS)}
-    places = ",".join(f"{_bracketed(one.host)}:{one.port}" for one in controllers)
+    places = ",".join(f"{_bracketed(listener.host)}:{listener.port}" for listener in controllers)
     settings = {**common, **own, "controller.quorum.bootstrap.servers": places}
     (node,) = _written([LocalNode(node_id=node_id, home=home, settings=settings)])
     return node
@@ -249,7 +249,7 @@ def added_node(
 
 def _voters(broker_count: int, controller_count: int) -> list[int]:
     if broker_count == 1 and not controller_count:
-        return []  # one node needs no listener for others, and founds a quorum of its own
+        return []  # one node needs no listener for other nodes, and founds a quorum of its own
     if controller_count:
         return list(range(broker_count + 1, broker_count + controller_count + 1))
     count = min(broker_count, MOST_VOTERS)
@@ -301,9 +301,9 @@ def _existing(directory: Path) -> list[LocalNode]:
 
 
 def _with_present_data(nodes: Sequence[LocalNode]) -> list[LocalNode]:
-    """The nodes, with their data where they are if the directory of the cluster was moved.
+    """The nodes, with the present place of their data if the directory of the cluster was moved.
 
-    Raises KafkaError where a node would start without the data that its file names, or with those of another.
+    Raises KafkaError where a node would start without the data that its file names, or with the data of another node.
     """
     moved_from = {node.data_directory.parent.parent for node in nodes if node.has_moved}
     right = []
@@ -312,7 +312,7 @@ def _with_present_data(nodes: Sequence[LocalNode]) -> list[LocalNode]:
         exists = os.path.exists(data)
         if os.path.realpath(data) == os.path.realpath(home):
             right.append(node)
-        elif not exists and data in (one / node.home.name / _DATA for one in moved_from):
+        elif not exists and data in (directory / node.home.name / _DATA for directory in moved_from):
             right.append(node.at_home())
         elif not exists:
             raise _refusal(

@@ -1,4 +1,4 @@
-"""Ports for nodes that do not run yet: several form a quorum, and each must know the others' ports before any starts.
+"""Ports for nodes that do not run yet: the nodes of a quorum must know each other's ports before any node starts.
 
 A reserved port is bound on both loopbacks (or on another host that was named) and not listened on. The system gives it
 to no process that asks for a free port or connects, and refuses it to programs that do not share; a node of ours,
@@ -16,7 +16,7 @@ _LOOPBACKS = ("127.0.0.1", "::1")
 
 
 class ReservedPorts:
-    """Holds ports until it is closed."""
+    """Holds ports until `close`."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
@@ -30,7 +30,7 @@ class ReservedPorts:
         self.close()
 
     def reserve(self, host: str, port: int) -> int:
-        """Reserve this port; 0: a free one. Raises OSError that names the port if it is in use."""
+        """Reserve this port; 0: a free port. Raises OSError that names the port if the port is in use."""
         first, *more = _LOOPBACKS if host in ("localhost", *_LOOPBACKS) else (host,)
         for attempts_left in reversed(range(_ATTEMPTS)):
             bound = _bind(first, port)
@@ -47,13 +47,13 @@ class ReservedPorts:
         raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
-        """Release them."""
+        """Release the ports."""
         while self._sockets:
             self._sockets.pop().close()
 
 
 def _bind_where_there_is(hosts: Iterable[str], port: int) -> list[socket.socket]:
-    """One socket per host that this machine has. Raises OSError if the port is taken on one of them."""
+    """Sockets on this port of those hosts that this machine has. Raises OSError if the port is taken on any host."""
     bound: list[socket.socket] = []
     for host in hosts:
         try:

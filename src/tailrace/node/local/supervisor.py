@@ -1,12 +1,13 @@
-"""Runs the nodes of a local cluster, one process each, until a signal to stop; no child survives it.
+"""Runs the nodes of a local cluster, in one process per node, until a signal to stop; no child survives this process.
 
     starting --ready line--> running --ended--> dead [--restarts--> waiting --backoff--> starting]
 
 Each child holds the end of a pipe to this process and stops when that ends (`serve --until-stdin-closes`), so that not
-even kill -9 of this process leaves one behind. The stderr of children goes to ours, with the node's name before
+even kill -9 of this process leaves a child behind. The stderr of children goes to ours, with the node's name before
 each line.
 
-Children are forked and not started anew: this process has imported all that a node needs, once, and they share it.
+Children are forked and not started anew: this process has imported the modules that a node needs, once, and the
+children share the modules.
 Nothing here has threads or an event loop, so there is nothing that a fork could cut in two.
 """
 
@@ -53,7 +54,7 @@ class _Lines:
         os.set_blocking(descriptor, False)
 
     def read(self) -> bool:
-        """Read the pipe; returns whether it is still open."""
+        """Read the pipe; returns whether the pipe is still open."""
         try:
             chunk = os.read(self.descriptor, _READ_BYTES)
         except BlockingIOError:
@@ -64,7 +65,7 @@ class _Lines:
         return bool(chunk)
 
     def finish(self) -> None:
-        """The process is gone: take all that is left."""
+        """The process is gone: take the lines that are left."""
         with suppress(BlockingIOError):
             while chunk := os.read(self.descriptor, _READ_BYTES):
                 self._rest += chunk
@@ -73,7 +74,7 @@ class _Lines:
 
 
 class _Process:
-    """A forked process, with pipes to and from it."""
+    """A forked process, with pipes to and from this process."""
 
     def __init__(self, work: Callable[[], None], environment: Mapping[str, str]) -> None:
         stdin, self.stdin = os.pipe()
@@ -83,7 +84,7 @@ class _Process:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # its reader has gone, or the disk is full: no reason to end the other nodes
                 stream.flush()
-        # A signal that is sent to the child before it has ended our handlers must find its own default, not them.
+        # Signals wait until the child has ended our handlers: in the child each signal has its default action.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self.pid = os.fork()
         if not self.pid:
@@ -98,7 +99,7 @@ class _Process:
             os.write(self.stdin, words)
 
     def poll(self) -> int | None:
-        """The exit code, minus the signal if by one; None if it runs."""
+        """The exit code, or the negative number of the signal that ended the process; None if the process runs."""
         return self._reap(os.WNOHANG)
 
     def wait(self) -> None:
@@ -122,7 +123,7 @@ def _live_as_child(
     """Be a process of its own, with nothing of its parent's but the imported modules; never return."""
     code: object = 1
     try:
-        os.setsid()  # Ctrl-C is for the parent, which then stops all in good order
+        os.setsid()  # Ctrl-C is for the parent, which then stops the nodes in good order
         signal.set_wakeup_fd(-1)
         for number in not_ignored(_SIGNALS):
             signal.signal(number, signal.SIG_DFL)
@@ -147,14 +148,14 @@ def _live_as_child(
 
 
 def _open_standard_streams() -> None:
-    """Python's streams know what their descriptors were: one of a file seeks, which a pipe does not let it."""
+    """Make streams of the pipes: Python's own streams still take the descriptors for files, and would seek."""
     sys.stdin = os.fdopen(0, "r", closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 
 
 class _Child:
-    """A node and its process, if it has one."""
+    """A node, and its process while a process runs."""
 
     def __init__(self, node: LocalNode) -> None:
         self.node = node
@@ -162,7 +163,7 @@ class _Child:
         self.pipes: list[_Lines] = []
         self.is_ready = False
         self.start_at: float | None = None
-        """When it is to be started again."""
+        """The time of the next start after an end."""
         self.started_at = 0.0
         self.backoff_s = _FIRST_BACKOFF_S
 
@@ -203,7 +204,7 @@ class Supervisor:
         self._exit_code = 0
 
     def run(self) -> int:
-        """Start all, and return when all have ended; the exit code."""
+        """Start the nodes, and return the exit code when every node has ended."""
         gc.freeze()  # memory that is shared with the children stays shared
         with ExitStack() as stack:
             stack.callback(self._kill_all)
@@ -281,15 +282,15 @@ class Supervisor:
         child.is_ready = True
         if self._was_ready:
             self._say(f"{child.name} is back: {line.removeprefix(READY)}")
-        elif all(one.is_ready for one in self._children):
+        elif all(child.is_ready for child in self._children):
             self._was_ready = True
             self._on_ready()
 
     def _reap(self, wakeup: int) -> None:
-        """Judge all that have ended, each by the signals that came before it.
+        """Judge each end of a child by the signals that came before the end.
 
         Such a signal is in the pipe by the time the end is known, and may have come after the last look at the pipe.
-        Ends are looked for again after each look, which may have taken away the SIGCHLD of another.
+        Ends are looked for again after each look, which may have taken away the SIGCHLD of another child.
         """
         while ended := self._ended():
             self._take_signals(wakeup)
@@ -297,7 +298,7 @@ class Supervisor:
                 self._take_end(child, process, code)
 
     def _ended(self) -> list[tuple[_Child, _Process, int]]:
-        """Those whose end has not been judged yet, and how each ended."""
+        """The children whose end has not been judged yet, with their processes and exit codes."""
         return [
             (child, child.process, code)
             for child in self._children
@@ -346,7 +347,8 @@ class Supervisor:
     # The end
 
     def _stop(self) -> None:
-        """All at once, and each knows that it is all: the last ones have no controller left to hand over with."""
+        """Stop the nodes at once. Each node learns that the cluster stops: the last nodes have no controller left to
+        hand over with."""
         self._is_stopping = True
         self._kill_at = time.monotonic() + _STOP_S
         for child in self._children:

@@ -41,7 +41,7 @@ def broker_rows(parts: BrokerParts, walked: BrokerMeasurements) -> Iterator[Row]
 
 def _traffic(broker: Broker, walked: BrokerMeasurements) -> Iterator[Row]:
     def by_topic(value: Callable[[Traffic], int]) -> Iterator[tuple[tuple[str], float]]:
-        # The sum stands beside the topics with an empty label, as Kafka's exporters have it: to Prometheus no label.
+        # The sum stands beside the topics with an empty label, as in Kafka's exporters: to Prometheus no label.
         yield ("",), value(walked.traffic)
         for topic, traffic in sorted(walked.traffic_by_topic.items()):
             yield (topic,), value(traffic)

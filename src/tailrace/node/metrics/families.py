@@ -1,4 +1,4 @@
-"""Families of Prometheus, each in one call."""
+"""Families of Prometheus, one call per family."""
 
 from collections.abc import Callable, Iterable
 from itertools import accumulate

@@ -1,7 +1,7 @@
 """Measurements that need a walk: over partitions, topics, groups. `page` reads all other numbers from the parts.
 
-Nothing here runs without a scrape. The walks are done in slices, so that requests are served between them; the numbers
-are therefore not all of one instant.
+Nothing here runs without a scrape. The walks are done in slices, so that requests are served between slices; the
+numbers are therefore not of a single instant.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ MOST_SHARED: Final = 1_000
 
 
 class SharedProgressMeasure(NamedTuple):
-    """The progress of a group in a partition of which it has committed ranges (KIP-X)."""
+    """The progress of a group in a partition with committed ranges (KIP-X)."""
 
     group: str
     topic: str
@@ -85,7 +85,7 @@ class BrokerMeasurements:
     traffic: Traffic
     traffic_by_topic: Mapping[str, Traffic]
     partitions: tuple[PartitionMeasure, ...]
-    """At most as many as the setting allows; the other numbers are of all."""
+    """At most as many partitions as the setting allows; the other numbers count every partition."""
     replicas: ReplicaCounts
     groups_by_state: Mapping[str, int] | None
     """None while a coordinator is loading: the number is not known."""
@@ -149,7 +149,7 @@ class _Logs:
         replicas.partitions += 1
         if is_leader and state is not None:
             replicas.leaders += 1
-            wanted = len(state.replicas) - len(state.adding_replicas)  # those are not expected to be in sync yet
+            wanted = len(state.replicas) - len(state.adding_replicas)  # an added replica lags at first
             replicas.under_replicated += len(state.in_sync_replicas) < wanted
             replicas.under_min_in_sync += not has_enough_in_sync(
                 in_sync=state.in_sync_replicas,

@@ -3,10 +3,10 @@
 A node without `metrics.listener` has none of this, and does not import what makes the page.
 
 GET is served and nothing else, one request per connection. Any bytes may come to the port, and a web page may make a
-browser send requests to it:
+browser send requests to the port:
 1. a request has 8 KiB and 5 seconds, its answer 10 seconds; 16 connections may be open at once;
-2. the Host header must be an address or the configured name of the listener: a foreign name that resolves to it is how
-   a web page gets around the browser (DNS rebinding);
+2. the Host header must be an address or the configured name of the listener: a web page gets
+   around the browser by a foreign name that resolves to the listener (DNS rebinding);
 3. an answer never repeats anything of its request.
 """
 
@@ -47,13 +47,13 @@ class PageServer:
     """Serves pages by their path."""
 
     def __init__(self, pages: Mapping[str, MakePage], *, host: str) -> None:
-        """`host` is the configured host; it may stand in the Host header."""
+        """`host` is the configured host, which may stand in the Host header."""
         self._pages = pages
         self._host = host.lower()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] = (host, 0)
-        """The address of the server, once it is bound."""
+        """The address of the server, from `bind` on."""
 
     async def bind(self, port: int) -> None:
         """Take the port; no client can connect before `start`. Raises OSError."""
@@ -95,7 +95,7 @@ class PageServer:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, EOFError, TimeoutError):
-            pass  # it has gone, or is too slow
+            pass  # the client has gone, or is too slow
         finally:
             self._writers.discard(writer)
             writer.transport.abort()
@@ -178,7 +178,7 @@ _STUCK_FLUSH_SECONDS = 15.0
 
 
 class Monitoring:
-    """The pages of one node: `bind`, `start` and `stop`, once each."""
+    """The pages of one node: `bind`, then `start`, then `stop`, once."""
 
     _parts: NodeParts
     """The measured parts, from `start` on."""

@@ -1,7 +1,7 @@
-"""Measurements as Prometheus reads them, under the names that exporters give to Kafka's own metrics.
+"""Measurements in the format of Prometheus, under the names that exporters give to Kafka's own metrics.
 
-A metric that Kafka has keeps its name, even if that does not say its unit: dashboards know it. Ours start with
-`tailrace_` and do say it.
+A metric that Kafka has keeps its name, even if the name does not say the unit: dashboards know the name. Our own
+names start with `tailrace_` and say the unit.
 """
 
 import platform
@@ -37,7 +37,7 @@ def take(parts: NodeParts, walked: Measurements) -> list[Row]:
 
 
 def render(rows: Iterable[Row]) -> bytes:
-    """The page of /metrics. It may run on a thread of its own."""
+    """The page of /metrics. May run on a thread of its own."""
     return generate_latest(_MetricsPage(rows))
 
 

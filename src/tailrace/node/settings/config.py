@@ -1,7 +1,7 @@
 """A node's settings: from a file, the environment and the command line, checked before anything starts.
 
 Precedence, highest first: `--set`, the environment (TAILRACE_LOG_RETENTION_MS), the file (server.properties or TOML),
-the defaults of `dev.mode`, the defaults. An unknown name refuses the start and offers the nearest known one.
+the defaults of `dev.mode`, the defaults. An unknown name refuses the start; the refusal offers the nearest known name.
 """
 
 import logging
@@ -33,7 +33,7 @@ _HOUR_MS = 60 * _MINUTE_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInForce:
-    """One setting, its value and the source of the value: a `server.admin.config_entries.BrokerSetting`."""
+    """A setting, its value and the source of the value: a `server.admin.config_entries.BrokerSetting`."""
 
     setting: Setting
     layers: tuple[tuple[ConfigSource, Value], ...]
@@ -52,7 +52,7 @@ _Layers = tuple[tuple[ConfigSource, Mapping[str, Value]], ...]
 
 
 class NodeConfig:
-    """All settings of a node, with defaults filled in."""
+    """The settings of a node, with defaults filled in."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         """Parse and check. Raises KafkaError(INVALID_CONFIG) that names the setting and the way out."""
@@ -71,7 +71,7 @@ class NodeConfig:
         _check(self)
 
     def integer(self, name: str) -> int:
-        """The value of a numeric setting that always has one."""
+        """The value of a numeric setting that always has a value."""
         value = self._values[name]
         assert isinstance(value, int), name
         return value
@@ -92,7 +92,7 @@ class NodeConfig:
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The value of a list; empty if it has none."""
+        """The value of a list; empty for a setting without a value."""
         value = self._values[name]
         assert value is None or isinstance(value, tuple), name
         return value or ()
@@ -100,7 +100,8 @@ class NodeConfig:
     def fill(self, reader: type[T], **others: Any) -> T:
         """A `reader`, a dataclass: each field that has the name of a setting (`a_b` for `a.b`) has its value here."""
         values = {attribute_name(name): value for name, value in self._values.items()}
-        return reader(**{one.name: values[one.name] for one in fields(reader) if one.name in values}, **others)  # type: ignore[arg-type]  # any dataclass
+        wanted = [field.name for field in fields(reader)]  # type: ignore[arg-type]  # any dataclass
+        return reader(**{name: values[name] for name in wanted if name in values}, **others)
 
     @property
     def node_id(self) -> int:
@@ -114,13 +115,13 @@ class NodeConfig:
 
     @property
     def controller_listeners(self) -> tuple[ListenerAddress, ...]:
-        """The listeners for other controllers, and for brokers that send requests to the active one."""
+        """The listeners for other controllers, and for brokers that send requests to the active controller."""
         names = self.quorum.listener_names
         return tuple(each for each in self.addresses.listeners if each.name in names)
 
     @property
     def inter_broker_listener(self) -> str:
-        """The listener under which other brokers find this one."""
+        """The listener under which other brokers find this broker."""
         name = self.text("inter.broker.listener.name")
         return self.client_listeners[0].name if name is None else name.upper()
 
@@ -166,9 +167,9 @@ class NodeConfig:
         return map(self.entry, sorted(BROKER_SETTINGS))
 
     def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "NodeConfig":
-        """These settings below the cluster's dynamic ones: those of this broker win over those of all brokers.
+        """The settings with the cluster's dynamic settings above; this broker's dynamic settings win over all brokers'.
 
-        A dynamic setting that this release refuses is ignored: only another release can have accepted it.
+        A dynamic setting that this release refuses is ignored: only another release can have accepted the value.
         """
         dynamic: _Layers = (
             (ConfigSource.DYNAMIC_BROKER_CONFIG, _parsed_dynamic(of_this)),
@@ -182,7 +183,7 @@ class NodeConfig:
 
 
 def _shown(name: str, value: Value) -> Value:
-    """The value as DescribeConfigs shows it: addresses with the names of their listeners, as Kafka's are written."""
+    """The value in DescribeConfigs: addresses have the names of their listeners, as in Kafka."""
     if name not in ("listeners", "advertised.listeners") or not isinstance(value, tuple):
         return value
     return tuple(str(parse_endpoint(address, setting=name)) for address in value)

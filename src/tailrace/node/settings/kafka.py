@@ -1,9 +1,9 @@
-"""Settings that Apache Kafka knows and that have no effect here, and those that are refused for their promises.
+"""Settings that Apache Kafka knows and that have no effect here, and settings that are refused for their promises.
 
 A file or a script made for Kafka works as it stands, as far as leaving a setting out does no harm: sizes of threads,
 buffers and windows of metrics, quotas of replication, tiered storage that is off. A setting by which Kafka protects a
 node (TLS, SASL, an authorizer) is refused at the start: a node that took it would look protected and be open.
-`kafka-configs` may alter here what it may alter in Kafka. Names, types and defaults are Kafka's.
+`kafka-configs` may alter the same settings here as in Kafka. Names, types and defaults are Kafka's.
 """
 
 from collections.abc import Mapping
@@ -134,7 +134,7 @@ _PROTECTING_NAMES: Final[Mapping[str, str]] = {
 
 
 def refusal_of(name: str) -> str | None:
-    """The reason why a node does not start with this setting of Kafka's, and the way out; None if it may."""
+    """The reason why a node does not start with this setting of Kafka's, and the way out; None: the node starts."""
     why = _PROTECTING_NAMES.get(name)
     if why is None and name.startswith(_PROTECTING):
         why = "protects a listener or what passes through it"

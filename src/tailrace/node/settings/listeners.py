@@ -72,7 +72,7 @@ _SECURE_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class SettingValues(Protocol):
-    """The settings of a node by name: a `NodeConfig` while it is being read."""
+    """The settings of a node by name: a `NodeConfig` that is being read."""
 
     def flag(self, name: str) -> bool: ...
 
@@ -87,7 +87,7 @@ class SettingValues(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
-    """All addresses of one node."""
+    """The addresses of one node."""
 
     listeners: tuple[ListenerAddress, ...]
     advertised: tuple[ListenerAddress, ...]
@@ -96,16 +96,16 @@ class ListenerConfig:
 
     def is_advertised(self, name: str) -> bool:
         """Whether the advertised address of this listener differs from its own."""
-        return any(one.name == name for one in self.advertised)
+        return any(listener.name == name for listener in self.advertised)
 
     def address_of(self, name: str, *, taken_port: int) -> ListenerAddress:
-        """The address under which other processes reach this listener: the advertised one, else its own.
+        """The address under which other processes reach this listener: the advertised address, else the listener's own.
 
         Port 0 stands for the port that was taken.
         """
-        address = next((one for one in self.advertised if one.name == name), None)
+        address = next((listener for listener in self.advertised if listener.name == name), None)
         if address is None:
-            address = next(one for one in self.listeners if one.name == name)
+            address = next(listener for listener in self.listeners if listener.name == name)
             address = replace(address, host="127.0.0.1") if address.host == "localhost" else address
         return replace(address, port=address.port or taken_port)
 

@@ -1,4 +1,4 @@
-"""Settings of sockets, of what clients may do with them, and of how a node is watched."""
+"""Settings of sockets, of clients' limits on sockets, and of the watch over a node."""
 
 from tailrace.model.settings import BOOLEAN, INT, LIST, LONG, STRING, setting
 from tailrace.net.limits import ListenerLimits
@@ -98,7 +98,7 @@ NETWORK_SETTINGS = (
         "metrics.listener",
         STRING,
         None,
-        "HOST:PORT that serves /metrics (Prometheus) and /healthz; port 0 picks a free one. None by default.",
+        "HOST:PORT that serves /metrics (Prometheus) and /healthz; port 0 picks a free port. None by default.",
     ),
     setting(
         "metrics.max.partitions",

@@ -1,6 +1,6 @@
-"""Java's properties files, read as `java.util.Properties` reads them, but in UTF-8.
+"""Java's properties files, read by the rules of `java.util.Properties`, but in UTF-8.
 
-Programs that write them escape: Java's own `Properties.store` writes listeners=PLAINTEXT\\://localhost\\:9092.
+Programs that write properties escape: Java's own `Properties.store` writes listeners=PLAINTEXT\\://localhost\\:9092.
 """
 
 import re
@@ -30,7 +30,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """The lines with settings, each with the lines that continue it. A comment is not continued."""
+    """The lines with settings, joined with their continuation lines. A comment is not continued."""
     line: str | None = None
     for written in _LINE_END.split(text):
         stripped = written.lstrip(_BLANKS)

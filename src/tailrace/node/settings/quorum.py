@@ -148,7 +148,7 @@ class QuorumConfig:
 
     @property
     def is_founder(self) -> bool:
-        """Whether this node founds the quorum, alone or with others."""
+        """Whether this node founds the quorum, alone or with other nodes."""
         return self.is_controller and (self.node_id in self.founders or not self.knows_others)
 
 
@@ -210,7 +210,7 @@ def _raft_config(settings: SettingValues) -> RaftConfig:
 
 
 def _snapshot_max_bytes(settings: SettingValues) -> int:
-    """KIP-630 has one setting for this, KIP-1219 a closer one. With no byte at a time nothing would ever arrive."""
+    """The smaller of KIP-630's and KIP-1219's limits, and at least a byte: at 0 no snapshot would ever arrive."""
     names = ("controller.quorum.fetch.snapshot.max.bytes", "replica.fetch.response.max.bytes")
     return max(1, min(map(settings.integer, names)))
 
@@ -225,11 +225,13 @@ def _check_listeners(config: QuorumConfig, listeners: Sequence[ListenerAddress])
         )
     if not config.is_controller and of_controllers:
         raise _refusal(
-            f"listeners: {of_controllers[0]} is for controllers (controller.listener.names), and this node is none;"
-            f" take it out, or say process.roles={_BOTH}"
+            f"listeners: {of_controllers[0]} is for controllers (controller.listener.names), and this node is no"
+            f" controller; take it out, or say process.roles={_BOTH}"
         )
     if config.is_broker and len(of_controllers) == len(names):
-        raise _refusal("listeners: a broker needs one that is not for controllers, as in PLAINTEXT://127.0.0.1:9092")
+        raise _refusal(
+            "listeners: a broker needs a listener that is not for controllers, as in PLAINTEXT://127.0.0.1:9092"
+        )
     if not config.is_broker and len(of_controllers) < len(names):
         other = next(name for name in names if name not in of_controllers)
         raise _refusal(

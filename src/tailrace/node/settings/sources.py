@@ -1,8 +1,8 @@
 """Sources of a node's settings: files, the environment, words of the form `name=value`. Each gives names and texts.
 
-An unknown name is refused, with the nearest known one; a setting of Kafka's that protects a node, with the way out. In
-the environment a name may be a user's own, or one that Kubernetes has made of a Service: it is refused only where it is
-nearly a setting's. A variable without a text is not set: Docker Compose passes variables so that its host lacks.
+An unknown name is refused, with the nearest known name; a setting of Kafka's that protects a node, with the way out. In
+the environment a name may be a user's own, or Kubernetes has made the name of a Service: a name is refused only where
+it is nearly a setting's. A variable without a text is not set: Docker Compose passes variables so that its host lacks.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from tailrace.node.settings.table import BROKER_SETTINGS
 
 ENVIRONMENT_PREFIX = "TAILRACE_"
 _OF_RECORDS = ("TOPIC", "PARTITION", "OFFSET", "TIMESTAMP", "ATTEMPT", "HEADERS", "KEY", "KEY_BASE64", "NO_VALUE")
-"""Those that `tailrace work` gives its command, which may start a node."""
+"""Variables of a record, which `tailrace work` gives its command: the command may start a node."""
 _NOT_SETTINGS = frozenset(
     (
         "TAILRACE_BOOTSTRAP",
@@ -51,7 +51,7 @@ _ELSEWHERE = {
     "broker.id": "it is called node.id now",
     "zookeeper.connect": "there is no ZooKeeper any more, so leave it out",
 }
-"""Names in old Kafka files, and the advice for each."""
+"""Names in old Kafka files, with advice."""
 
 
 def known_setting(name: str) -> Setting:
@@ -65,7 +65,7 @@ def known_setting(name: str) -> Setting:
 
 
 def checked(texts: dict[str, str], source: str) -> dict[str, str]:
-    """The texts. Raises KafkaError(INVALID_CONFIG) that names the source and everything that is wrong in it."""
+    """The texts. Raises KafkaError(INVALID_CONFIG) that names the source and every wrong setting."""
     faults = []
     for name, text in texts.items():
         try:
@@ -122,9 +122,9 @@ def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, st
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The settings among environment variables: TAILRACE_NODE_ID is node.id.
 
-    Other names are ignored, with one line of the log for all that are not a Service's. Raises
-    KafkaError(INVALID_CONFIG) for a name that is nearly a setting's, in whatever case, or that of one by which Kafka
-    protects a node.
+    Other names are ignored, with one line of the log for the names that are not a Service's. Raises
+    KafkaError(INVALID_CONFIG) for a name that is nearly a setting's, in whatever case, or the name of a setting by
+    which Kafka protects a node.
     """
     names = {ENVIRONMENT_PREFIX + attribute_name(name).upper(): name for name in BROKER_SETTINGS}
     given: dict[str, str] = {}
@@ -165,7 +165,7 @@ def _refuse_misspelt(variable: str, names: Iterable[str]) -> None:
 
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what `read_environment` takes from it."""
+    """The environment without the variables that `read_environment` takes."""
     return {
         variable: text
         for variable, text in environment.items()

@@ -28,7 +28,7 @@ from tailrace.server.replicas.replication_throttles import FOLLOWER_RATE, LEADER
 _IDENTITY = (
     setting("node.id", INT, 1, "The number of this node, distinct in the cluster.", at_least=0),
     setting("process.roles", LIST, ("broker", "controller"), "Roles of this node.", one_of=("broker", "controller")),
-    setting("broker.rack", STRING, None, "The rack this node stands in; copies are placed in different ones."),
+    setting("broker.rack", STRING, None, "The rack this node stands in; copies are placed in different racks."),
     setting("log.dirs", STRING, None, "The directory that keeps the node's data; wins over log.dir."),
     setting("log.dir", STRING, "tailrace-data", "The directory that keeps the node's data (Kafka: /tmp/kafka-logs)."),
     setting(

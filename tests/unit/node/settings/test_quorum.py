@@ -80,7 +80,7 @@ def test_a_fetch_waits_for_less_time_than_its_sender_allows() -> None:
         ),
         (
             {"process.roles": "broker", "controller.quorum.voters": "2@127.0.0.1:9093", **COMBINED},
-            "CONTROLLER is for controllers (controller.listener.names), and this node is none",
+            "CONTROLLER is for controllers (controller.listener.names), and this node is no controller",
         ),
         ({**COMBINED, "listeners": "PLAINTEXT://127.0.0.1:9092"}, "none of these is in listeners; add CONTROLLER://"),
         ({**COMBINED, "listeners": "CONTROLLER://127.0.0.1:9093"}, "that is not for controllers"),
