@@ -41,7 +41,7 @@ _LEFT: Final = ErrorCode.NONE.name  # in a log line: removed from the ISR, or no
 _OTHER_STATE: Final = frozenset(
     (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_CONTROLLER)
 )
-"""Refusals because the controller or this node has a later state: perhaps one in which the replica has left."""
+"""Refusals because the controller or this node has a later state, in which the replica may have left."""
 _DECIDED: Final = _OTHER_STATE | {ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
 """Refusals of a controller that decides on such proposals."""
 
@@ -90,7 +90,7 @@ class ReplicaFailures:
     ) -> None:
         """Set the callbacks of a decision.
 
-        `on_leaving`: the removal of a stalled replica is about to be proposed, in this state; one of the others
+        `on_leaving`: the removal of a stalled replica is about to be proposed, in this state; `on_left` or `on_staying`
         follows, unless the directory recovers. `on_left`: the controller has removed the replica, with this state,
         which this node's image may get much later. `on_staying`: it stays for now, or nothing is decided.
         """
@@ -124,7 +124,7 @@ class ReplicaFailures:
     @property
     def lost_replicas(self) -> tuple[TopicPartition, ...]:
         """The replicas that lack, or may lack, acknowledged records."""
-        return tuple(one for one, failed in self._failed.items() if failed.leaving is LeaveReason.LOST)
+        return tuple(replica for replica, failed in self._failed.items() if failed.leaving is LeaveReason.LOST)
 
     def is_lost(self, topic_partition: TopicPartition) -> bool:
         """Whether this replica was reported as `lost`, and has not recovered."""
@@ -179,8 +179,8 @@ class ReplicaFailures:
         self._paused.clear()
         self._unanswered.cancel()
         own = self._failed
-        self._left = {one: left for one, left in self._left.items() if one in own}
-        self._last_copies = {one: None for one in self._last_copies if one in own}
+        self._left = {replica: left for replica, left in self._left.items() if replica in own}
+        self._last_copies = {replica: None for replica in self._last_copies if replica in own}
 
     def when_reported(self, callback: OnReported) -> None:
         """Call `callback` once the image counts on no lost replica; perhaps at once."""
@@ -211,7 +211,7 @@ class ReplicaFailures:
         for topic in delta.deleted_topics:
             for number in topic.partitions:
                 self._forget_deleted(TopicPartition(topic.name, number), topic.topic_id)
-        self._look_at(one for one, _ in delta.changed_partitions)
+        self._look_at(topic_partition for topic_partition, _ in delta.changed_partitions)
         for topic in delta.created_topics:
             self._look_at(TopicPartition(topic.name, number) for number in topic.partitions)
         if delta.changed_brokers or delta.changed_configs:
@@ -250,7 +250,7 @@ class ReplicaFailures:
         if self._is_directory_stalled:
             self._to_look_at.update(dict.fromkeys(topic_partitions))
         else:
-            self._to_look_at.update(dict.fromkeys(one for one in topic_partitions if one in self._failed))
+            self._to_look_at.update(dict.fromkeys(replica for replica in topic_partitions if replica in self._failed))
         if self._to_look_at:
             self._plan()
 
@@ -278,10 +278,10 @@ class ReplicaFailures:
     def _proposing(self, proposed: list[_ProposedLeave]) -> Iterator[None]:
         while self._to_look_at and len(proposed) < MOST_PER_COMMAND:
             topic_partition, _ = self._to_look_at.popitem(last=False)
-            one = self._due(topic_partition)
-            if one is not None:
-                proposed.append(one)
-                self._pause_fetches(one)
+            leave = self._due(topic_partition)
+            if leave is not None:
+                proposed.append(leave)
+                self._pause_fetches(leave)
             else:
                 self._resume_fetches(topic_partition)
             yield
@@ -319,18 +319,18 @@ class ReplicaFailures:
 
     def _leaves_enough(self, image: ClusterImage, state: PartitionState) -> bool:
         circumstances = ImageCircumstances(image)
-        others = [one for one in state.in_sync_replicas if one != self._broker_id and circumstances.is_alive(one)]
+        others = [peer for peer in state.in_sync_replicas if peer != self._broker_id and circumstances.is_alive(peer)]
         return len(others) >= min(circumstances.min_in_sync_replicas(state.topic_id), len(state.replicas))
 
     # The proposal and its answer
 
-    def _pause_fetches(self, one: _ProposedLeave) -> None:
+    def _pause_fetches(self, leave: _ProposedLeave) -> None:
         """Call `on_leaving` before the proposal: the decision may reach the leaders before its answer comes here."""
         if self._is_undecided:
             return
-        if one.leaving is LeaveReason.STALLED:
-            self._paused[one.topic_partition] = one.state
-            self._on_leaving(one.topic_partition, one.state)
+        if leave.leaving is LeaveReason.STALLED:
+            self._paused[leave.topic_partition] = leave.state
+            self._on_leaving(leave.topic_partition, leave.state)
         if self._paused:
             self._unanswered.set(self._clock.monotonic_ms() + UNANSWERED_MS)
 
@@ -349,8 +349,8 @@ class ReplicaFailures:
             return
         answers = codes_of(outcomes)
         self._update_undecided(outcomes)
-        for one, outcome in zip(proposed, outcomes, strict=True):
-            self._on_outcome(one, outcome)
+        for leave, outcome in zip(proposed, outcomes, strict=True):
+            self._on_outcome(leave, outcome)
         self._log_answers(proposed, answers)
         if len(answers) > 1 or _LEFT not in answers:
             self._plan_again()
@@ -360,7 +360,9 @@ class ReplicaFailures:
 
     def _update_undecided(self, outcomes: Outcomes) -> None:
         self._unanswered.cancel()
-        self._is_undecided = all(isinstance(one, KafkaError) and one.code not in _DECIDED for one in outcomes)
+        self._is_undecided = all(
+            isinstance(outcome, KafkaError) and outcome.code not in _DECIDED for outcome in outcomes
+        )
 
     def _log_answers(self, proposed: list[_ProposedLeave], answers: Counter[str]) -> None:
         """Log one line per command with a removal; other answers have one line until they differ."""
@@ -372,17 +374,17 @@ class ReplicaFailures:
             self._broker_id,
             len(proposed),
             proposed[0].topic_partition,
-            shown(Counter(one.leaving.name for one in proposed)),
+            shown(Counter(leave.leaving.name for leave in proposed)),
             shown(answers),
         )
 
-    def _on_outcome(self, one: _ProposedLeave, outcome: PartitionState | KafkaError) -> None:
-        topic_partition = one.topic_partition
+    def _on_outcome(self, leave: _ProposedLeave, outcome: PartitionState | KafkaError) -> None:
+        topic_partition = leave.topic_partition
         known = self._controller.image.partition(*topic_partition)
-        if known is None or known.topic_id != one.state.topic_id:
+        if known is None or known.topic_id != leave.state.topic_id:
             return  # its topic was deleted meanwhile, and the failures here are of another topic with its name
         if not isinstance(outcome, KafkaError):
-            self._left[topic_partition] = _Left(one.state.topic_id, outcome.partition_epoch)
+            self._left[topic_partition] = _Left(leave.state.topic_id, outcome.partition_epoch)
             self._given_up.discard(topic_partition)
             self._to_fence.pop(topic_partition, None)
             self._paused.pop(topic_partition, None)
@@ -410,12 +412,12 @@ class ReplicaFailures:
         return self._broker_id in state.replicas and is_wanted(self._broker_id, state, LeaveReason.LOST)
 
 
-def _change_of(one: _ProposedLeave) -> InSyncChange:
+def _change_of(leave: _ProposedLeave) -> InSyncChange:
     return InSyncChange(
-        topic_id=one.state.topic_id,
-        partition=one.topic_partition.partition,
-        leader_epoch=one.state.leader_epoch,
-        partition_epoch=one.state.partition_epoch,
+        topic_id=leave.state.topic_id,
+        partition=leave.topic_partition.partition,
+        leader_epoch=leave.state.leader_epoch,
+        partition_epoch=leave.state.partition_epoch,
         in_sync_replicas=(),
-        leaving=one.leaving,
+        leaving=leave.leaving,
     )

@@ -104,7 +104,7 @@ class ReplicaFetchers:
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of this broker's registration in the image; -1 without one."""
+        """The epoch of this broker's registration in the image; -1 without a registration."""
         registered = self._image.brokers.get(self._broker_id)
         return _UNKNOWN if registered is None else registered.broker_epoch
 
@@ -167,7 +167,7 @@ class ReplicaFetchers:
         self._ignore_images_before(state.partition_epoch, topic_partition, state)
 
     def resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Fetch this replica again if the image has it follow: it stays, or no proposal is under way."""
+        """Fetch this replica again if it follows in the image: the replica stays, or no proposal is under way."""
         key = PartitionKey(state.topic_id, topic_partition.partition)
         known = self._image.partition(*topic_partition)
         if self._left.pop(key, None) is not None and known is not None and known.topic_id == state.topic_id:

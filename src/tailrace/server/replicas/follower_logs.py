@@ -53,8 +53,8 @@ class FollowerLogs:
         clock: Clock,
         on_done: Callable[[Stored | StoreFailed], None],
     ) -> None:
-        """`on_done` gets the outcome of each `Store`, `Cut` and `Restart` whose leader epoch is still the present
-        one."""
+        """`on_done` gets the outcome of each `Store`, `Cut` and `Restart` whose leader epoch is still the
+        present epoch."""
         self._leader = leader
         self._table = table
         self._clock = clock
@@ -160,7 +160,7 @@ class FollowerLogs:
         _logger.error(
             "event=replica-stopped partition=%s leader=%d leader_epoch=%d agreed_epoch=%d unclean_epoch=%d"
             " high_watermark=%d end_offset=%d cut_asked_at=%d reason='the leader lacks committed records that are here'"
-            " hint='stop broker %d so that a replica that has them leads; if none does then, choose this one:"
+            " hint='stop broker %d so that a replica that has them leads; if none does then, choose this replica:"
             " tailrace topics elect %s --partition %d --unclean --force --replica %d'",
             partition.topic_partition,
             self._leader,

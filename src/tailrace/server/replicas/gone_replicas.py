@@ -2,11 +2,11 @@
 
 A replica that goes while its node runs is removed with that change. After a start no change of the metadata names the
 replica: the first image that is caught up does. Its directory is removed
-1. if the image has the very topic, by its id, and this broker is none of the replicas: other brokers have the records;
+1. if the image has the very topic, by its id, and no replica on this broker: other brokers have the records;
 2. if the image does not have the topic, and this node's own metadata prove its deletion (`removed_topics`).
 
 Any other directory stays, and one line names the directory: the metadata of the cluster may have been lost, and the
-directory may be all that is left.
+directory may have the only records that are left.
 """
 
 import logging

@@ -6,7 +6,7 @@ one command. One command is under way at a time. A change without a decision is 
 change; after a refusal another proposal may be due at once (`replication.leadership`, rule 4).
 
 No fetch need name a partition again (KIP-227). So a replica that could join while a proposal was pending is proposed
-when that one has its outcome, and a refused one after a while.
+when the pending proposal has its outcome, and a refused replica after a while.
 """
 
 import logging
@@ -34,7 +34,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class _Proposed(NamedTuple):
-    """One partition's proposal."""
+    """The proposal of a partition."""
 
     partition: Partition
     proposal: InSyncProposal
@@ -93,7 +93,7 @@ class InSyncKeeper:
             self._recover((topic.name, number, state) for number, state in topic.partitions.items())
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """As `load`, for changes; have no partition wait for brokers that are gone; and propose replicas that may join
+        """As `load`, for changes. Partitions wait no more for brokers that are gone, and propose replicas that may join
         now that a proposal has its outcome.
 
         To be called when the partitions have their roles: their logs are open then.
@@ -122,7 +122,9 @@ class InSyncKeeper:
             if image is not self._image:
                 image = self._image
                 self._gone = {
-                    one for one in self._gone if (broker := image.brokers.get(one)) is None or not broker.is_alive
+                    broker_id
+                    for broker_id in self._gone
+                    if (broker := image.brokers.get(broker_id)) is None or not broker.is_alive
                 }
             if not self._gone:
                 break
@@ -139,7 +141,7 @@ class InSyncKeeper:
                     self.consider(partition)
 
     def consider(self, partition: Partition) -> None:
-        """Have this partition make a proposal soon, if one is due."""
+        """Ask this partition for a proposal soon."""
         self._waiting[partition] = None
         self._proposals.plan()
 
@@ -150,7 +152,7 @@ class InSyncKeeper:
 
     def _proposing(self, proposed: list[_Proposed]) -> Iterator[None]:
         repeated, self._repeated = self._repeated, []
-        proposed += (one for one in repeated if one.is_current)
+        proposed += (entry for entry in repeated if entry.is_current)
         while (partition := self._next_partition()) is not None:
             proposal = partition.in_sync.propose()
             if proposal is not None and partition.state is not None:
@@ -164,11 +166,11 @@ class InSyncKeeper:
             return partition
         return self._unseen.popleft() if self._unseen else None
 
-    def _change(self, one: _Proposed) -> InSyncChange:
-        proposal = one.proposal
+    def _change(self, proposed: _Proposed) -> InSyncChange:
+        partition, proposal = proposed.partition, proposed.proposal
         return InSyncChange(
-            topic_id=one.partition.topic_id,
-            partition=one.partition.topic_partition.partition,
+            topic_id=partition.topic_id,
+            partition=partition.topic_partition.partition,
             leader_epoch=proposal.leader_epoch,
             partition_epoch=proposal.partition_epoch,
             in_sync_replicas=tuple(
@@ -181,34 +183,34 @@ class InSyncKeeper:
         )
 
     def _on_outcomes(self, proposed: list[_Proposed], outcomes: Outcomes) -> None:
-        for one, outcome in zip(proposed, outcomes, strict=True):
-            self._on_outcome(one, outcome)
+        for entry, outcome in zip(proposed, outcomes, strict=True):
+            self._on_outcome(entry, outcome)
         _logger.debug("event=in-sync-answered partitions=%d answers=%s", len(proposed), shown(codes_of(outcomes)))
         if self._repeated:
             self._clock.call_at(self._clock.monotonic_ms() + _BACKOFF_MS, self._proposals.plan)
         elif self._waiting or self._unseen:
             self._proposals.plan()
 
-    def _on_outcome(self, one: _Proposed, outcome: PartitionState | KafkaError) -> None:
-        partition = one.partition
+    def _on_outcome(self, proposed: _Proposed, outcome: PartitionState | KafkaError) -> None:
+        partition = proposed.partition
         if partition.is_closed:
             return
         if isinstance(outcome, KafkaError):
             _logger.debug("event=in-sync-refused partition=%s fault=%s", partition.topic_partition, outcome)
         else:
-            self.expansions += one.growth > 0
-            self.shrinks += one.growth < 0
+            self.expansions += proposed.growth > 0
+            self.shrinks += proposed.growth < 0
             _logger.debug(
                 "event=in-sync-changed partition=%s in_sync=%s", partition.topic_partition, outcome.in_sync_replicas
             )
-        next_step = partition.in_sync.on_response(one.proposal, outcome)
+        next_step = partition.in_sync.on_response(proposed.proposal, outcome)
         if next_step is AfterAnswer.REPEAT:
-            self._repeated.append(one)
+            self._repeated.append(proposed)
         else:
             self._propose_next(partition, next_step)
 
     def _propose_next(self, partition: Partition, next_step: AfterAnswer) -> None:
-        """Have the partition make its next proposal now or later, if the step says so."""
+        """Ask the partition for its next proposal, now or later, if the step says so."""
         if next_step is AfterAnswer.PROPOSE_ANEW:
             self._waiting[partition] = None
         elif next_step is AfterAnswer.PROPOSE_LATER:

@@ -1,7 +1,7 @@
 """Starts of a leader's logs, which a follower asks for (ListOffsets) when the leader's refusals name no log start.
 
 Kafka's answer to a fetch out of range has no log start; its followers ask for it too. One request per leader is under
-way at a time; partitions that come meanwhile are in the next one.
+way at a time; partitions that come meanwhile are in the next request.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tailrace.server.ports import Peer
 EARLIEST_LOCAL: Final = -4
 """The timestamp that stands for the first offset on the leader's disk, which a follower fetches from."""
 OLDEST_VERSION: Final = 8
-"""Of ListOffsets: the first with that timestamp."""
+"""The first version of ListOffsets with that timestamp."""
 
 
 class LogStarts:

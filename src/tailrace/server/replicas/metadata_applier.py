@@ -173,7 +173,7 @@ class MetadataApplier:
                 config = self._configs[key] = defaults.with_overrides(overrides)
             return config
         except KafkaError as fault:
-            # Only a log of another release can have such a value: the controller refuses illegal ones.
+            # Only a log of another release can have such a value: the controller refuses illegal values.
             _logger.error("event=topic-config-ignored topic=%s fault=%s", topic, fault)
             return defaults
 

@@ -1,6 +1,6 @@
 """Proposals of this broker to change partitions: collected for a few milliseconds, and sent in one command.
 
-One command is under way at a time. A proposal whose answer calls for another one is collected again by its owner.
+One command is under way at a time. If an answer calls for another proposal, the owner collects the proposal.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from tailrace.server.ports import Clock, Controller
 T = TypeVar("T")
 
 Outcomes = list[PartitionState | KafkaError]
-"""One outcome per proposal, in order: the state of the partition after the decision, or the reason of a refusal."""
+"""Outcomes in the order of the proposals: the state of the partition after the decision, or the reason of a refusal."""
 
 
 class Proposals(Generic[T]):
@@ -33,7 +33,7 @@ class Proposals(Generic[T]):
         change: Callable[[T], InSyncChange],
         on_outcomes: Callable[[list[T], Outcomes], None],
     ) -> None:
-        """`collect` adds the proposals that are due to the list, in steps; `change` is the change that one proposes."""
+        """`collect` adds the proposals that are due to the list, in steps; `change` makes the change of a proposal."""
         self._broker_id = broker_id
         self._controller = controller
         self._clock = clock

@@ -4,10 +4,10 @@ That a topic is absent from the metadata is no proof: the metadata may have been
 last records. Proof is
 1. a committed record that removes the topic, by its id, which no other topic ever has. This node's metadata log has
    this record, from its disk or from the leader;
-2. where a snapshot of the leader's has replaced that log, and the record with it: the topic was in the image that this
-   node had, and is not in the snapshot's, and the snapshot continues that image. It does if it has the registration
-   that this broker had in that image, by the random id of the incarnation: metadata that were founded anew do not have
-   it, nor have older ones that were restored.
+2. where a snapshot of the leader's has replaced that log and its record: the topic was in the image that this node
+   had, and is not in the snapshot's, and the snapshot continues that image. A snapshot that continues the image has
+   this broker's registration from the image, by the random id of the incarnation: metadata that were founded anew do
+   not have that registration, nor have older metadata that were restored.
 """
 
 from collections.abc import Iterable

@@ -11,8 +11,8 @@ started yet, and whose log is damaged too. Without a leader nothing is changed. 
 If an administrator has chosen this replica to lead in spite of its loss (`PartitionState.accepts_loss`), its log is cut
 at the damage instead (`server.partitions.damage_cut`), and the replica leads. No other election cuts a log.
 
-A crash before step 1 leaves a damaged log, a crash before step 2 a missing one: the next start reports both as lost,
-and never takes them for a short healthy log. Each further repair of a replica waits longer.
+A crash before step 1 leaves a damaged log, a crash before step 2 no log: the next start reports either replica as lost,
+and never takes its log for short and healthy. Each further repair of a replica waits longer.
 """
 
 import logging
@@ -187,8 +187,8 @@ class ReplicaRepairs:
     def _can_be_fetched(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
         """Whether another replica leads, and the image and the leader count on nothing of this log.
 
-        The report of a lost replica has the leader begin a new epoch, in which the replica fetches nothing before its
-        repair.
+        After the report of a lost replica the leader begins a new epoch, in which the replica fetches nothing before
+        its repair.
         """
         if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
             return False
@@ -328,7 +328,7 @@ def _read(topic_partition: TopicPartition, state: PartitionState) -> FetchReques
 
 def _serves(response: FetchResponse) -> bool:
     """Whether this is the answer of a leader whose log can be read, even without a record at that offset."""
-    answers = [one.error_code for topic in response.responses for one in topic.partitions]
+    answers = [answer.error_code for topic in response.responses for answer in topic.partitions]
     return response.error_code == ErrorCode.NONE and bool(answers) and all(code in _OF_LEADERS for code in answers)
 
 

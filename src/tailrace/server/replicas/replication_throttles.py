@@ -31,9 +31,9 @@ class ReplicationThrottles:
         self._settings = settings
         self._clock = clock
         self.leader: Final = ReplicationThrottle(config)
-        """Of the bytes that this broker sends to followers."""
+        """Throttles the bytes that this broker sends to followers."""
         self.follower: Final = ReplicationThrottle(config)
-        """Of the bytes that this broker fetches from leaders."""
+        """Throttles the bytes that this broker fetches from leaders."""
         self._sides: Final = (
             (self.leader, LEADER_RATE, _LEADER_REPLICAS),
             (self.follower, FOLLOWER_RATE, _FOLLOWER_REPLICAS),
@@ -99,7 +99,8 @@ class ReplicationThrottles:
 
 
 def _partitions(setting: str, text: str, broker_id: BrokerId) -> frozenset[int] | None:
-    """The partitions of this broker in the value of a topic's setting. An illegal one, of another release, has none."""
+    """The partitions of this broker in the value of a topic's setting. An illegal value, of another release, names
+    no partition."""
     try:
         words = TOPIC_SETTINGS[setting].parse(text)
     except KafkaError:
