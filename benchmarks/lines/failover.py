@@ -27,9 +27,9 @@ CONDITIONS = (
     "Three nodes that are brokers and controllers, one partition, replication factor 3, min.insync.replicas 2, flushed "
     "durability of ours, Kafka's default; timeouts are the defaults of both (broker.session.timeout.ms 2,500 here, "
     "9,000 by Kafka). SIGKILL of the node that leads; from then on the others are asked for metadata, and whichever is "
-    f"said to lead for a record with acks=all, each {PAUSE_S * 1000:g} ms, until one is acknowledged. Then the node is "
-    "started again, and the next is killed when all replicas are in sync. Times of single kills stand in place of "
-    f"rounds; Kafka is killed a {KAFKAS_PART}th as often."
+    f"said to lead for a record with acks=all, each {PAUSE_S * 1000:g} ms, until a record is acknowledged. Then the "
+    "node is started again, and the next is killed when all replicas are in sync. Times of single kills stand in place "
+    f"of rounds; Kafka is killed a {KAFKAS_PART}th as often."
 )
 
 

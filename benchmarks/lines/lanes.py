@@ -27,8 +27,8 @@ TOPIC = "lanes"
 CONDITIONS = (
     f"One node, {PARTITIONS} partitions, {KEYS} keys, records of 100 B; one process with a shared consumer, whose "
     f"handler waits for {HANDLER_S * 1000:.0f} ms: asleep on the event loop, or in a thread. The order of each key is "
-    "asserted for each record. Rate: from the first call of the handler to the end of the last one. Ratio: to one lane "
-    "in the same round."
+    "asserted for each record. Rate: from the first call of the handler to the end of the last call. Ratio: to one "
+    "lane in the same round."
 )
 
 

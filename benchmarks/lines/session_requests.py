@@ -37,7 +37,7 @@ JAVA_TIMEOUT_S = 300
 
 CONDITIONS = (
     f"The requester alone, without a socket: topics of {PER_TOPIC:,} partitions, Fetch v17. Request: the session takes "
-    "the new offsets of so many partitions, and the request is built and encoded. Answer: one with so many "
+    "the new offsets of so many partitions, and the request is built and encoded. Answer: an answer with so many "
     "partitions, without records, is decoded and taken. Full: all partitions, in a new session. "
     f"{JAVA} is its FetchSessionHandler with its own codec, which is given all partitions each time, as its consumer "
     "does; it has run as many fetches before as count. CPU time of the thread."

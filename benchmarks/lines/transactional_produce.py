@@ -27,10 +27,10 @@ CONDITIONS = (
     f"Client: librdkafka (confluent-kafka) in its own process, one producer with a transactional id, values of "
     f"{RECORD_BYTES} B, linger 5 ms, no compression. "
     + " and ".join(f"{count} transactions of {records:,} records" for records, count in TRANSACTIONS.items())
-    + f" a round, each after the commit of the one before, over {PARTITIONS} partitions of a new topic, after one that "
-    f"does not count. One node each. {PAGE_CACHE} Flushed: nothing is acknowledged before it is synced, the state of "
-    "transactions too (Kafka: `log.flush.interval.messages=1`; the default here); without a limit. CPU is that of the "
-    "server's process, all threads."
+    + f" a round, each after the commit of the transaction before, over {PARTITIONS} partitions of a new topic, after "
+    f"a transaction that does not count. One node each. {PAGE_CACHE} Flushed: nothing is acknowledged before it is "
+    "synced, the state of transactions too (Kafka: `log.flush.interval.messages=1`; the default here); without a "
+    "limit. CPU is that of the server's process, all threads."
 )
 
 
