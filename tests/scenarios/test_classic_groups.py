@@ -1,4 +1,4 @@
-"""The rules of members of a classic consumer group, one by one (KIP-134, 345, 394 and 814 among them)."""
+"""The rules of members of a classic consumer group, each rule by itself (KIP-134, 345, 394 and 814 among them)."""
 
 import pytest
 
@@ -60,10 +60,10 @@ class TestFirstRebalance:
         assert scene.code(first) is E.NONE
 
     def test_only_the_leader_gets_the_members_and_their_metadata(self, scene: GroupScene) -> None:
-        one = scene.join(version=3, client_id="one", protocols={"range": b"1"})
-        two = scene.join(version=3, client_id="two", protocols={"range": b"2"})
+        first = scene.join(version=3, client_id="one", protocols={"range": b"1"})
+        second = scene.join(version=3, client_id="two", protocols={"range": b"2"})
         scene.pass_time(0)
-        leader, follower = scene.join_answer(one), scene.join_answer(two)
+        leader, follower = scene.join_answer(first), scene.join_answer(second)
         assert leader.leader == follower.leader == leader.member_id
         assert [(member.member_id, member.metadata) for member in leader.members] == [("one-1", b"1"), ("two-2", b"2")]
         assert follower.members == ()
@@ -71,11 +71,11 @@ class TestFirstRebalance:
         assert (leader.protocol_type, leader.protocol_name) == ("consumer", "range")
 
     def test_the_protocol_is_the_one_most_members_prefer_of_those_all_support(self, scene: GroupScene) -> None:
-        one = scene.join(version=3, protocols={"sticky": b"", "range": b"", "roundrobin": b""})
+        joined = scene.join(version=3, protocols={"sticky": b"", "range": b"", "roundrobin": b""})
         scene.join(version=3, protocols={"roundrobin": b"", "range": b""})
         scene.join(version=3, protocols={"range": b"", "roundrobin": b""})
         scene.pass_time(0)
-        assert scene.join_answer(one).protocol_name == "range"
+        assert scene.join_answer(joined).protocol_name == "range"
 
     def test_an_assignor_without_other_supporters_is_refused(self, scene: GroupScene) -> None:
         scene.join(version=3, protocols={"range": b""})
@@ -242,7 +242,7 @@ class TestChange:
         assert len(scene.join_answer(joins[0]).members) == 3, "the leader stays the leader"
 
     def test_a_newcomer_that_sends_its_first_join_again_waits_on(self, scene: GroupScene) -> None:
-        """It cannot send heartbeats before it knows its generation, so its session has not begun."""
+        """A newcomer cannot send heartbeats before it knows its generation, so its session has not begun."""
         ids, generation_id = scene.form_group("a", rebalance_timeout_ms=300_000)
         newcomer = scene.new_id(client_id="n")
         lost = scene.join(newcomer)

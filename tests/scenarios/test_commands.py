@@ -240,7 +240,13 @@ def test_an_offset_outside_the_log_is_refused_with_its_ends(topic: str) -> None:
 def test_a_view_is_read_and_described_and_not_changed(topic: str) -> None:
     view = f"{topic}.shared-4"
     run("topics", "create", topic, "--partitions", "1")
-    run("produce", topic, "--key-separator", ":", stdin=b"".join(b"key-%d:%d\n" % (one, one) for one in range(40)))
+    run(
+        "produce",
+        topic,
+        "--key-separator",
+        ":",
+        stdin=b"".join(b"key-%d:%d\n" % (number, number) for number in range(40)),
+    )
     done = run("consume", view, "--from-beginning", "--group", topic, "--max-messages", "40")
     assert sorted(map(int, done.out.split())) == list(range(40))
     assert run("consume", view, "--from-beginning", "--key", "key-7", "--max-messages", "1").out == "7\n"

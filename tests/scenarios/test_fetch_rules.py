@@ -287,7 +287,7 @@ ENDS = (
 @pytest.mark.parametrize("scenario", ENDS, ids=lambda scenario: scenario.name)
 def test_the_wait_ends_at_once(scenario: EndOfWait) -> None:
     node = new_node()
-    waiting = fetch(node, version=10)  # a later one may go on reading from a follower
+    waiting = fetch(node, version=10)  # a later version may go on reading from a follower
     assert not waiting.is_answered
     scenario.event(node)
     node.end_turn()

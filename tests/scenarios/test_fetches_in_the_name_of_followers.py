@@ -96,7 +96,7 @@ class Pretender:
         ]
         self.send(*((request, 17) for request in requests))
         answers = [self.receive(FetchRequest, 17) for _ in requests]
-        return {one.responses[0].partitions[0].error_code for one in answers}
+        return {answer.responses[0].partitions[0].error_code for answer in answers}
 
     def fetch(self, offset: int, *, version: int = 17, replica: int = -1, leader_epoch: int = -1) -> PartitionData:
         wanted = FetchPartition(
@@ -128,7 +128,7 @@ def test_followers_that_are_stopped_are_not_spoken_for() -> None:
             admin.create_topics([wanted])
             (described,) = admin.describe_topics([TOPIC])
         leader = described.partitions[0].leader
-        followers = [one for one in cluster.broker_ids if one != leader]
+        followers = [broker_id for broker_id in cluster.broker_ids if broker_id != leader]
         client = Pretender(cluster.address(leader), bytes(described.topic_id))
         writer = Pretender(cluster.address(leader), bytes(described.topic_id))
         try:

@@ -68,7 +68,7 @@ def _kind(node: GroupPath) -> str:
 
 @pytest.mark.parametrize("is_cooperative", [False, True])
 def test_a_running_group_changes_over_and_back(node: GroupPath, is_cooperative: bool) -> None:
-    """ "rolling upgrade": members are replaced one by one; "the group is converted when the first ... joins"."""
+    """ "rolling upgrade": members are replaced in turn; "the group is converted when the first ... joins"."""
     a, b = _classic_group(node, is_cooperative=is_cooperative)
     c = TableMember(node, "c")
     assert c.join() is E.NONE
@@ -97,7 +97,7 @@ def test_a_running_group_changes_over_and_back(node: GroupPath, is_cooperative: 
     _settle(d, e, f)
     assert _kind(node) == "consumer"
     d.leave()
-    assert _kind(node) == "classic", "the last one that speaks the consumer protocol has left"
+    assert _kind(node) == "classic", "the last member that speaks the consumer protocol has left"
     _settle(e, f)
     assert _read_once((e, f)) == ALL
     (described,) = node.send(DescribeGroupsRequest(groups=("g",)), 5).response.groups
@@ -308,12 +308,12 @@ class TestStaticMembers:
         _settle(a, b)
         assert _read_once((a, b)) == ALL
 
-        for one in (a, b):
-            assert one.leave(LEAVE_FOR_A_WHILE) is E.NONE
+        for leaver in (a, b):
+            assert leaver.leave(LEAVE_FOR_A_WHILE) is E.NONE
         again = [ClassicTableMember(node, name, instance_id=name) for name in "ab"]
         for member in again:
             member.act()
-        assert _kind(node) == "classic", "the last place was taken by one with the classic protocol"
+        assert _kind(node) == "classic", "the last place was taken by a member with the classic protocol"
         _settle(*again)
         assert _read_once(again) == ALL
 
@@ -359,7 +359,7 @@ class TestAnotherCoordinator:
         again = _restart(files, *members)
         assert _kind(again) == "classic"
         for member in members:
-            assert member.beat() in (E.REBALANCE_IN_PROGRESS, E.ILLEGAL_GENERATION), "there is one to be shared out"
+            assert member.beat() in (E.REBALANCE_IN_PROGRESS, E.ILLEGAL_GENERATION), "a rebalance is due"
         _settle(*members)
         assert _read_once(members) == ALL
 
@@ -430,7 +430,7 @@ def _names(prefix: str) -> tuple[str, ...]:
 
 
 def test_the_records_of_the_converting_heartbeat_count_for_the_size_of_the_batch(node: GroupPath) -> None:
-    """Refused with a reason, and no member has changed; one that brings less is admitted."""
+    """The heartbeat is refused with a reason, and no member has changed; a member that brings less is admitted."""
     (a,) = _classic_group(node, 1)
     machine = node.coordinators.host_of("g").machine
     for protocol in machine._memberships["g"].group.members[a.member_id].protocols:

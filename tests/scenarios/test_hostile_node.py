@@ -34,7 +34,7 @@ from tailrace.protocol.registry import APIS
 from tailrace.testing import Cluster
 
 MUTATIONS = 100
-"""Of each API; `make fuzz` sends 10,000."""
+"""Mutated frames of each API; `make fuzz` sends 10,000."""
 MOST_CONNECTIONS = 250
 BOMB_BYTES = 256 << 20
 LONGEST_WAIT_SECONDS = 30

@@ -58,7 +58,7 @@ class SessionClient(RawClient):
         max_wait_ms: int = 0,
         twice: bool = False,
     ) -> FetchResponse:
-        """One fetch, with these offsets by partition. Its id and epoch are those that are due, or `session`."""
+        """A fetch with these offsets by partition. Its session id and epoch are what is due, or `session`."""
         named_id = topic_id or self.topic_id
         partitions = tuple(
             FetchPartition(
@@ -340,7 +340,7 @@ def test_an_unknown_topic_id_is_an_error_of_its_partition(node: NodeWithSessions
 def test_a_session_that_grows_without_end_ends_at_its_limit(
     node: NodeWithSessions, hostile: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each request is within the limits of a frame. The partitions of the session are no longer kept."""
+    """No request exceeds the limits of a frame. The partitions of the session are no longer kept."""
     monkeypatch.setattr(session_cache, "MAX_PARTITIONS", 5_000)
 
     async def attack() -> None:
@@ -385,12 +385,14 @@ def test_consumers_are_served_without_sessions_where_followers_have_all_slots() 
     with Cluster(brokers=3, config=config) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             make_topic(cluster.bootstrap_servers, NewTopic(name=TOPIC, partitions=3, replication_factor=3))
-            leaders = {one.partition: one.leader for one in admin.describe_topics([TOPIC])[0].partitions}
+            leaders = {
+                described.partition: described.leader for described in admin.describe_topics([TOPIC])[0].partitions
+            }
             topic_id = admin.describe_topics([TOPIC])[0].topic_id
         with Producer(cluster.bootstrap_servers) as producer:
             sent = [producer.send(TOPIC, b"%d" % number, partition=number % 3) for number in range(300)]
-            for one in sent:
-                one.result()  # stored by both followers
+            for pending in sent:
+                pending.result()  # stored by both followers
 
         async def consume(partition: int) -> list[bytes | None]:
             host, _, port = cluster.address(leaders[partition]).rpartition(":")

@@ -25,7 +25,7 @@ def new_node(*, slots: int = 1_000, partitions: int = 4) -> DataPath:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table 'FetchRequest Metadata meaning'."""
+    """A line of the table 'FetchRequest Metadata meaning'."""
 
     sentence: str
     names_session: bool

@@ -156,7 +156,7 @@ class TestWhenToIncreaseTheLogStartOffset:
         assert bench.all(do.RaiseLogStart) == [do.RaiseLogStart(8)]
 
     def test_a_replica_one_record_behind_keeps_the_log_start_of_the_metadata_log(self) -> None:
-        """All of the live replicas (followers and observers) have replicated LogStartOffset."""
+        """ "All of the live replicas (followers and observers) have replicated LogStartOffset." """
         bench = self.bench()
         bench.fetch(3, 7, 1)
         bench.advance(2000)
@@ -417,7 +417,8 @@ class TestHandlingFetchResponses:
         ids=["no end", "no epoch", "diverging without an end", "diverging without an epoch"],
     )
     def test_half_a_snapshot_id_is_no_answer(self, half: dict[str, Any]) -> None:
-        """If SnapshotId is set: half of one is neither a snapshot nor the word that our log is the leader's."""
+        """If SnapshotId is set: half an id is neither a snapshot nor a
+        statement that our log is the leader's."""
         with pytest.raises(MalformedMessage, match="half"):
             response_from_wire(fetch_answer_with(half))
         bench = follower_with(log=[1, 1, 1])

@@ -133,7 +133,7 @@ class TestReconciliation:
         assert a.partitions("later") == {0, 1}
 
     def test_a_lost_answer_does_no_harm(self, node: GroupPath) -> None:
-        """ "previous member epoch": the answer with the new epoch was lost, the member repeats the old one."""
+        """ "previous member epoch": the answer with the new epoch was lost, the member repeats the old epoch."""
         a, b = _two_members(node)
         c = TableMember(node, "c")
         c.join()
@@ -315,7 +315,7 @@ class TestFencing:
             other.join()
         node.clock.advance(9_000)
         assert a.beat() is E.NONE
-        assert len(a.partitions()) == 1, "two are given up, and another one is to be"
+        assert len(a.partitions()) == 1, "two are given up, and another partition is to be"
         node.clock.advance(9_000)
         assert a.beat(says_owned=False) is E.NONE
         node.clock.advance(1_000)
@@ -357,7 +357,7 @@ class TestStaticMembers:
         assert TableMember(node, "b", instance_id="i").join() is E.UNRELEASED_INSTANCE_ID
 
     def test_one_that_has_not_heard_the_answer_joins_again(self, node: GroupPath) -> None:
-        """ "still used by another member": not by this one."""
+        """ "still used by another member": not by this member."""
         a = TableMember(node, "a", instance_id="i")
         assert (a.join(), a.join()) == (E.NONE, E.NONE)
         assert a.partitions() == {0, 1, 2, 3}
@@ -547,7 +547,7 @@ class TestBesideClassicGroups:
         assert a.join() is E.NOT_COORDINATOR
         assert node.coordinators.host_of("g").machine._consumers._topics_seen == {}
         (group,) = node.send(ListGroupsRequest(), 5).response.groups
-        assert (group.protocol_type, group.group_state) == ("consumer", "Empty"), "a classic one, as before"
+        assert (group.protocol_type, group.group_state) == ("consumer", "Empty"), "a classic group, as before"
         assert a.join() is E.NONE
         node.stop()
         a.node = _node(files, start=2)

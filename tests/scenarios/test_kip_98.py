@@ -1,7 +1,7 @@
 """KIP-98, the idempotent producer: what the broker does with sequence numbers.
 
-A sequence number must be one greater than the last one of the same producer, epoch and partition; a batch that is in
-the log already is answered as if it had just been written. Sequence numbers count records and wrap.
+A sequence number must be the last number of the same producer, epoch and partition plus 1; a batch that is in the log
+already is answered as if it had just been written. Sequence numbers count records and wrap.
 """
 
 from dataclasses import dataclass

@@ -135,7 +135,10 @@ def test_a_view_is_read_from_the_closest_replica_and_through_a_change_of_the_lea
     }
 
     def read_all(below: int) -> None:
-        ends = {one: max(offset for offset, _ in found if offset < below) + 1 for one, found in expected.items()}
+        ends = {
+            view_partition: max(offset for offset, _ in found if offset < below) + 1
+            for view_partition, found in expected.items()
+        }
         deadline = time.monotonic() + SECONDS
         left = readers
         while left:
@@ -149,7 +152,7 @@ def test_a_view_is_read_from_the_closest_replica_and_through_a_change_of_the_lea
             (described,) = admin.describe_topics([ORDERS.topic])
             (of_view,) = admin.describe_topics([VIEW])
         leader = described.partitions[0].leader
-        assert [one.leader for one in of_view.partitions] == [leader] * 4
+        assert [partition.leader for partition in of_view.partitions] == [leader] * 4
         found = [
             reader.consumer.metrics().get(MetricName("preferred-read-replica", reader.partition), -1)
             for reader in readers

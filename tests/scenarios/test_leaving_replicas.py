@@ -106,7 +106,7 @@ def test_a_lost_replica_is_not_eligible(cluster: LeadershipCluster) -> None:
     assert led(cluster.state) == (2, (2,), ())
     cluster.fence(2)
     cluster.restart(1)
-    assert led(cluster.state) == (NO_LEADER, (), (2,)), "it waits for the one that is complete"
+    assert led(cluster.state) == (NO_LEADER, (), (2,)), "the partition waits for the replica that is complete"
     cluster.restart(2)
     assert led(cluster.state) == (2, (2,), ())
 
@@ -131,7 +131,7 @@ def test_when_the_last_in_sync_is_lost_an_eligible_one_leads(cluster: Leadership
 
 
 def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_those_that_come_back(cluster: LeadershipCluster) -> None:
-    """All three were killed, and the one that is damaged comes first: it says so before it is unfenced."""
+    """The three brokers were killed, and the damaged broker comes first: it says so before it is unfenced."""
     cluster.create(1, 2, 3, min_in_sync=2)
     for number in (3, 2, 1):
         cluster.fence(number)
@@ -175,14 +175,14 @@ def test_the_last_copy_that_is_stalled_stays(cluster: LeadershipCluster) -> None
 
 
 def test_a_stalled_replica_leaves_only_dead_replicas_in_sync(cluster: LeadershipCluster) -> None:
-    """Two are in sync and one of them is being registered anew: alone it could not lead now."""
+    """Two replicas are in sync, and the broker of the second is being registered anew: alone it could not lead now."""
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(2)
     assert led(cluster.state) == (1, (1,), (2,))
     assert code(leave(cluster, 1, STALLED)) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     cluster.start(2)
     leave(cluster, 1, STALLED)
-    assert led(cluster.state) == (2, (2,), (1,)), "the one that is eligible lives, and has all that was committed"
+    assert led(cluster.state) == (2, (2,), (1,)), "the eligible replica lives, and has all that was committed"
 
 
 @pytest.mark.parametrize(

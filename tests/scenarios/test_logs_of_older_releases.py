@@ -21,8 +21,8 @@ _SECONDS = 120.0
 
 
 def make_older(directory: Path, offset_ms: int) -> None:
-    """Change the directory of a partition: each header states a time so much after its first one, nothing vouches, and
-    the files are old."""
+    """Change the directory of a partition: each header states a time so much after its first record's, nothing vouches,
+    and the files are old."""
     for path in directory.glob("*.log"):
         content = bytearray(path.read_bytes())
         for position, header in list(iter_batches(content)):

@@ -381,7 +381,7 @@ def test_a_broker_without_a_directory_that_it_had_is_not_eligible_whatever_it_cl
     cluster.fence(1)
     assert led(cluster.state) == (NO_LEADER, (), (1, 2))
     cluster.start(2, directories=(FIRST_DIRECTORY, THIRD_DIRECTORY))
-    assert led(cluster.state) == (NO_LEADER, (), (1,)), "its disk is another one: the records may be gone"
+    assert led(cluster.state) == (NO_LEADER, (), (1,)), "broker 2 has another disk: the records may be gone"
     cluster.start(1, directories=(THIRD_DIRECTORY, SECOND_DIRECTORY, FIRST_DIRECTORY))
     assert led(cluster.state) == (1, (1,), ()), "one directory more takes nothing away"
 
@@ -540,7 +540,7 @@ def test_unclean_elections_are_allowed_in_any_spelling(cluster: LeadershipCluste
 
 
 def test_one_broker_alone_cannot_ask_for_fewer_replicas_in_sync(cluster: LeadershipCluster) -> None:
-    """It would commit what an eligible leader does not have."""
+    """The broker would commit what an eligible leader does not have."""
     assert cluster.set(MIN_IN_SYNC, "1", BROKER_1) is ErrorCode.INVALID_CONFIG
     assert cluster.machine.image.overrides(BROKER_1) == {}
 

@@ -60,7 +60,7 @@ def damaged() -> bytes:
 
 
 def keys(*present: bool) -> bytes:
-    """A record with a key or without one for each of these."""
+    """A batch with a record for each flag, which says whether the record has a key."""
     records = [Record(number, NOW_MS, b"k" if has_key else None, b"v") for number, has_key in enumerate(present)]
     return bytes(build_batch(records))
 
@@ -194,7 +194,7 @@ BATCHES = (
         at_fault=(1,),
     ),
     ProduceScenario(
-        name="every record counts, and not only the first: one that is too old comes later",
+        name="every record counts, and not only the first: a record that is too old comes later",
         records=batch(NOW_MS, NOW_MS - HOUR_MS - 1),
         config=BOUNDED,
         code=ErrorCode.INVALID_TIMESTAMP,
@@ -373,13 +373,13 @@ def test_acks_1_answers_after_the_local_append_and_acks_all_when_the_high_waterm
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     node.create(replicas=(1, 2), in_sync=(1, 2))
-    one, every = node.produce("orders", b"v", acks=1), node.produce("orders", b"w", acks=-1)
-    assert (one.is_answered, every.is_answered) == (True, False)
+    by_leader, by_all = node.produce("orders", b"v", acks=1), node.produce("orders", b"w", acks=-1)
+    assert (by_leader.is_answered, by_all.is_answered) == (True, False)
     disk.run()
     node.end_turn()
-    assert not every.is_answered
+    assert not by_all.is_answered
     node.create(replicas=(1, 2), in_sync=(1,))
-    assert every.produced.base_offset == 1
+    assert by_all.produced.base_offset == 1
 
 
 def test_acks_1_of_a_leader_alone_in_sync_answers_when_the_high_watermark_has_passed() -> None:
@@ -387,11 +387,11 @@ def test_acks_1_of_a_leader_alone_in_sync_answers_when_the_high_watermark_has_pa
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     node.create()
-    one = node.produce("orders", b"v", acks=1)
-    assert not one.is_answered
+    produced = node.produce("orders", b"v", acks=1)
+    assert not produced.is_answered
     disk.run()
     node.end_turn()
-    assert one.produced.base_offset == 0
+    assert produced.produced.base_offset == 0
     assert node.values("orders") == [b"v"]
 
 

@@ -44,7 +44,7 @@ LONG = raw_record(1, value=raw_bytes(b"v" * 20))
 class Unreadable(NamedTuple):
     section: bytes
     at_fault: tuple[int, ...]
-    """The record that the answer names; none if the fault is one of the batch."""
+    """The record that the answer names; empty if the batch is at fault."""
     records: int = 2
 
 

@@ -136,14 +136,14 @@ def test_a_reader_of_uncommitted_data_sees_everything(node: DataPath) -> None:
 
 
 def test_aborted_transactions_are_named_to_readers_of_their_range_alone(node: DataPath) -> None:
-    one, two = TransactionalProducer(node, 1), TransactionalProducer(node, 2)
-    one.send(b"a")  # 0
-    two.send(b"b")  # 1
-    two.end(is_commit=False)  # 2
-    one.send(b"c")  # 3
-    one.end(is_commit=False)  # 4
-    one.send(b"d")  # 5
-    one.end(is_commit=True)  # 6
+    first, second = TransactionalProducer(node, 1), TransactionalProducer(node, 2)
+    first.send(b"a")  # 0
+    second.send(b"b")  # 1
+    second.end(is_commit=False)  # 2
+    first.send(b"c")  # 3
+    first.end(is_commit=False)  # 4
+    first.send(b"d")  # 5
+    first.end(is_commit=True)  # 6
     assert aborted_of(node) == [(2, 1), (1, 0)]
     assert aborted_of(node, 3) == [(1, 0)]
     assert aborted_of(node, 5) == []
@@ -187,7 +187,7 @@ def test_a_marker_that_never_gets_safe_is_answered_as_timed_out(verifier: Script
 
 
 def test_a_long_poll_for_committed_data_wakes_with_all_that_a_commit_sets_free(node: DataPath) -> None:
-    """Its `min_bytes` are there, though the marker itself is much smaller."""
+    """The poll's `min_bytes` are there, though the marker itself is much smaller."""
     producer = TransactionalProducer(node, 1)
     producer.send(b"a" * 2000)
     poll = node.fetch("orders", 0, isolation=COMMITTED, max_wait_ms=500, min_bytes=1500)

@@ -49,7 +49,7 @@ class Up:
                 self.output.append(line.rstrip("\n"))
 
     def ready_line(self) -> str:
-        """Its stdout, at the end."""
+        """The line on stdout that is printed when the cluster is ready."""
         assert self.process.stdout is not None
         found, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         assert found, self.output
@@ -90,7 +90,7 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 def wait_until_gone(process_ids: list[int]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while alive := [one for one in process_ids if _is_alive(one)]:
+    while alive := [process_id for process_id in process_ids if _is_alive(process_id)]:
         assert time.monotonic() < deadline, f"processes {alive} live on"
         time.sleep(0.01)
 
@@ -137,8 +137,8 @@ def test_all_nodes_answer_and_stop_with_it(tmp_path: Path, number: signal.Signal
             with Admin(address) as admin:
                 wait_until(lambda admin=admin: len(admin.list_brokers()) == 3, "it knows all")  # type: ignore[misc]
                 brokers = admin.list_brokers()
-                assert [f"{one.host}:{one.port}" for one in brokers] == servers.split(",")
-                assert [one.rack for one in brokers] == ["a", "b", "c"]
+                assert [f"{broker.host}:{broker.port}" for broker in brokers] == servers.split(",")
+                assert [broker.rack for broker in brokers] == ["a", "b", "c"]
         with Admin(servers) as admin:
             admin.create_topics([NewTopic(name="led-by-all", partitions=6, replication_factor=3)])
         nodes = up.children()
@@ -153,7 +153,7 @@ def test_all_nodes_answer_and_stop_with_it(tmp_path: Path, number: signal.Signal
 
 
 def test_every_node_tells_the_same_active_controller(tmp_path: Path) -> None:
-    """Clients get a broker that passes their requests on; administrators want the one that decides."""
+    """Clients get a broker that passes their requests on; administrators want the controller that decides."""
     with running(tmp_path, *ANY_PORTS) as up:
         for address in up.bootstrap_servers().split(","):
             with Admin(address) as admin:
@@ -162,7 +162,7 @@ def test_every_node_tells_the_same_active_controller(tmp_path: Path) -> None:
 
 def _names_its_leader(admin: Admin) -> bool:
     brokers = admin.list_brokers()
-    return [one.node_id for one in brokers if one.is_controller] == [admin.describe_quorum().leader_id]
+    return [broker.node_id for broker in brokers if broker.is_controller] == [admin.describe_quorum().leader_id]
 
 
 def test_one_command_brings_a_leader_soon(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
@@ -216,8 +216,8 @@ def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
         with running(tmp_path, *ANY_PORTS, "--brokers", "1") as up:
             signal.signal(signal.SIGHUP, before)
             servers = up.bootstrap_servers()
-            for one in (up.process.pid, *up.children()):
-                os.kill(one, signal.SIGHUP)
+            for process_id in (up.process.pid, *up.children()):
+                os.kill(process_id, signal.SIGHUP)
             with Admin(servers) as admin:
                 admin.create_topics({"served": 1})
             up.process.terminate()
@@ -228,7 +228,7 @@ def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
 
 def serves_three(admin: Admin) -> bool:
     """A broker that starts is fenced until it has caught up."""
-    return [one.is_fenced for one in admin.list_brokers()] == [False] * 3
+    return [broker.is_fenced for broker in admin.list_brokers()] == [False] * 3
 
 
 def test_nodes_go_on_without_a_reader_of_their_log(tmp_path: Path) -> None:
@@ -330,8 +330,8 @@ def test_controllers_may_be_nodes_of_their_own(tmp_path: Path) -> None:
         (address,) = up.bootstrap_servers().split(",")
         assert len(up.children()) == 4
         with Admin(address) as admin:
-            assert [one.node_id for one in admin.list_brokers()] == [1]
-            assert [one.replica_id for one in admin.describe_quorum().voters] == [2, 3, 4]
+            assert [broker.node_id for broker in admin.list_brokers()] == [1]
+            assert [voter.replica_id for voter in admin.describe_quorum().voters] == [2, 3, 4]
         up.process.terminate()
         assert up.wait() == 0
 

@@ -229,7 +229,7 @@ def test_a_signal_without_a_name_has_its_number() -> None:
 
 
 def test_children_of_a_command_that_ends_at_once_are_ended_too(tmp_path: Path) -> None:
-    """They are deaf to SIGTERM: the other end of what they hold open shows when they are gone."""
+    """The children are deaf to SIGTERM: the other end of the pipe that they hold open shows when they are gone."""
     os.mkfifo(held := tmp_path / "held")
     child = f"(trap '' TERM; echo; sleep 600) > {held}"
     commands = Commands(["sh", "-c", f"trap 'exit 1' TERM; {child} & wait"], lambda: None)
@@ -260,9 +260,9 @@ def test_many_deaf_commands_have_one_time_to_end(tmp_path: Path, monkeypatch: py
             running.append(threads.submit(commands, RECORD))
             assert ready.read_text() == "\n"
         commands.end()
-        for one in running:
+        for run in running:
             with pytest.raises(CommandFailed, match="SIGKILL"):
-                one.result(SECONDS)
+                run.result(SECONDS)
     assert waits == [2.0]
 
 
