@@ -25,7 +25,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class Member(Protocol):
-    """One consumer in a group."""
+    """A consumer in a group."""
 
     def poll(self) -> list[Message]:
         """The records that have arrived, after a short wait. Must be called repeatedly: it keeps the member alive."""
@@ -67,7 +67,7 @@ class KafkaPythonMember:
             session_timeout_ms=10_000,
             heartbeat_interval_ms=500,
         )
-        # Not by `partitions_for_topic`: that asks for all topics, of which a view is none.
+        # Not by `partitions_for_topic`: that asks for all topics, and a view is not among them.
         first = kafka.TopicPartition(topic, 0)
         wait_until(lambda: bool(self._consumer.beginning_offsets([first])), f"partitions of {topic} in kafka-python")
         self._polled: Queue[list[Message]] = Queue()

@@ -32,7 +32,7 @@ class GoModule(NamedTuple):
     package: str
     test: str
     fixed_address: str = ""
-    """The address at which the test expects a broker without an environment variable. The copy has one."""
+    """The address at which the test expects a broker without an environment variable. The copy has the variable."""
 
     @property
     def home(self) -> Path:

@@ -50,7 +50,7 @@ class JavaMember:
 
 
 class Java:
-    """One of the clients."""
+    """Apache Kafka's client for Java."""
 
     name = "java"
     protocol = "classic"

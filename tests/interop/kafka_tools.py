@@ -63,7 +63,7 @@ _ADMINISTRATIVE = (
     "kafka-topics",
     "kafka-transactions",
 )
-"""Those that ask a cluster and end share a machine. Others read stdin, or say something at the end of their machine."""
+"""Tools that ask a cluster and end share a machine. Other tools read stdin, or print when their machine ends."""
 
 
 class Dump(NamedTuple):

@@ -133,7 +133,7 @@ class KafkaJsTail:
 
 
 class KafkaJs:
-    """One of the clients. It knows gzip alone; headers are an object: those of one name come together."""
+    """The client kafkajs. It knows gzip alone; headers are an object: headers of one name come together."""
 
     name = "kafkajs"
     codecs = ("none", "gzip")

@@ -1,7 +1,7 @@
 """librdkafka in a process of its own.
 
-Its threads block all signals, so a fault in one ends its process without a word: that must not be the one that runs the
-tests. The classes below live in that process; tests hold stand-ins, made by the functions at the end.
+Its threads block all signals, so a fault in a thread ends its process without a word: the process must not be the
+tests' process. The classes below live in that process; tests hold stand-ins, made by the functions at the end.
 """
 
 import multiprocessing
@@ -175,7 +175,7 @@ class ConfluentAdmin:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def create_topic(self, topic: str, partitions: int, replicas: int) -> str | None:
-        """The error that the client reports, if there is one."""
+        """The error that the client reports, or None."""
         return _error(self._admin.create_topics([NewTopic(topic, partitions, replicas)]))
 
     def delete_topic(self, topic: str) -> str | None:
@@ -194,7 +194,7 @@ class ConfluentAdmin:
         return _error(self._admin.incremental_alter_configs([changed]))
 
     def write_settings(self, topic: str, settings: dict[str, str | None]) -> str | None:
-        """All settings at once: what is not named is as if it had never been set."""
+        """Write the settings at once: what is not named is as if it had never been set."""
         changed = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config=settings)
         return _error(self._admin.alter_configs([changed]))
 
@@ -218,7 +218,7 @@ class ConfluentAdmin:
         return int(self._admin.list_offsets({asked: OffsetSpec.earliest()})[asked].result(DEADLINE_S).offset)
 
     def acls(self) -> list[str]:
-        """All access control lists."""
+        """The access control lists."""
         return list(map(str, self._admin.describe_acls(_ALL_ACLS).result(DEADLINE_S)))
 
     def allow_reading(self, user: str, topic: str) -> str | None:
@@ -230,7 +230,7 @@ class ConfluentAdmin:
         return _error(self._admin.delete_acls([_ALL_ACLS]))
 
     def scram_users(self) -> list[str]:
-        """All users with passwords."""
+        """The users with passwords."""
         return list(self._admin.describe_user_scram_credentials().result(DEADLINE_S))
 
     def add_scram_user(self, user: str, password: str) -> str | None:
@@ -286,7 +286,7 @@ def librdkafka() -> Any:
 
 
 class Confluent:
-    """confluent-kafka as one of the clients."""
+    """The client confluent-kafka."""
 
     name = "confluent-kafka"
     protocol = "classic"

@@ -143,5 +143,7 @@ class Observer:
 
     @property
     def snapshot_ids(self) -> list[tuple[int, int]]:
-        """Of the snapshots that stand for records, by end offset and epoch."""
-        return self._asked(lambda: [(one.id.end_offset, one.id.epoch) for one in self._host.log.snapshots])
+        """Ids of the snapshots that stand for records: end offset and epoch."""
+        return self._asked(
+            lambda: [(snapshot.id.end_offset, snapshot.id.epoch) for snapshot in self._host.log.snapshots]
+        )

@@ -19,7 +19,7 @@ TIMES = 40
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One node that flushes, as one does by default."""
+    """A node that flushes, as a node does by default."""
     config = {"log.durability": "flushed"}
     with Cluster(directory=tmp_path_factory.mktemp("node"), config=config) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:

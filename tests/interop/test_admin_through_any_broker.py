@@ -1,4 +1,4 @@
-"""Foreign administrators' clients at a broker that is not the active controller, while that one is killed."""
+"""Foreign administrators' clients at a broker that is not the active controller, while the controller is killed."""
 
 from collections.abc import Iterator
 from uuid import uuid4
@@ -54,7 +54,7 @@ def test_librdkafka_creates_changes_and_deletes_topics(cluster: Cluster, conflue
     """The client chooses the broker of each request; a change reaches other brokers a moment after the answer."""
 
     def is_everywhere(partitions: int | None) -> bool:
-        return all(topics_at(cluster.address(one)).get(topic) == partitions for one in cluster.broker_ids)
+        return all(topics_at(cluster.address(broker_id)).get(topic) == partitions for broker_id in cluster.broker_ids)
 
     topic = f"confluent-{uuid4()}"
     assert confluent.create_topic(topic, 2, 3) is None

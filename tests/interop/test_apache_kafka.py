@@ -23,7 +23,7 @@ RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 @pytest.fixture(scope="module")
 def admin() -> Iterator[Admin]:
-    """Of a broker that is its own controller, with one topic."""
+    """Admin of a broker that is its own controller, with one topic."""
     if why := absent():
         pytest.skip(why)
     settings = {"node.id": str(NODE), "broker.rack": "a", "replica.selector.class": RACK_AWARE}

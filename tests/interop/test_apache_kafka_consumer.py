@@ -250,7 +250,7 @@ def test_a_committed_position_has_its_epoch_and_is_validated_by_the_next_consume
 
 
 def test_a_ranged_fetch_with_a_rack_reads_what_is_there(kafka: str, topic: str) -> None:
-    """One broker without a selector names no replica."""
+    """A broker without a selector names no replica."""
     with Producer(kafka) as producer:
         _send(producer, topic, range(5))
     with RangedFetch(kafka, rack="a") as fetch:

@@ -37,7 +37,7 @@ def test_a_restart_repeats_what_was_done_behind_the_lowest_offset_that_was_not(k
     lock = threading.Lock()
     done: list[set[int]] = [set(), set()]
     later = {offset for offset in range(STUCK, RECORDS) if offset % KEYS == STUCK % KEYS}
-    """Those of the key that is held."""
+    """Offsets of the key that is held."""
     wanted = [RECORDS - len(later), RECORDS - STUCK]
     for run in range(2):
         consumer = SharedConsumer(kafka, group=group, topics=[topic])

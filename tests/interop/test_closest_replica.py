@@ -27,8 +27,8 @@ FORGETFUL = {"kafka-python"}
 """kafka-python 3.0.12 takes "no other replica" in the answer of a follower for "back to the leader": before each fetch
 from its rack it asks the leader, which sends no records."""
 STANDING_STILL = {"kafka-python", "kafkajs"}
-"""They read on from a replica that was lost and is back only when their metadata are old, so they ask for metadata
-every 5 s here."""
+"""Clients that read on from a replica that was lost and is back only when their metadata are old: here they ask for
+metadata every 5 s."""
 REJOINING = {"kafkajs"}
 """kafkajs 2.2.4 goes on from the last offset that its group has committed: at least once."""
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -47,7 +47,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Load:
-    """The numbers from 0 on, written to partition 0 one by one until `end`."""
+    """The numbers from 0 on, written to partition 0 one after the other until `end`."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.written = 0
@@ -102,7 +102,11 @@ def samples_of(cluster: Cluster, node: int) -> Samples:
     (*_, address) = re.findall(r"event=metrics-served address=(\S+)", cluster.log_text(node))
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
         families = text_string_to_metric_families(answer.read().decode())
-    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
 
 
 class Counts:
@@ -132,7 +136,7 @@ class Counts:
 
 def leader_of(cluster: Cluster, topic: str) -> int:
     with Admin(cluster.bootstrap_servers) as admin:
-        (described,) = (one for one in admin.describe_topics() if one.name == topic)
+        (described,) = (description for description in admin.describe_topics() if description.name == topic)
         return int(described.partitions[0].leader)
 
 

@@ -47,7 +47,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def round_of(number: int) -> list[Message]:
-    """Each key once more; one is deleted in the last round."""
+    """The messages of a round: every key once more; the last round deletes a key."""
     is_last = number == ROUNDS - 1
     return [
         Message(
@@ -107,9 +107,9 @@ def test_every_client_reads_the_last_record_of_each_key(cluster: Cluster, codec:
 
 
 def test_every_client_reads_over_small_segments_without_a_record(cluster: Cluster) -> None:
-    """Each producer with an id leaves its last batch, emptied. librdkafka gives up after ten answers without a record.
+    """Producers with an id leave their last batch, emptied. librdkafka gives up after ten answers without a record.
 
-    And the producer without one leaves nothing.
+    And the producer without an id leaves nothing.
     """
     topic, keys = "small-segments", 161
     with Admin(cluster.bootstrap_servers) as admin:

@@ -28,7 +28,7 @@ def test_franz_go_moves_records_from_topic_to_topic_in_transactions(tailrace_clu
 
 
 def test_kafka_go_reads_a_topic_while_it_is_compacted() -> None:
-    """It reads again until one record per key is left: most segments, of 200 bytes, have no record then."""
+    """The client reads again until one record per key is left: most segments, of 200 bytes, have no record then."""
     if why := kafka_go_absent():
         pytest.skip(why)
     cleaner = {"log.cleaner.backoff.ms": "100", "log.cleaner.min.cleanable.ratio": "0.01"}

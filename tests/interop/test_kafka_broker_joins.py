@@ -74,7 +74,7 @@ def kafka(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
     try:
         wait_until(lambda: is_counted_on(cluster, process), "the cluster counts on the broker")
         snapshots = list((tmp_path / "data" / "__cluster_metadata-0").glob("*.checkpoint"))
-        assert snapshots != [], "it has fetched one of ours"
+        assert snapshots != [], "Kafka's broker has fetched a snapshot of ours"
         yield address
     finally:
         process.kill()
@@ -83,7 +83,9 @@ def kafka(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
 def is_counted_on(cluster: Cluster, process: Process) -> bool:
     assert process.is_running, process.output()
     with Admin(cluster.bootstrap_servers) as admin:
-        return any((one.node_id, one.is_fenced, one.rack) == (KAFKA, False, "z") for one in admin.list_brokers())
+        return any(
+            (broker.node_id, broker.is_fenced, broker.rack) == (KAFKA, False, "z") for broker in admin.list_brokers()
+        )
 
 
 def test_it_tells_what_we_tell_and_takes_part(cluster: Cluster, kafka: str) -> None:

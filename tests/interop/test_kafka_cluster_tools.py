@@ -1,7 +1,7 @@
 """Apache Kafka's command-line tools for clusters: features, registrations, moves and elections.
 
-They ask a controller with two brokers, of which one is only registered, so that a move begins and goes on. The answers
-of a whole node are in test_kafka_tools.
+The tools ask a controller with two brokers, the second of them only registered, so that a move begins and goes on. The
+answers of a whole node are in test_kafka_tools.
 """
 
 import json
@@ -102,7 +102,7 @@ def test_a_move_is_planned_begun_shown_and_cancelled(server: AdminServer, tool: 
         return tool("kafka-reassign-partitions", *options).out.splitlines()
 
     def move(action: str) -> list[str]:
-        # Throttles are settings of each broker, which the one that is only registered cannot be asked for.
+        # Throttles are settings of each broker, which the broker that is only registered cannot be asked for.
         preserve = () if action == "--execute" else ("--preserve-throttles",)
         return reassign(action, "--reassignment-json-file", str(moves), *preserve)
 

@@ -51,14 +51,17 @@ def test_settings_of_groups_and_client_metrics_are_changed_and_shown(
 
 
 def test_a_brokers_settings_are_changed_and_shown_with_their_sources(tailrace_cluster: Cluster) -> None:
-    one, every = ("--entity-type", "brokers", "--entity-name", "1"), ("--entity-type", "brokers", "--entity-default")
-    kafka_configs(tailrace_cluster, "--alter", *every, "--add-config", "log.index.interval.bytes=5000")
-    kafka_configs(tailrace_cluster, "--alter", *one, "--add-config", "log.index.interval.bytes=6000")
-    shown = kafka_configs(tailrace_cluster, "--describe", *one)
+    broker, default = (
+        ("--entity-type", "brokers", "--entity-name", "1"),
+        ("--entity-type", "brokers", "--entity-default"),
+    )
+    kafka_configs(tailrace_cluster, "--alter", *default, "--add-config", "log.index.interval.bytes=5000")
+    kafka_configs(tailrace_cluster, "--alter", *broker, "--add-config", "log.index.interval.bytes=6000")
+    shown = kafka_configs(tailrace_cluster, "--describe", *broker)
     assert (
         "synonyms={DYNAMIC_BROKER_CONFIG:log.index.interval.bytes=6000, "
         "DYNAMIC_DEFAULT_BROKER_CONFIG:log.index.interval.bytes=5000, DEFAULT_CONFIG:log.index.interval.bytes=4096}"
     ) in shown
-    for entity in (one, every):
+    for entity in (broker, default):
         kafka_configs(tailrace_cluster, "--alter", *entity, "--delete-config", "log.index.interval.bytes")
         assert "log.index.interval.bytes" not in kafka_configs(tailrace_cluster, "--describe", *entity)

@@ -87,7 +87,7 @@ class Kafka:
         self.tool("kafka-topics", "--create", "--topic", topic, *options)
         for address in (self.address, self.address_of_second):
             with Admin(address) as admin:
-                wait_until(lambda: topic in {one.name for one in admin.list_topics()}, f"{address} knows {topic}")
+                wait_until(lambda: topic in {listed.name for listed in admin.list_topics()}, f"{address} knows {topic}")
 
 
 @pytest.fixture
@@ -144,8 +144,13 @@ def in_any_order(image: ClusterImage) -> ClusterImage:
     """Kafka's snapshot states the features of a process in another order than its log."""
     return replace(
         image,
-        brokers={key: replace(one, features=tuple(sorted(one.features))) for key, one in image.brokers.items()},
-        controllers={key: replace(one, features=tuple(sorted(one.features))) for key, one in image.controllers.items()},
+        brokers={
+            key: replace(broker, features=tuple(sorted(broker.features))) for key, broker in image.brokers.items()
+        },
+        controllers={
+            key: replace(controller, features=tuple(sorted(controller.features)))
+            for key, controller in image.controllers.items()
+        },
     )
 
 
@@ -172,7 +177,7 @@ def test_topics_settings_and_replicas_in_sync_are_those_that_kafka_describes(kaf
     with ExitStack() as stack:
         by_log = stack.enter_context(Observer(tmp_path / "by-log", kafka.controller))
         wait_until_known(by_log, lambda image: are_both_alive(kafka, image), "both brokers are alive")
-        assert {int(one): broker.rack for one, broker in by_log.image.brokers.items()} == {1: "a", 2: "b"}
+        assert {int(broker_id): broker.rack for broker_id, broker in by_log.image.brokers.items()} == {1: "a", 2: "b"}
         assert by_log.leader_id == 1
         assert [key.id for key in by_log.voters.keys] == [1]
         assert by_log.snapshot_ids == []

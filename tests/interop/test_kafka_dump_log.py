@@ -102,7 +102,7 @@ def _transact(cluster: Cluster, chance: random.Random) -> None:
 
 
 def _write_to_sink(cluster: Cluster, batch: int) -> None:
-    """A batch of a run of its own, with an attempt that is not in it, and one of the next batch that stays open."""
+    """A batch of a run of its own, with an attempt that is not in it; an attempt of the next batch stays open."""
     with Admin(cluster.bootstrap_servers) as admin:
         members = [SinkMember("copy", f"r{batch}", batch, 0, attempt) for attempt in (0, 1)]
         members.append(SinkMember("copy", f"r{batch}", batch + 1, 0, 0))

@@ -1,4 +1,4 @@
-"""kafka-python's own integration tests pass against a node, all but the ones that are named here with the reason."""
+"""kafka-python's own integration tests pass against a node, all but the tests that are named here with the reason."""
 
 import sys
 from collections.abc import Mapping
@@ -39,14 +39,14 @@ SKIPPED = {
 """Tests that are skipped by themselves, with their reason: those with SASL want to start a broker of their own."""
 
 COLLECTED = 67
-"""All there are in the version of constraints.txt."""
+"""Tests in the version of constraints.txt."""
 
 
 AGAIN = 3
 """Times that what has failed is run once more, on a node that knows nothing of it.
 
-Some tests give a node half a second or one. A consumer that subscribes while its first metadata are on their way may
-see nothing for 30 s (docs/open-ends.md).
+Some tests give a node half a second or a second. A consumer that subscribes while its first metadata are on their way
+may see nothing for 30 s (docs/open-ends.md).
 """
 
 

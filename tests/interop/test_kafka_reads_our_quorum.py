@@ -55,7 +55,9 @@ def cluster() -> Iterator[Cluster]:
 def test_kafka_describes_the_quorum_through_every_broker(cluster: Cluster) -> None:
     leader = cluster.controller_id
     with Admin(cluster.bootstrap_servers) as admin:
-        directories = {int(one.replica_id): format_topic_id(one.directory_id) for one in admin.describe_quorum().voters}
+        directories = {
+            int(voter.replica_id): format_topic_id(voter.directory_id) for voter in admin.describe_quorum().voters
+        }
     for node in cluster.node_ids:
         where = ("--bootstrap-server", cluster.address(node), "describe")
         status = dict(
@@ -63,12 +65,12 @@ def test_kafka_describes_the_quorum_through_every_broker(cluster: Cluster) -> No
         )
         assert status["LeaderId"].strip() == str(leader)
         voters = json.loads(status["CurrentVoters"])
-        assert {one["id"]: one["directoryId"] for one in voters} == directories
-        assert all(one["endpoints"][0].startswith("CONTROLLER://127.0.0.1:") for one in voters)
+        assert {voter["id"]: voter["directoryId"] for voter in voters} == directories
+        assert all(voter["endpoints"][0].startswith("CONTROLLER://127.0.0.1:") for voter in voters)
         table = run("kafka-metadata-quorum", *where, "--replication").out.splitlines()
         rows = [line.split() for line in table[1:] if line.strip()]
         assert {int(row[0]): row[-1] for row in rows} == {
-            one: "Leader" if one == leader else "Follower" for one in cluster.node_ids
+            node_id: "Leader" if node_id == leader else "Follower" for node_id in cluster.node_ids
         }
         assert {int(row[0]): row[1] for row in rows} == directories
 
@@ -201,7 +203,7 @@ def test_kafkas_shell_reads_snapshots_and_the_end_of_the_log(cluster: Cluster) -
 
 
 def test_kafkas_tool_adds_a_controller_and_removes_it() -> None:
-    """It reads its settings from the file and the directory that our node was started with."""
+    """The tool reads its settings from the file and the directory that our node was started with."""
     if why := absent():
         pytest.skip(why)
     with Cluster(3, config=CONFIG) as cluster:
@@ -211,7 +213,7 @@ def test_kafkas_tool_adds_a_controller_and_removes_it() -> None:
         def voters() -> dict[int, str]:
             with Admin(cluster.bootstrap_servers) as admin:
                 described = admin.describe_quorum().voters
-            return {int(one.replica_id): format_topic_id(TopicId(one.directory_id)) for one in described}
+            return {int(voter.replica_id): format_topic_id(TopicId(voter.directory_id)) for voter in described}
 
         where = ("--bootstrap-server", cluster.address(newcomer))
         config = ("--command-config", str(cluster.config_file(newcomer)))

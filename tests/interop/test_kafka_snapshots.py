@@ -167,7 +167,7 @@ def newest_snapshot_of_kafka(directory: Path) -> Path:
             create = ("--create", "--topic", name, "--partitions", "3", "--config", "retention.ms=7777")
             run("kafka-topics", "--bootstrap-server", address, *create)
         log = directory / "data" / "__cluster_metadata-0"
-        # One that was begun before the last topic was made may be ready after it.
+        # A snapshot that was begun before the last topic was made may be ready after it.
         wait_until(
             lambda: b"flights" in max(log.glob("*.checkpoint")).read_bytes(), "Kafka writes a snapshot with both topics"
         )

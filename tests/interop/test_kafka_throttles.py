@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 PARTITIONS = 4
 RECORD = bytes(10_000)
 RECORDS = 60
-"""Of each partition: 2.4 MB in all."""
+"""Records of each partition: 2.4 MB in all."""
 RATE = 300_000
 SMALL_ANSWERS = {"replica.fetch.response.max.bytes": "50000", "replica.fetch.max.bytes": "50000"}
-"""One answer goes out whole, however low the rate is: with Kafka's 10 MiB it would be all there is."""
+"""An answer goes out whole, however low the rate is: with Kafka's 10 MiB it would be all there is."""
 THROTTLES = ("leader.replication.throttled", "follower.replication.throttled")
 
 
@@ -63,7 +63,7 @@ def test_a_throttled_move_keeps_the_rate_and_verify_takes_the_throttles_away(tmp
 
             def are_in_sync() -> bool:
                 (topic,) = admin.describe_topics(["orders"])
-                return all(len(one.in_sync_replicas) == 2 for one in topic.partitions)
+                return all(len(partition.in_sync_replicas) == 2 for partition in topic.partitions)
 
             wait_until(are_in_sync, "the moved replicas are in sync")
             seconds = time.monotonic() - began

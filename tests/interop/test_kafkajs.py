@@ -33,5 +33,5 @@ def test_kafkajs_administers_topics_settings_records_and_groups(tailrace_cluster
 
 
 def offsets(told: list[dict[str, object]], *fields: str) -> list[tuple[object, ...]]:
-    """These fields of each partition, in order."""
+    """The fields of each partition, in order."""
     return [tuple(part[field] for field in fields) for part in sorted(told, key=lambda part: str(part["partition"]))]

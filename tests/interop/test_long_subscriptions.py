@@ -26,7 +26,7 @@ TOPICS: Final = int(os.environ.get("SUBSCRIBED_TOPICS", "700"))
 IS_LONG: Final = TOPICS > 700
 NAME_CHARACTERS: Final = 200
 PARTITIONS: Final = 2
-"""Of a topic: the range assignor gives each member one."""
+"""Partitions of a topic: the range assignor gives each member one partition."""
 _PER_REQUEST: Final = 1_000
 _DEADLINE_S: Final = 60 + TOPICS // 10
 PATTERN: Final = "^table[.].*"
@@ -119,7 +119,7 @@ class _PatternMember:
 
     @property
     def state(self) -> tuple[int, list[str]]:
-        """Its partitions, and the end of what it has said on stderr."""
+        """The member's partitions, and the end of what it has said on stderr."""
         self._errors += self._program.errors()
         return self._partitions, self._errors[-20:]
 

@@ -33,7 +33,7 @@ Begin = Callable[[str, str], "QuickClient"]
 
 
 class QuickClient(Protocol):
-    """One transactional producer. The calls raise ProducerEnded when it cannot go on."""
+    """A transactional producer. The calls raise ProducerEnded when it cannot go on."""
 
     def begin(self) -> None: ...
     def send(self, partition: int, value: str) -> None: ...

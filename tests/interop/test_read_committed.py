@@ -50,7 +50,7 @@ class TransactionHistory:
         self.await_markers()
 
     def await_markers(self) -> None:
-        """They come after the client has been answered."""
+        """Wait for the markers, which come after the client has been answered."""
         wait_until(lambda: self.latest(READ_COMMITTED) == self.latest(READ_UNCOMMITTED), "the markers are written")
 
     def latest(self, isolation_level: int) -> int:

@@ -199,7 +199,7 @@ def test_a_failed_record_costs_its_transaction_alone(bootstrap: str, topic: str,
 def test_a_batch_that_the_broker_refuses_costs_its_transaction_alone(
     bootstrap: str, topic: str, producer: Producer
 ) -> None:
-    """Its sequence numbers leave a gap: before version 2 the producer needs its next epoch."""
+    """The batch's sequence numbers leave a gap: before version 2 the producer needs its next epoch."""
     name = f"{topic}-small"
     with Admin(bootstrap) as admin:
         admin.create_topics([NewTopic(name=name, partitions=1, configs={"max.message.bytes": "2000"})])
@@ -339,7 +339,7 @@ def test_offsets_are_committed_with_their_transaction_alone(bootstrap: str, topi
 def test_epochs_are_those_of_the_generation(
     bootstrap: str, topic: str, producer: Producer, request: pytest.FixtureRequest
 ) -> None:
-    """One for all transactions before version 2, one for each from then on; the log has them."""
+    """A single epoch for all transactions before version 2, an epoch for each from then on; the log has the epochs."""
     for _ in range(3):
         with producer.transaction():
             producer.send(topic, b"v", partition=0)

@@ -110,7 +110,7 @@ def test_librdkafka_commits_and_aborts_over_several_partitions(tailrace_cluster:
 
 
 def _await_markers(cluster: Cluster, topic: str, *, partitions: int = 1) -> None:
-    """They come after the answer."""
+    """Wait for the markers, which come after the answer."""
     wait_until(lambda: _stable(cluster, topic, partitions=partitions), f"no transaction is open in {topic}")
 
 

@@ -63,20 +63,20 @@ class Sharing:
                 self.seen.append(message)
 
     def read_all(self, members: list[Member]) -> None:
-        """Read all that was sent, and have it committed."""
+        """Read all that was sent until the members have committed their positions."""
         self.poll_until(members, lambda: len(self.seen) >= self.sent, "all records are read")
         with Admin(self.bootstrap) as admin:
             self.poll_until(members, lambda: self._has_no_lag(admin), "all is committed, and there is no lag")
         self.check()
 
     def _has_no_lag(self, admin: Admin) -> bool:
-        lags = {one.partition: end - at.offset for one, (at, end) in admin.group_lag(self.group).items()}
+        lags = {partition.partition: end - at.offset for partition, (at, end) in admin.group_lag(self.group).items()}
         assert all(lag >= 0 for lag in lags.values()), f"no member is behind the end of the view: {lags}"
         with_records = {hash_of(message.key, 0) * SHARES >> 32 for message in self.seen}
         return with_records <= lags.keys() and not any(lags.values())
 
     def check(self) -> None:
-        """Each record came once, and each key's in order."""
+        """Check that every record came once, and every key's records in order."""
         numbers = [int(message.value or b"") for message in self.seen]
         assert sorted(numbers) == list(range(self.sent))
         of_key: dict[bytes | None, list[int]] = defaultdict(list)
@@ -131,7 +131,7 @@ def test_members_share_a_partition_whose_leader_changes(three_brokers: Cluster, 
             sharing.poll_until(both, lambda: is_shared_out(both), "two members share the partition")
             sharing.send(100)
             sharing.read_all(both)
-            (described,) = (one for one in admin.describe_topics() if one.name == sharing.topic)
+            (described,) = (description for description in admin.describe_topics() if description.name == sharing.topic)
             leader = int(described.partitions[0].leader)
             # kafkajs 2.2.4 begins again at the last offset that its group has committed when it loses a broker.
             sharing.may_repeat = client.name == "kafkajs"
@@ -162,10 +162,10 @@ def test_a_position_meets_the_end(tailrace_cluster: Cluster) -> None:
 
         def has_met() -> bool:
             for records in consumer.poll(timeout_ms=200).values():
-                sharing.seen += [Message(one.key, one.value) for one in records]
-            return bool({one: consumer.position(one) for one in partitions} == ends)
+                sharing.seen += [Message(record.key, record.value) for record in records]
+            return bool({partition: consumer.position(partition) for partition in partitions} == ends)
 
         wait_until(has_met, "each position is at the end of its view partition")
         sharing.check()
-        assert all(consumer.highwater(one) in (ends[one], None) for one in partitions)
+        assert all(consumer.highwater(partition) in (ends[partition], None) for partition in partitions)
         assert sharing.view not in consumer.topics()

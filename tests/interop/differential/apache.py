@@ -20,7 +20,7 @@ _UNTIL_STDIN_CLOSES = '"$@" & broker=$!; cat >/dev/null; kill -9 $broker; wait $
 
 
 class _ApacheNode:
-    """One process, with a directory of its own."""
+    """A process of Apache Kafka, with a directory of its own."""
 
     def __init__(self, home: Path, settings: Mapping[str, str], address: str) -> None:
         self.address = address
@@ -101,7 +101,7 @@ class ApacheCluster:
 
     @property
     def address(self) -> str:
-        """Of the first node."""
+        """The address of the first node."""
         return self._nodes[0].address
 
     @property
@@ -146,7 +146,7 @@ class ApacheCluster:
 
 
 class ApacheKafka(ApacheCluster):
-    """One node, without a rack."""
+    """A single node, without a rack."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__(settings)

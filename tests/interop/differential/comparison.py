@@ -30,7 +30,7 @@ _KEY = re.compile(r"(?<!configs)(?<!api_keys)(?<!features)\[[^\[\]]*\]")
 
 @dataclass(frozen=True)
 class Finding:
-    """One field in which the answers to a step differ."""
+    """A field in which the answers to a step differ."""
 
     step: str
     api: str
@@ -39,7 +39,7 @@ class Finding:
     ours: object
     theirs: object
     error: str = ""
-    """The error code that stands beside the field in Apache Kafka's answer, if there is one."""
+    """The error code that stands beside the field in Apache Kafka's answer, or the empty string."""
 
     @property
     def field(self) -> str:
@@ -171,9 +171,11 @@ class Runner:
         compared = list(_leaves(ours, theirs))
         codes = {path: str(code) for path, _, code in compared if path.endswith("error_code")}
         found = [
-            Finding(name, api, version, path, one, other, codes.get(f"{path.rpartition('.')[0]}.error_code", ""))
-            for path, one, other in compared
-            if one != other
+            Finding(
+                name, api, version, path, our_value, their_value, codes.get(f"{path.rpartition('.')[0]}.error_code", "")
+            )
+            for path, our_value, their_value in compared
+            if our_value != their_value
         ]
         return found, len(compared)
 

@@ -26,7 +26,7 @@ ONLY_HERE: Values = (PRESENT, ABSENT)
 
 
 class Difference(NamedTuple):
-    """One reason why fields differ in the answers of an API, in the steps whose names match one of the patterns."""
+    """A reason why fields differ in the answers of an API, in the steps whose names match any of the patterns."""
 
     api: str
     steps: tuple[str, ...]

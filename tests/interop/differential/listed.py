@@ -1,4 +1,4 @@
-"""The list of differences: each entry has its reason, and the test fails for one that no longer occurs."""
+"""The list of differences: each entry has its reason, and the test fails for a difference that no longer occurs."""
 
 from collections.abc import Sequence
 

@@ -53,7 +53,7 @@ _OFFSETS = (
             "topics.partitions.error_code": (_BAD_REQUEST, _OK),
             "topics.partitions.low_watermark": (-1, 2),
         },
-        "it is not clear which one is meant",
+        "it is not clear which offset is meant",
     ),
     Difference(
         "DeleteRecords",

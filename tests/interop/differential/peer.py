@@ -41,7 +41,7 @@ class _Connection:
 
 
 class Peer:
-    """One of the two nodes or clusters, with all that it has answered. Brokers have the numbers from 1 on.
+    """A node or cluster of the two, with all that it has answered. Brokers have the numbers from 1 on.
 
     Connections with `@controller` in their name go to `controller`, by default the first of the addresses.
     """
@@ -102,7 +102,7 @@ class Peer:
         return frame
 
     def hang_up(self, connection: str) -> None:
-        """Close a connection; the next use opens a new one."""
+        """Close a connection; the next use opens a new connection."""
         if (channel := self._connections.pop(connection, None)) is not None:
             channel.close()
 

@@ -30,8 +30,8 @@ class Ask:
     """Sends a request and compares the answers.
 
     `connection`: by name; what stands behind an `@` is the number of the broker, without which it is the
-    first one, or `controller`.
-    `is_repeatable` is false for a read that changes what the next one gets, as those of a fetch session do.
+    first broker, or `controller`.
+    `is_repeatable` is false for a read that changes what the next read gets, as reads of a fetch session do.
     `until`: asked again until the answer satisfies it, because Kafka does what it has promised a moment later.
     `is_compared` is false for what a script prepares in ways of its own at each node.
     `expect_answer` is false for a Produce with acks=0: the next step on this connection shows whether it is open still.
@@ -107,7 +107,7 @@ def ask(
     is_repeatable: bool = True,
     is_compared: bool = True,
 ) -> Iterator[Ask]:
-    """The same request in each of these versions; by default in the newest. `request` is a message or builds one."""
+    """The same request in each of these versions; by default in the newest. `request`: a message or its builder."""
     build = request if callable(request) else (lambda _: request)
     for version in versions or (_newest(request),):
         yield Ask(name, version, build, connection, until, expect_answer, is_repeatable, is_compared)
@@ -119,7 +119,7 @@ def _newest(request: Any) -> int:
 
 
 def every_version(request_type: type[Any]) -> range:
-    """All versions of an API that are served."""
+    """The versions of an API that are served."""
     api = api_of(request_type)
     return range(api.min_version, api.max_version + 1)
 

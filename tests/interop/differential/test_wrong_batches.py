@@ -54,16 +54,16 @@ _COLUMNS = ("offset", "key", "value")
 
 
 class ProducedTwice(NamedTuple):
-    """All batches, and the codes of both nodes."""
+    """The batches, and the codes of both nodes."""
 
     cluster: Cluster
     codes: list[tuple[WrongBatch, str, str]]
 
     @property
     def findings(self) -> list[Finding]:
-        """The batches that got different codes, but for pairs that each node refuses as it does one of the two.
+        """The batches that got different codes, but for pairs that each node refuses like either of the two.
 
-        Of two faults the nodes need not name the same one.
+        Of two faults the nodes need not name the same fault.
         """
         alone = {(batch.codec, batch.faults): codes for batch, *codes in self.codes if len(batch.faults) == 1}
         found: list[Finding] = []

@@ -30,7 +30,7 @@ _UNORDERED = frozenset({"partitions", "partition_indexes"})
 _CHOSEN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[A-Za-z0-9_-]{22}$")
 _DAY_MS = 86_400_000
 _MARKER_BYTES = 6
-"""Of the value of a marker in Kafka's form: its version and the coordinator's epoch."""
+"""Bytes of the value of a marker in Kafka's form: its version and the coordinator's epoch."""
 
 
 class Names:

@@ -51,7 +51,7 @@ BETWEEN = {
 
 
 class Side:
-    """One of the two clusters: what is written there, and what comes from the other."""
+    """A cluster of the two: what is written there, and what comes from the other cluster."""
 
     def __init__(self, alias: str, other: str, bootstrap: str) -> None:
         self.alias, self.bootstrap = alias, bootstrap
@@ -102,7 +102,7 @@ def sides() -> Iterator[tuple[Side, Side]]:
 
 
 def _properties(directory: Path, sides: tuple[Side, Side]) -> Path:
-    flows = {f"{one.alias}->{other.alias}.enabled": "true" for one, other in (sides, sides[::-1])}
+    flows = {f"{source.alias}->{target.alias}.enabled": "true" for source, target in (sides, sides[::-1])}
     addresses = {f"{side.alias}.bootstrap.servers": side.bootstrap for side in sides}
     addresses |= {f"{side.alias}.consumer.isolation.level": "read_committed" for side in sides}
     settings = {"clusters": ",".join(side.alias for side in sides), **addresses, **flows, **BETWEEN}

@@ -48,12 +48,12 @@ class Counting:
         return stack.enter_context(java_program(words, self._directory / "streams.log"))
 
     def write(self, rounds: int) -> None:
-        """Each word so many times, through librdkafka."""
+        """Write every word so many times, through librdkafka."""
         messages = [Message(word.encode(), b"") for _ in range(rounds) for word in WORDS]
         Confluent().produce(self._bootstrap, self.source, messages, "lz4")
 
     def counts(self) -> Counter[str]:
-        """Each committed count `word n`, with the number of its records."""
+        """Committed counts `word n`, with the number of their records."""
         places = [TopicPartition(self.target, partition) for partition in range(PARTITIONS)]
         return Counter(value.decode() for place in places for value in committed_values(self._bootstrap, place))
 

@@ -216,32 +216,32 @@ def _wrong_words(group: str) -> Script:
 def _two_members(group: str) -> Script:
     """The second member makes the first join again; both wait for each other on connections of their own."""
     yield from joined(group, "the first", connection="first")
-    one, two = member_of(f"{group}: the first joins"), member_of(f"{group}: the second asks to join")
+    first, second = member_of(f"{group}: the first joins"), member_of(f"{group}: the second asks to join")
     yield from ask(f"{group}: the second asks to join", join(group), 9, connection="second")
-    yield Send(f"{group}: the second joins", 9, lambda a: join(group, two(a)), "second")
+    yield Send(f"{group}: the second joins", 9, lambda a: join(group, second(a)), "second")
     due: dict[str, Any] = {"until": lambda answer: answer.error_code == _REBALANCE_IN_PROGRESS}
-    yield Ask(f"{group}: the first gets the rebalance", 4, lambda a: beat(group, one(a), 1), "first", **due)
-    yield Ask(f"{group}: the first syncs as if nothing were", 5, lambda a: sync(group, one(a), 1), "first")
+    yield Ask(f"{group}: the first gets the rebalance", 4, lambda a: beat(group, first(a), 1), "first", **due)
+    yield Ask(f"{group}: the first syncs as if nothing were", 5, lambda a: sync(group, first(a), 1), "first")
     yield from ask(f"{group}: described while it waits", DescribeGroupsRequest(groups=(group,)), 0, 4, 6)
     yield from ask(f"{group}: listed while it waits", ListGroupsRequest(states_filter=("PreparingRebalance",)), 4, 5)
-    yield Send(f"{group}: the first joins again", 9, lambda a: join(group, one(a)), "first")
+    yield Send(f"{group}: the first joins again", 9, lambda a: join(group, first(a)), "first")
     yield Receive(f"{group}: the first joins again")
     yield Receive(f"{group}: the second joins")
-    yield Send(f"{group}: the second syncs", 5, lambda a: sync(group, two(a), 2), "second")
+    yield Send(f"{group}: the second syncs", 5, lambda a: sync(group, second(a), 2), "second")
     yield Ask(f"{group}: described while the leader thinks", 6, lambda _: DescribeGroupsRequest(groups=(group,)))
 
     def assign(answers: Answers) -> SyncGroupRequest:
         leader = answers[f"{group}: the second joins"].leader
-        return sync(group, leader, 2, {one(answers): b"for the first", two(answers): b"for the second"})
+        return sync(group, leader, 2, {first(answers): b"for the first", second(answers): b"for the second"})
 
     yield Ask(f"{group}: the leader syncs", 5, assign, "first")
     yield Receive(f"{group}: the second syncs")
     yield from ask(f"{group}: described with two members", DescribeGroupsRequest(groups=(group,)), 0, 3, 4, 6)
-    yield Ask(f"{group}: the follower joins as it was", 9, lambda a: join(group, two(a)), "second")
-    yield Ask(f"{group}: the second leaves", 4, lambda a: leave(group, two(a)), "second")
-    yield Ask(f"{group}: the first gets the rebalance again", 4, lambda a: beat(group, one(a), 2), "first", **due)
-    yield Ask(f"{group}: the first joins alone", 9, lambda a: join(group, one(a)), "first")
-    yield Ask(f"{group}: the first leaves", 4, lambda a: leave(group, one(a)), "first")
+    yield Ask(f"{group}: the follower joins as it was", 9, lambda a: join(group, second(a)), "second")
+    yield Ask(f"{group}: the second leaves", 4, lambda a: leave(group, second(a)), "second")
+    yield Ask(f"{group}: the first gets the rebalance again", 4, lambda a: beat(group, first(a), 2), "first", **due)
+    yield Ask(f"{group}: the first joins alone", 9, lambda a: join(group, first(a)), "first")
+    yield Ask(f"{group}: the first leaves", 4, lambda a: leave(group, first(a)), "first")
 
 
 def _static_members(group: str) -> Script:

@@ -142,7 +142,7 @@ def _sasl() -> Script:
 
 
 def _voters() -> Script:
-    """Of another cluster: the quorum stays as it is."""
+    """Requests about voters that name another cluster: the quorum stays as it is."""
     directory_id, listener = b"no voter has it.", RaftVoterListener(name="CONTROLLER", host="localhost", port=9093)
     add = AddRaftVoterRequest(
         cluster_id="another-cluster",

@@ -100,8 +100,8 @@ def _incremental() -> Script:
         "an empty name": ("", _SET, "1"),
         "a broker's setting": ("num.partitions", _SET, "3"),
     }
-    for what, one in bad.items():
-        yield from ask(f"a change: {what}", change(one, checked=True), 0, 1)
+    for what, step in bad.items():
+        yield from ask(f"a change: {what}", change(step, checked=True), 0, 1)
     good: dict[str, tuple[str, int, str | None]] = {
         "a number is set": ("retention.ms", _SET, "7000"),
         "a number is set again": ("retention.ms", _SET, "7000"),
@@ -115,9 +115,9 @@ def _incremental() -> Script:
         "a setting is taken back again": ("retention.ms", _DELETE, "5"),
         "a list that is not set is appended to": ("compression.type", _SET, "zstd"),
     }
-    for what, one in good.items():
-        yield from ask(f"a change is only checked: {what}", change(one, checked=True), 0, 1)
-        yield from ask(f"a change: {what}", change(one), 1)
+    for what, step in good.items():
+        yield from ask(f"a change is only checked: {what}", change(step, checked=True), 0, 1)
+        yield from ask(f"a change: {what}", change(step), 1)
         yield from ask(f"settings after: {what}", describe(keys=("retention.ms", "cleanup.policy")), 4)
     yield from ask("a setting changed twice", change(("retention.ms", 0, "1"), ("retention.ms", 0, "2")), 0, 1)
     yield from ask("a good change and a bad one", change(("retention.ms", 0, "1"), ("segment.bytes", 0, "x")), 0, 1)
@@ -144,8 +144,8 @@ def _replaced() -> Script:
         "a bad policy": ("cleanup.policy", "sometimes"),
         "an empty name": ("", "1"),
     }
-    for what, one in bad.items():
-        yield from ask(f"a replacement: {what}", replace_all(one, checked=True), *_ALTER)
+    for what, step in bad.items():
+        yield from ask(f"a replacement: {what}", replace_all(step, checked=True), *_ALTER)
     yield from ask("a replacement is only checked", replace_all(("retention.ms", "9000"), checked=True), *_ALTER)
     yield from ask("a replacement", replace_all(("retention.ms", "9000"), ("segment.ms", "60000")), *_ALTER)
     yield from ask("settings after a replacement", describe(), 4)
@@ -161,10 +161,10 @@ def _replaced() -> Script:
 
 def _brokers() -> Script:
     for name in ("1", ""):
-        one = {"name": name, "kind": BROKER_TYPE}
+        broker = {"name": name, "kind": BROKER_TYPE}
         who = f"broker {name!r}"
         good = (("log.index.interval.bytes", _SET, "5000"), ("message.max.bytes", _SET, "2000000"))
-        yield from ask(f"a change of {who}", change(*good, **one), 0, 1)  # type: ignore[arg-type]
+        yield from ask(f"a change of {who}", change(*good, **broker), 0, 1)  # type: ignore[arg-type]
         keys = ("log.index.interval.bytes", "message.max.bytes")
         yield from ask(f"settings of {who} after it", describe(name, BROKER_TYPE, keys, synonyms=True), 4)
         bad = {
@@ -175,9 +175,9 @@ def _brokers() -> Script:
             "appending to a number": ("message.max.bytes", _APPEND, "1"),
         }
         for what, step in bad.items():
-            yield from ask(f"a change of {who}: {what}", change(step, **one, checked=True), 0, 1)  # type: ignore[arg-type]
+            yield from ask(f"a change of {who}: {what}", change(step, **broker, checked=True), 0, 1)  # type: ignore[arg-type]
         back = tuple((key, _DELETE, None) for key in keys)
-        yield from ask(f"{who} as before", change(*back, **one), 1)  # type: ignore[arg-type]
+        yield from ask(f"{who} as before", change(*back, **broker), 1)  # type: ignore[arg-type]
         yield from ask(f"settings of {who} as before", describe(name, BROKER_TYPE, keys, synonyms=True), 4)
     for name in ("2", "x", "-1"):
         yield from ask(f"a change of broker {name!r}", change(name=name, kind=BROKER_TYPE), 0, 1)

@@ -137,9 +137,9 @@ def _life(group: str) -> Script:
 
 def _offsets(group: str) -> Script:
     """Commits of a member go by its epoch."""
-    one: Offsets = {0: (7, "")}
+    committed: Offsets = {0: (7, "")}
     for member, epoch in ((ALICE, 3), (ALICE, 2), (ALICE, 9), ("nobody", 3), ("", -1)):
-        wanted = commit(group, one, member=member, generation=epoch, topic=TOPIC)
+        wanted = commit(group, committed, member=member, generation=epoch, topic=TOPIC)
         yield from ask(f"{group}: a commit of {member!r} in epoch {epoch}", wanted, 2, 8, 9)
         asked = fetch_offsets(group, 0, topic=TOPIC, member=member or None, epoch=epoch)
         yield from ask(f"{group}: offsets for {member!r} in epoch {epoch}", asked, 8, 9)

@@ -33,7 +33,7 @@ TOPIC = "conversations"
 CONVERSATIONS = 60
 _TURNS = (6, 18)
 _PARTITIONS = 2
-"""Of each conversation."""
+"""Partitions of each conversation."""
 _TIMEOUT_MS = 600_000
 
 
@@ -52,7 +52,7 @@ OLDER, NEWER = Generation("older", 3, 11, 3, 4), Generation("KIP-890", 5, 12, 5,
 
 
 class Instance:
-    """One process of a producer: the steps that gave it an identity, and its writes."""
+    """A process of a producer: the steps that gave it an identity, and its writes."""
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
@@ -101,7 +101,7 @@ def is_accepted(answer: Any) -> bool:
 
 
 def conversations(seed: int) -> Script:
-    """All conversations of this seed, one after the other."""
+    """The conversations of this seed, one after the other."""
     yield from created(TOPIC, CONVERSATIONS * _PARTITIONS)
     chance = Random(seed)
     for number in range(CONVERSATIONS):

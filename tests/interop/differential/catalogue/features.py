@@ -16,7 +16,7 @@ def features() -> Script:
 
 
 def update(*wanted: tuple[str, int, int], validate_only: bool = False) -> UpdateFeaturesRequest:
-    """These features shall have these levels, by these types of upgrade."""
+    """A request to give features these levels, by these types of upgrade."""
     updates = tuple(
         FeatureUpdateKey(
             feature=name, max_version_level=level, upgrade_type=kind, allow_downgrade=kind == SAFE_DOWNGRADE

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete, by members of a group and by readers without one."""
+"""OffsetCommit, OffsetFetch and OffsetDelete, by members of a group and by readers without a group."""
 
 from collections.abc import Callable
 from functools import partial
@@ -122,25 +122,29 @@ def _members(group: str) -> Script:
     def as_member(build: Callable[[str, int], OffsetCommitRequest]) -> Callable[[Answers], OffsetCommitRequest]:
         return lambda answers: build(answers[who].member_id, answers[who].generation_id)
 
-    one: Offsets = {0: (7, "from a member")}
-    good = as_member(lambda m, g: commit(group, one, member=m, generation=g))
+    committed: Offsets = {0: (7, "from a member")}
+    good = as_member(lambda m, g: commit(group, committed, member=m, generation=g))
     yield from ask("a member commits", good, *_COMMIT)
     for wrong in (-1, 1, 50):
-        other = as_member(partial(lambda w, m, g: commit(group, one, member=m, generation=g + w), wrong))
+        other = as_member(partial(lambda w, m, g: commit(group, committed, member=m, generation=g + w), wrong))
         yield from ask(f"a member commits in generation + {wrong}", other, *_COMMIT)
-    stranger = as_member(lambda m, g: commit(group, one, member="nobody", generation=g))
+    stranger = as_member(lambda m, g: commit(group, committed, member="nobody", generation=g))
     yield from ask("a stranger commits", stranger, 2, 9)
-    yield from ask("a reader commits in a group with members", commit(group, one), 2, 9)
-    yield from ask("a member without a generation", as_member(lambda m, g: commit(group, one, member=m)), 2, 9)
-    yield from ask("a generation without a member", as_member(lambda m, g: commit(group, one, generation=g)), 2, 9)
-    instance = as_member(lambda m, g: commit(group, one, member=m, generation=g, instance="i"))
+    yield from ask("a reader commits in a group with members", commit(group, committed), 2, 9)
+    yield from ask("a member without a generation", as_member(lambda m, g: commit(group, committed, member=m)), 2, 9)
+    yield from ask(
+        "a generation without a member", as_member(lambda m, g: commit(group, committed, generation=g)), 2, 9
+    )
+    instance = as_member(lambda m, g: commit(group, committed, member=m, generation=g, instance="i"))
     yield from ask("a member commits as an instance that is not there", instance, 7, 9)
     yield from ask("offsets of a group with members", fetch_offsets(group, 0, 1), *_FETCH)
     again = f"{group}: it joins again"
     changed = (("range", OTHER_SUBSCRIPTION),)
     yield Ask(again, 9, lambda a: join(group, a[who].member_id, protocols=changed))
     yield from ask(
-        "a commit before the sync", as_member(lambda m, g: commit(group, one, member=m, generation=g + 1)), *_COMMIT
+        "a commit before the sync",
+        as_member(lambda m, g: commit(group, committed, member=m, generation=g + 1)),
+        *_COMMIT,
     )
     yield from ask("a commit of the generation before", good, *_COMMIT)
 
@@ -155,7 +159,7 @@ def _deleted(loose: str, tight: str) -> Script:
     yield from ask("offsets of a group without a name are deleted", _delete("", 0))
     yield from ask("an offset is deleted", _delete(loose, 0))
     yield from ask("an offset is deleted again", _delete(loose, 0))
-    yield from ask("offsets after one is deleted", fetch_offsets(loose, 0, 1), 5, 9)
+    yield from ask("offsets after a deletion", fetch_offsets(loose, 0, 1), 5, 9)
     yield from ask("offsets of unknown partitions are deleted", _delete(loose, 9, -1))
     yield from ask("offsets of an unknown topic are deleted", _delete(loose, 0, topic="nowhere"))
     yield from ask("no offset is deleted", OffsetDeleteRequest(group_id=loose, topics=()))

@@ -24,7 +24,7 @@ _TIMES = (-1, -2, 0, NOW_MS, NOW_MS + 1, NOW_MS + 3, NOW_MS + 4, NOW_MS + 52, NO
 
 
 def offsets() -> Script:
-    """A log whose timestamps go up, down, and up again, in three codecs; and one that is empty."""
+    """A log whose timestamps go up, down, and up again, in three codecs; and an empty log."""
     yield from created(TOPIC, 2)
     yield from filled(
         TOPIC,

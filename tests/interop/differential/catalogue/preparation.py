@@ -13,7 +13,7 @@ from tailrace.protocol.records.record import Record, build_batch
 NOW_MS = 1_700_000_000_000
 """The time in all records that are sent, so that each run sends the same."""
 LIMIT_MS = 10_000
-"""`timeout_ms` of requests that have one."""
+"""`timeout_ms` of requests that have the field."""
 
 
 def records(count: int, *, first_ms: int = NOW_MS, key: bytes | None = b"key", bytes_each: int = 0) -> list[Record]:
@@ -88,6 +88,6 @@ def _no_partition_has_an_error(answer: Any) -> bool:
 
 
 def filled(name: str, *batches: bytes, partition: int = 0) -> Iterator[Ask]:
-    """Each batch is appended."""
+    """Append these batches."""
     for number, data in enumerate(batches):
         yield from ask(f"fill {name}-{partition} with batch {number}", produce(name, data, partition=partition), 9)

@@ -120,7 +120,7 @@ def _malformed() -> Script:
 
 
 def _disputed() -> Script:
-    """Batches that only one of the two takes go to a topic of their own, so that other offsets stay comparable."""
+    """Batches that only one node takes go to a topic of their own, so that other offsets stay comparable."""
     whole = batch(3)
     bad = {
         "bytes after the batch": whole + b"more",

@@ -28,7 +28,7 @@ RACKS = ("a", "b", "c")
 BROKERS = (1, 2, 3)
 TOPIC = "replicated"
 REPLICAS = ((1, 2, 3), (2, 3, 1), (3, 1, 2))
-"""Of each partition; the first one leads."""
+"""Replicas of each partition; the first leads."""
 LEADER, FOLLOWER, OTHER_FOLLOWER = REPLICAS[0]
 END = 9
 """The end of partition 0 when it is filled."""
@@ -153,14 +153,14 @@ def _racks() -> Script:
 def _sessions_of_consumers() -> Script:
     end = END
     for version in (11, 12, 18):
-        one = Session(f"a session with a rack in v{version}", version, connection=at(LEADER))
-        yield from one.make("names the closest replica", _want(0), rack="b")
-        yield from one.next("names it again", rack="b")
-        yield from one.next("in a rack of no broker", rack="z")
-        yield from one.next("in the leader's rack", rack="a")
-        yield from one.next("at the end, without a rack", _want(end))
-        yield from one.next("at the end, by rack b", rack="b")
-        yield from one.next("forgets", forgotten=[_want(0)])
+        session = Session(f"a session with a rack in v{version}", version, connection=at(LEADER))
+        yield from session.make("names the closest replica", _want(0), rack="b")
+        yield from session.next("names it again", rack="b")
+        yield from session.next("in a rack of no broker", rack="z")
+        yield from session.next("in the leader's rack", rack="a")
+        yield from session.next("at the end, without a rack", _want(end))
+        yield from session.next("at the end, by rack b", rack="b")
+        yield from session.next("forgets", forgotten=[_want(0)])
         two = Session(f"a session with a follower in v{version}", version, connection=at(FOLLOWER))
         yield from two.make("is made", _want(0), _want(0, 2))
         yield from two.next("the records again")
@@ -216,13 +216,15 @@ def _followers() -> Script:
 def _sessions_of_followers() -> Script:
     end = END + 3
     for version in (11, 12, 18):
-        one = Session(f"a session of a follower in v{version}", version, connection=at(LEADER), replica=(FOLLOWER, -1))
-        yield from one.make("is made", _want(end))
-        yield from one.next("nothing is new")
-        yield from one.next("one that is not led here", _want(2, 1))
-        yield from one.next("that again")
-        yield from one.at(9, "a wrong epoch")
-        yield from one.at(-1, "is closed")
+        session = Session(
+            f"a session of a follower in v{version}", version, connection=at(LEADER), replica=(FOLLOWER, -1)
+        )
+        yield from session.make("is made", _want(end))
+        yield from session.next("nothing is new")
+        yield from session.next("a partition that is not led here", _want(2, 1))
+        yield from session.next("that again")
+        yield from session.at(9, "a wrong epoch")
+        yield from session.at(-1, "is closed")
 
 
 def _deleted() -> Script:

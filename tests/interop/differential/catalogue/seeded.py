@@ -76,7 +76,7 @@ def _topic(chance: Random) -> str:
 
 
 def _partition(chance: Random) -> int:
-    """Now and then one that is not there."""
+    """A partition, now and then a partition that is not there."""
     places: tuple[int, ...] = (*range(_PARTITIONS), *range(_PARTITIONS), 7, -1)
     return chance.choice(places)
 

@@ -20,7 +20,7 @@ DRAWN_STEPS, DRAWN_TURNS, DRAWN_PARTITIONS, TURNS_RECORDS = 400, 150, 5, 4
 
 
 class Want(NamedTuple):
-    """One partition of a fetch."""
+    """A partition of a fetch."""
 
     partition: int
     offset: int = 0
@@ -48,7 +48,7 @@ class Session:
         yield self._ask(what, lambda _: (0, 0), wanted, settings)
 
     def again(self, what: str, *wanted: Want, **settings: Any) -> Script:
-        """A full fetch that asks for a session in the place of this one."""
+        """A full fetch that asks for a session in the place of this session."""
         before = self._made
         self._made, self._epoch = f"{self._title}: {what}", 1
         yield self._ask(what, lambda answers: (answers[before].session_id, 0), wanted, settings)
@@ -59,7 +59,7 @@ class Session:
         self._epoch += 1
 
     def at(self, epoch: int, what: str, *wanted: Want, **settings: Any) -> Script:
-        """A fetch with this epoch, which need not be the right one."""
+        """A fetch with this epoch, which need not be the right epoch."""
         made = self._made
         yield self._ask(what, lambda answers: (answers[made].session_id, epoch), wanted, settings)
 
@@ -154,38 +154,38 @@ def _batches_of(count: int) -> list[bytes]:
 def _followed(version: int) -> Script:
     """News come once, and only what is new; partition 3 gets two records more in each version."""
     end = 2 * (*NAMES, *IDS).index(version)
-    one = Session(f"a session followed in v{version}", version)
-    yield from one.make("is made", Want(0, 0), Want(1, 2), Want(3, end))
-    yield from one.next("records that were not taken come again")
-    yield from one.next("a position moves", Want(0, 1))
-    yield from one.next("a position moves to the end", Want(0, 2))
-    yield from one.next("nothing is new")
+    session = Session(f"a session followed in v{version}", version)
+    yield from session.make("is made", Want(0, 0), Want(1, 2), Want(3, end))
+    yield from session.next("records that were not taken come again")
+    yield from session.next("a position moves", Want(0, 1))
+    yield from session.next("a position moves to the end", Want(0, 2))
+    yield from session.next("nothing is new")
     yield from filled(TOPIC, batch(1), partition=3)
-    yield from one.next("a record is new")
-    yield from one.next("the record was not taken")
-    yield from one.next("the record is taken", Want(3, end + 1))
-    yield from one.next("nothing is new again")
-    yield from one.next("nothing is new, read committed", isolation=1)
-    yield from one.next("nothing is new, with a rack", rack="a")
+    yield from session.next("a record is new")
+    yield from session.next("the record was not taken")
+    yield from session.next("the record is taken", Want(3, end + 1))
+    yield from session.next("nothing is new again")
+    yield from session.next("nothing is new, read committed", isolation=1)
+    yield from session.next("nothing is new, with a rack", rack="a")
     yield from filled(TOPIC, batch(1), partition=3)
     yield from ask(f"records before {end + 1} are deleted", delete_records((3, end + 1), topic=TOPIC), 2)
-    yield from one.next("the log start moves too", Want(3, end + 2))
-    yield from one.next("the log start is known")
-    yield from one.next("a position moves back", Want(1, 0))
-    yield from one.next("on another connection", connection="another")
-    yield from one.at(-1, "is closed")
+    yield from session.next("the log start moves too", Want(3, end + 2))
+    yield from session.next("the log start is known")
+    yield from session.next("a position moves back", Want(1, 0))
+    yield from session.next("on another connection", connection="another")
+    yield from session.at(-1, "is closed")
 
 
 def _epochs(version: int) -> Script:
-    one = Session(f"epochs in v{version}", version)
-    yield from one.make("a session", Want(0, 2), Want(1, 2))
+    session = Session(f"epochs in v{version}", version)
+    yield from session.make("a session", Want(0, 2), Want(1, 2))
     for epoch in (2, 7, 2**31 - 1, -2, -(2**31)):
-        yield from one.at(epoch, f"epoch {epoch} for 1", Want(2, 0))
-    yield from one.next("the right one, and partition 2 is not in the session")
-    yield from one.at(1, "epoch 1 again", Want(2, 0))
-    yield from one.next("the next one")
-    yield from one.at(-1, "closed, with a partition", Want(0, 0))
-    yield from one.at(3, "after the end")
+        yield from session.at(epoch, f"epoch {epoch} for 1", Want(2, 0))
+    yield from session.next("the right epoch, and partition 2 is not in the session")
+    yield from session.at(1, "epoch 1 again", Want(2, 0))
+    yield from session.next("the next epoch")
+    yield from session.at(-1, "closed, with a partition", Want(0, 0))
+    yield from session.at(3, "after the end")
     unknown = Session(f"ids in v{version}", version)
     for session_id in (0, 1, -1, -(2**31), 2**31 - 1):
         for epoch in (1, -1, 0):
@@ -195,17 +195,17 @@ def _epochs(version: int) -> Script:
 
 
 def _left(version: int) -> Script:
-    one = Session(f"partitions that leave in v{version}", version)
-    yield from one.make("a session", Want(0, 0), Want(1, 0), Want(2, 0))
-    yield from one.next("one leaves", forgotten=[Want(1)])
-    yield from one.next("it is gone")
-    yield from one.next("one leaves that is not there", forgotten=[Want(1), Want(77)])
-    yield from one.next("one of an unknown topic leaves", forgotten=[Want(0, topic="nowhere")])
-    yield from one.next("one leaves and comes", Want(0, 1), forgotten=[Want(0)])
-    yield from one.next("after that")
-    yield from one.next("one comes back", Want(1, 1))
-    yield from one.next("all leave", forgotten=[Want(0), Want(1), Want(2)])
-    yield from one.next("after all have left", Want(0, 0))
+    session = Session(f"partitions that leave in v{version}", version)
+    yield from session.make("a session", Want(0, 0), Want(1, 0), Want(2, 0))
+    yield from session.next("a partition leaves", forgotten=[Want(1)])
+    yield from session.next("it is gone")
+    yield from session.next("a partition leaves that is not there", forgotten=[Want(1), Want(77)])
+    yield from session.next("a partition of an unknown topic leaves", forgotten=[Want(0, topic="nowhere")])
+    yield from session.next("a partition leaves and comes", Want(0, 1), forgotten=[Want(0)])
+    yield from session.next("after that")
+    yield from session.next("a partition comes back", Want(1, 1))
+    yield from session.next("all leave", forgotten=[Want(0), Want(1), Want(2)])
+    yield from session.next("after all have left", Want(0, 0))
     two = Session(f"partitions forgotten at once in v{version}", version)
     yield from two.make("a session", Want(0, 0), Want(1, 0), forgotten=[Want(1)])
     yield from two.next("after that")
@@ -215,14 +215,14 @@ def _left(version: int) -> Script:
 
 
 def _grown(version: int) -> Script:
-    one = Session(f"partitions that come in v{version}", version)
-    yield from one.make("a session", Want(0, 2))
-    yield from one.next("one comes at the end", Want(1, 2))
-    yield from one.next("one comes with records", Want(2, 0))
-    yield from one.next("one of another topic", Want(0, 0, OTHER))
-    yield from one.next("two topics at once", Want(1, 0, OTHER), Want(2, 2))
-    yield from one.next("one twice", Want(1, 0), Want(1, 1))
-    yield from one.next("after that")
+    session = Session(f"partitions that come in v{version}", version)
+    yield from session.make("a session", Want(0, 2))
+    yield from session.next("a partition comes at the end", Want(1, 2))
+    yield from session.next("a partition comes with records", Want(2, 0))
+    yield from session.next("a partition of another topic", Want(0, 0, OTHER))
+    yield from session.next("two topics at once", Want(1, 0, OTHER), Want(2, 2))
+    yield from session.next("a partition twice", Want(1, 0), Want(1, 1))
+    yield from session.next("after that")
     two = Session(f"a session with a partition named twice in v{version}", version)
     yield from two.make("is made", Want(1, 0), Want(1, 2))
     yield from two.next("goes on")
@@ -230,37 +230,37 @@ def _grown(version: int) -> Script:
 
 def _turns(version: int) -> Script:
     """With room for one message each time, the partitions take turns."""
-    one = Session(f"turns in v{version}", version)
-    yield from one.make("all", Want(0, 0), Want(1, 0), Want(2, 0), max_bytes=1)
+    session = Session(f"turns in v{version}", version)
+    yield from session.make("all", Want(0, 0), Want(1, 0), Want(2, 0), max_bytes=1)
     for turn in range(7):
-        yield from one.next(f"turn {turn}", max_bytes=1)
-    yield from one.next("one moves", Want(1, 1), max_bytes=1)
+        yield from session.next(f"turn {turn}", max_bytes=1)
+    yield from session.next("a partition moves", Want(1, 1), max_bytes=1)
     for turn in range(4):
-        yield from one.next(f"turn {turn} after that", max_bytes=1)
-    yield from one.next("one comes and has no room", Want(0, 0, OTHER), max_bytes=1)
-    yield from one.next("there is room for it", max_bytes=_ALL)
-    yield from one.next("it leaves", forgotten=[Want(0, topic=OTHER)])
-    yield from one.next("room for two", max_bytes=600)
-    yield from one.next("room for two again", max_bytes=600)
-    yield from one.next("one has little room", Want(0, 0, max_bytes=1), Want(1, 2), Want(2, 2))
-    yield from one.next("it has it still")
-    yield from one.next("no room at all", max_bytes=0)
+        yield from session.next(f"turn {turn} after that", max_bytes=1)
+    yield from session.next("a partition comes and has no room", Want(0, 0, OTHER), max_bytes=1)
+    yield from session.next("there is room for it", max_bytes=_ALL)
+    yield from session.next("it leaves", forgotten=[Want(0, topic=OTHER)])
+    yield from session.next("room for two", max_bytes=600)
+    yield from session.next("room for two again", max_bytes=600)
+    yield from session.next("a partition has little room", Want(0, 0, max_bytes=1), Want(1, 2), Want(2, 2))
+    yield from session.next("it has it still")
+    yield from session.next("no room at all", max_bytes=0)
 
 
 def _faults(version: int) -> Script:
-    one = Session(f"faults in v{version}", version)
-    yield from one.make("out of range", Want(0, 99), Want(1, 2))
-    yield from one.next("still out of range")
-    yield from one.next("in range", Want(0, 2))
-    yield from one.next("nothing is new")
-    yield from one.next("an unknown partition", Want(9, 0))
-    yield from one.next("it is unknown still")
-    yield from one.next("it leaves", forgotten=[Want(9)])
+    session = Session(f"faults in v{version}", version)
+    yield from session.make("out of range", Want(0, 99), Want(1, 2))
+    yield from session.next("still out of range")
+    yield from session.next("in range", Want(0, 2))
+    yield from session.next("nothing is new")
+    yield from session.next("an unknown partition", Want(9, 0))
+    yield from session.next("it is unknown still")
+    yield from session.next("it leaves", forgotten=[Want(9)])
     if version >= 9:
-        yield from one.next("in an epoch to come", Want(0, 2, leader_epoch=5))
-        yield from one.next("in that epoch still")
-        yield from one.next("in this epoch", Want(0, 2, leader_epoch=0))
-        yield from one.next("nothing is new in it")
+        yield from session.next("in an epoch to come", Want(0, 2, leader_epoch=5))
+        yield from session.next("in that epoch still")
+        yield from session.next("in this epoch", Want(0, 2, leader_epoch=0))
+        yield from session.next("nothing is new in it")
     two = Session(f"a session of faults alone in v{version}", version)
     yield from two.make("is made", Want(9, 0), Want(8, 0))
     yield from two.next("goes on")
@@ -268,13 +268,13 @@ def _faults(version: int) -> Script:
 
 
 def _replaced(version: int) -> Script:
-    one = Session(f"a session replaced in v{version}", version)
+    second = Session(f"a session replaced in v{version}", version)
     first = Session(f"a session replaced in v{version}", version)
-    yield from one.make("the first", Want(0, 2))
-    first._made = one._made
-    yield from one.again("the second", Want(1, 2))
+    yield from second.make("the first", Want(0, 2))
+    first._made = second._made
+    yield from second.again("the second", Want(1, 2))
     yield from first.at(1, "the first is gone")
-    yield from one.next("the second goes on", Want(0, 0))
+    yield from second.next("the second goes on", Want(0, 0))
     two, three = (Session(f"session {number} of two in v{version}", version) for number in (1, 2))
     yield from two.make("is made", Want(0, 0))
     yield from three.make("is made", Want(1, 0))
@@ -283,20 +283,20 @@ def _replaced(version: int) -> Script:
 
 
 def _ended(version: int) -> Script:
-    one = Session(f"a session closed in v{version}", version)
-    yield from one.make("a session", Want(0, 0))
-    yield from one.at(-1, "closed")
-    yield from one.at(1, "after that", Want(0, 0))
-    yield from one.at(-1, "closed again")
+    session = Session(f"a session closed in v{version}", version)
+    yield from session.make("a session", Want(0, 0))
+    yield from session.at(-1, "closed")
+    yield from session.at(1, "after that", Want(0, 0))
+    yield from session.at(-1, "closed again")
 
 
 def _topics_that_come_and_go(version: int) -> Script:
-    one = Session(f"a topic to come in v{version}", version)
-    yield from one.make("a session", Want(0, 2), Want(0, 0, LATER))
-    yield from one.next("it is unknown still")
+    session = Session(f"a topic to come in v{version}", version)
+    yield from session.make("a session", Want(0, 2), Want(0, 0, LATER))
+    yield from session.next("it is unknown still")
     yield from created(LATER, 1)
     yield from filled(LATER, batch(1))
-    yield from one.next("it has come")
+    yield from session.next("it has come")
     two = Session(f"a topic to go in v{version}", version)
     yield from two.make("a session", Want(0, 2), Want(0, 0, LATER))
     yield from ask(f"{LATER} is deleted", delete(LATER), 5)
@@ -305,24 +305,24 @@ def _topics_that_come_and_go(version: int) -> Script:
     yield from two.next("it has gone for good")
     yield from created(LATER, 1)
     yield from filled(LATER, batch(2))
-    yield from two.next("another one has come")
+    yield from two.next("another topic has come")
     yield from ask(f"{LATER} is deleted again", delete(LATER), 5)
     yield from gone(LATER)
-    yield from two.next("the other one has gone")
+    yield from two.next("the other topic has gone")
     yield from two.next("it leaves", forgotten=[Want(0, topic=LATER)])
 
 
 def _modes() -> Script:
     """A session is kept by names or by ids; the versions of one kind may change."""
     for made, other, same in ((7, 13, 12), (12, 18, 7), (13, 12, 18), (18, 7, 13)):
-        one = Session(f"a session of v{made}", made)
-        yield from one.make("is made", Want(0, 0), Want(1, 2))
-        yield from one.at(1, f"in v{other}", Want(1, 0), version=other)
-        yield from one.at(9, f"in v{other} with a wrong epoch", version=other)
-        yield from one.next(f"in v{same}", Want(1, 1), version=same)
-        yield from one.next("goes on")
-        yield from one.at(-1, f"is closed in v{other}", version=other)
-        yield from one.next("is closed")
+        session = Session(f"a session of v{made}", made)
+        yield from session.make("is made", Want(0, 0), Want(1, 2))
+        yield from session.at(1, f"in v{other}", Want(1, 0), version=other)
+        yield from session.at(9, f"in v{other} with a wrong epoch", version=other)
+        yield from session.next(f"in v{same}", Want(1, 1), version=same)
+        yield from session.next("goes on")
+        yield from session.at(-1, f"is closed in v{other}", version=other)
+        yield from session.next("is closed")
 
 
 def drawn_sessions(seed: int) -> Script:
@@ -331,10 +331,10 @@ def drawn_sessions(seed: int) -> Script:
     yield from created(DRAWN, DRAWN_PARTITIONS)
     ends = [0] * DRAWN_PARTITIONS
     kept = {Session(f"seeded session of v{version}", version): set[int]() for version in (*NAMES, *IDS)}
-    for one, members in kept.items():
-        yield from one.make("is made", *_drawn_wants(chance, ends, members, least=1))
+    for session, members in kept.items():
+        yield from session.make("is made", *_drawn_wants(chance, ends, members, least=1))
     for number in range(DRAWN_STEPS):
-        one, members = chance.choice(list(kept.items()))
+        session, members = chance.choice(list(kept.items()))
         match chance.randrange(12):
             case 0 | 1 | 2:
                 partition = chance.randrange(DRAWN_PARTITIONS)
@@ -346,10 +346,10 @@ def drawn_sessions(seed: int) -> Script:
                 yield from ask(f"seeded {number}: records are deleted", deleted, 2)
             case 4:
                 wants = _drawn_wants(chance, ends, set())
-                yield from one.at(chance.choice((-7, 1_000_000)), f"a wrong epoch, {number}", *wants)
+                yield from session.at(chance.choice((-7, 1_000_000)), f"a wrong epoch, {number}", *wants)
             case 5:
                 members.clear()
-                yield from one.again(f"is made again, {number}", *_drawn_wants(chance, ends, members, least=1))
+                yield from session.again(f"is made again, {number}", *_drawn_wants(chance, ends, members, least=1))
             case _:
                 wants = _drawn_wants(chance, ends, members)
                 leaving = chance.sample(sorted(members), chance.choice((0, 0, 0, 1)))
@@ -357,7 +357,7 @@ def drawn_sessions(seed: int) -> Script:
                     leaving = []  # a session without partitions ends
                 members.difference_update(leaving)
                 forgotten = [Want(partition, topic=DRAWN) for partition in leaving]
-                yield from one.next(f"goes on, {number}", *wants, forgotten=forgotten)
+                yield from session.next(f"goes on, {number}", *wants, forgotten=forgotten)
 
 
 def _drawn_wants(chance: Random, ends: Sequence[int], members: set[int], *, least: int = 0) -> list[Want]:
@@ -374,9 +374,9 @@ def drawn_turns(seed: int) -> Script:
     for partition in everything:
         yield from filled(TURNS, *_batches_of(TURNS_RECORDS), partition=partition)
     kept = [Session(f"seeded turns of v{version}", version) for version in (*NAMES, *IDS)]
-    for one in kept:
+    for session in kept:
         order = chance.sample(everything, DRAWN_PARTITIONS)
-        yield from one.make("a session", *(Want(partition, 0, TURNS) for partition in order), max_bytes=1)
+        yield from session.make("a session", *(Want(partition, 0, TURNS) for partition in order), max_bytes=1)
     for number in range(DRAWN_TURNS):
         moving = chance.sample(everything, chance.choice((0, 0, 1, 2)))
         wants = [Want(partition, chance.randint(0, TURNS_RECORDS), TURNS) for partition in moving]

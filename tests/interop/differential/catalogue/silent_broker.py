@@ -30,7 +30,7 @@ _LIMIT_MS = 10_000
 
 
 def silent_broker() -> Script:
-    """It registers, and is not fenced. New topics have to name their replicas from then on."""
+    """A broker registers, and is not fenced. New topics have to name their replicas from then on."""
     yield from ask(
         "the features", ApiVersionsRequest(client_software_name="s", client_software_version="1"), 4, is_compared=False
     )

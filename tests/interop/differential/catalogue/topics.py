@@ -75,7 +75,7 @@ def _refused() -> Script:
         "of factor 300": topic("new", 1, 300),
         "that exists": topic(TOPIC),
         "that exists, of 0 partitions": topic(TOPIC, 0),
-        "that differs from one in a dot": topic("with_underscore.and.dot"),
+        "that differs from another in a dot": topic("with_underscore.and.dot"),
         "assigned and of 1 partition": topic("new", 1, -1, [(0, [1])]),
         "assigned and of factor 1": topic("new", -1, 1, [(0, [1])]),
         "assigned to a broker that is not there": topic("new", -1, -1, [(0, [7])]),

@@ -44,7 +44,7 @@ def is_added(answer: Any) -> bool:
 
 
 def is_coordinated(answer: Any) -> bool:
-    """A group's coordinator has answered, and has reached the one of the transaction."""
+    """A group's coordinator has answered, and has reached the transaction's coordinator."""
     busy = (*_NOT_YET, _CONCURRENT)
     return all(partition.error_code not in busy for topic in answer.topics for partition in topic.partitions)
 
@@ -52,7 +52,7 @@ def is_coordinated(answer: Any) -> bool:
 def is_written(answer: Any) -> bool:
     """The leader of a batch has reached the coordinator of its transaction, whose last end is complete.
 
-    For older producers the code of a leader that has not is another one, 19.
+    For older producers a leader that has not reached the coordinator answers with another code, 19.
     """
     codes = {partition.error_code for topic in answer.responses for partition in topic.partition_responses}
     return codes.isdisjoint((_NOT_ENOUGH_REPLICAS, _CONCURRENT))

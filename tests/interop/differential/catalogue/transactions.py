@@ -39,7 +39,7 @@ TOPIC = "in-transactions"
 
 
 def everything() -> Script:
-    """All topics at once: both nodes have the same."""
+    """A request for all topics at once: both nodes have the same topics."""
     yield from ask("all topics", MetadataRequest(topics=None), *range(1, 14))
     yield from ask("all topics", MetadataRequest(topics=()), 0)
     yield from ask("all partitions", DescribeTopicPartitionsRequest(topics=()))

@@ -29,7 +29,7 @@ _LAST_EPOCH = 2**15 - 2
 
 
 def unfinished_ends() -> Script:
-    """Each kind of end, and every request behind it."""
+    """Every kind of end, and every request behind the end."""
     yield from created(FREE)
     yield from coordinators_of("any")  # whose topics are placed here, then
     yield from silent_broker()
@@ -88,7 +88,7 @@ def _held_end(name: str, generation: Generation, *, is_commit: bool) -> Script:
 
 
 def _behind(name: str, generation: Generation, identities: tuple[Identity, ...]) -> Script:
-    """All requests of a producer, with each of these identities; the second one is the present one."""
+    """Requests of a producer with each of these identities, of which the second is the producer's present identity."""
     for number, who in enumerate(identities):
         for is_commit in (True, False):
             step = f"{name}: a {_verb(is_commit)} by {number}"

@@ -59,7 +59,7 @@ _OF_CODECS = frozenset(("bytes behind the data", "bytes missing of the data", "c
 
 
 class WrongBatch(NamedTuple):
-    """One that is to be produced."""
+    """A batch that is to be produced."""
 
     name: str
     faults: tuple[str, ...]
