@@ -1,6 +1,6 @@
-"""One lean Spark session for all tests of a process: it costs seconds to start and 0.5 GB.
+"""A lean Spark session for all tests of a process: the session costs seconds to start and 0.5 GB.
 
-It has the jars of Spark's Kafka connector where Maven has brought them, for the tests beside it.
+The session has the jars of Spark's Kafka connector where Maven has brought them, for the tests beside the connector.
 
 With SPARK_TEST_SESSION=connect in the environment it is a session of Spark Connect.
 """

@@ -31,7 +31,7 @@ def test_a_batch_reads_everything_by_default(load: Load, send: Send) -> None:
 
 
 def test_a_read_with_a_rack_returns_the_same_rows(load: Load, send: Send, caplog: pytest.LogCaptureFixture) -> None:
-    """One node is in every rack: it names no other replica. That a task tells its rack stands in tests/unit/spark."""
+    """A lone node is in every rack and names no other replica. That a task tells its rack is in tests/unit/spark."""
     send(range(5), partition=0)
     assert positions(load(**{"kafka.client.rack": "a"})) == [(0, n, str(n)) for n in range(5)]
     assert not [line for line in caplog.messages if "kafka.client.rack" in line]
@@ -247,7 +247,7 @@ def test_a_task_waits_for_records_as_long_as_the_option_says(load: Load, send: S
 
 
 def test_spark_finds_the_data_source_without_loading_what_reads_and_writes() -> None:
-    """It looks the name up in processes of their own, which need neither Arrow nor a client."""
+    """Spark looks the name up in processes of their own, which need neither Arrow nor a client."""
     program = "import sys, pyspark_tailrace\nprint(*{'pyarrow', 'numpy', 'asyncio'} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == ""

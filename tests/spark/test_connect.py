@@ -38,7 +38,7 @@ MORE = (
     "test_kit.py::test_frames_of_another_schema_differ",
     "test_kit.py::test_a_stream_is_no_rows",
 )
-"""Others that a Connect session can run."""
+"""More tests that a Connect session can run."""
 
 
 @pytest.mark.parametrize(

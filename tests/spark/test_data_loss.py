@@ -81,7 +81,7 @@ def test_a_stream_below_the_log_start_fails_or_goes_on_there(lossy: tuple[str, i
     options = _options(bootstrap, failOnDataLoss="false")
     lenient = TailraceStreamReader(ROW, parse_source_options(options, streaming=True))
     (work,) = lenient.partitions(at, end)
-    assert [one[:3] for one in work.value] == [(PARTITION, first, RECORDS)]
+    assert [piece[:3] for piece in work.value] == [(PARTITION, first, RECORDS)]
     lenient.stop()
 
 
@@ -133,7 +133,7 @@ def test_records_of_a_new_partition_that_are_gone_before_the_query_meets_it_are_
     assert end[topic]["3"] == 4
     assert caplog.text.count("data loss: ") == 1
     (work,) = lenient.partitions(end, lenient.latestOffset(end, ReadAllAvailable()))
-    assert [one[:3] for one in work.value] == [(TopicPartition(topic, 3), 4, 9)]
+    assert [piece[:3] for piece in work.value] == [(TopicPartition(topic, 3), 4, 9)]
     lenient.stop()
 
 
@@ -145,7 +145,7 @@ def deleted(bootstrap: str, admin: Admin, topic: str, monkeypatch: pytest.Monkey
         for partition in range(3):
             producer.send(topic, b"v", partition=partition).result()
     strict = TailraceReader(ROW, parse_source_options(_options(bootstrap, subscribe=topic), streaming=False))
-    ranges = [one for work in strict.partitions() for one in work.value]
+    ranges = [piece for work in strict.partitions() for piece in work.value]
     assert len(ranges) == 3
     admin.delete_topics([topic])
     return Work(tuple(ranges))

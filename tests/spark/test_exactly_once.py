@@ -218,7 +218,7 @@ def test_a_new_checkpoint_does_not_skip_batches_that_the_sink_has_seen(
 def test_a_checkpoint_that_is_made_anew_in_the_same_place_does_not_pass_for_the_old_one(
     copy: Callable[..., None], send: Send, bootstrap: str, target: str, tmp_path: Path
 ) -> None:
-    """Its first batch has the number of the last one of before, and other rows."""
+    """The first batch has the number of the last batch before, and other rows."""
     send(range(10))
     copy(sinkId=f"{target}-sink")
     shutil.rmtree(tmp_path / "checkpoint")
@@ -325,7 +325,7 @@ def test_a_timeout_that_the_brokers_do_not_allow_is_refused_before_a_task_runs(b
 
 
 def test_a_task_names_the_option_of_a_timeout_that_its_coordinator_does_not_allow(bootstrap: str, target: str) -> None:
-    """The limits of brokers may differ, and one may not answer the driver."""
+    """The limits of brokers may differ, and a broker may not answer the driver."""
     options = parse_sink_options({"kafka.bootstrap.servers": bootstrap, "topic": target, **TOO_LONG})
     sink = ExactlyOnce(options, options.transactions or SinkTransactions())
     rows = pa.RecordBatch.from_pydict({"value": ["v"]})

@@ -57,7 +57,7 @@ def places_of_aircraft(flights: list[Flight]) -> Iterator[tuple[str, str | None]
 
 
 def test_change_capture(spark: SparkSession, bootstrap: str, compacted: str, tmp_path: Path) -> None:
-    """Each run is a few batches. A batch that Spark repeats, since the checkpoint lacks its end, changes nothing."""
+    """A run is a few batches. A batch that Spark repeats, since the checkpoint lacks its end, changes nothing."""
     module: Any = program("change_capture.py")
     module.MOST_RECORDS = 300
     table, checkpoint = str(tmp_path / "table"), tmp_path / "checkpoint"
@@ -117,6 +117,6 @@ def test_sessions(
     found = load(subscribe="duties", **{"kafka.isolation.level": "read_committed"}).collect()
     values = [(row.key.decode(), json.loads(row.value)) for row in found]
     assert sorted(
-        (name, *(datetime.fromtimestamp(one[end], UTC) for end in ("began_s", "ended_s")), one["flights"])
-        for name, one in values
+        (name, *(datetime.fromtimestamp(duty[end], UTC) for end in ("began_s", "ended_s")), duty["flights"])
+        for name, duty in values
     ) == duties(all_flights)

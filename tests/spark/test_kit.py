@@ -70,7 +70,8 @@ def test_a_run_ends_with_the_records_that_are_there_and_a_restart_goes_on(
     again = run.restart()
     assert (again.rows, again.batches) == (2, 1)
     assert_rows(
-        topic_rows(bootstrap, target, "key", "value"), [*((None, one) for one in [*SHOUTED, "WINE"]), ("bob", "CIDER")]
+        topic_rows(bootstrap, target, "key", "value"),
+        [*((None, word) for word in [*SHOUTED, "WINE"]), ("bob", "CIDER")],
     )
 
 

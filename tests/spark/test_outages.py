@@ -85,9 +85,9 @@ def test_a_task_whose_broker_is_gone_names_the_partition_and_the_way_out() -> No
         lost = topic.partitions[0]
         cluster.kill(lost.leader)
         for work in works:
-            (one,) = work.value
-            if one.topic_partition.partition != lost.partition:
-                assert sum(batch.num_rows for batch in reader.read(work)) == one.size
+            (piece,) = work.value
+            if piece.topic_partition.partition != lost.partition:
+                assert sum(batch.num_rows for batch in reader.read(work)) == piece.size
                 continue
             with pytest.raises(KafkaError, match="survivors-0: no record.*tailrace doctor --spark.*pollTimeoutMs"):
                 list(reader.read(work))
@@ -106,7 +106,7 @@ def test_connections_that_workers_keep_are_made_anew(
     _outage(cluster)
     write(range(5, 10))
     assert _values(load()) == list(range(10))
-    # Another cluster at the same address, with a topic of another shape: the workers know the old one.
+    # Another cluster at the same address, with a topic of another shape: the workers know the old topic.
     cluster.kill()
     shutil.rmtree(cluster.data_dir())
     cluster.restart()

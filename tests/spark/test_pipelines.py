@@ -82,21 +82,22 @@ class Project:
 def check(project: Project, servers: str, flights: list[Flight]) -> None:
     """The tables and the topic have what these flights give, computed here."""
     departures = project.table("departures")
-    assert sorted((str(one["day"]), one["flight"], one["carrier"], one["origin"]) for one in departures) == sorted(
-        (one["day"], one["flight"], one["carrier"], one["origin"]) for one in flights
-    )
-    assert len({(one["partition"], one["offset"]) for one in departures}) == len(flights)
+    assert sorted(
+        (str(departure["day"]), departure["flight"], departure["carrier"], departure["origin"])
+        for departure in departures
+    ) == sorted((flight["day"], flight["flight"], flight["carrier"], flight["origin"]) for flight in flights)
+    assert len({(departure["partition"], departure["offset"]) for departure in departures}) == len(flights)
     delays = defaultdict(list)
-    for one in flights:
-        delays[one["carrier"], one["day"]].append(one["dep_delay"])
-    found = {(one["carrier"], str(one["day"])): one for one in project.table("delays")}
+    for flight in flights:
+        delays[flight["carrier"], flight["day"]].append(flight["dep_delay"])
+    found = {(row["carrier"], str(row["day"])): row for row in project.table("delays")}
     assert found.keys() == delays.keys()
     for group, all_delays in delays.items():
         known = [delay for delay in all_delays if delay is not None]
         assert (found[group]["flights"], found[group]["departed"]) == (len(all_delays), len(known))
         assert found[group]["mean_delay"] == (pytest.approx(fmean(known)) if known else None)
-    late = [one for one in flights if one["dep_delay"] is not None and one["dep_delay"] >= LATE_MIN]
-    assert sorted(read_late(servers)) == sorted((one["carrier"], one["day"], one["flight"]) for one in late)
+    late = [flight for flight in flights if flight["dep_delay"] is not None and flight["dep_delay"] >= LATE_MIN]
+    assert sorted(read_late(servers)) == sorted((flight["carrier"], flight["day"], flight["flight"]) for flight in late)
 
 
 def read_late(servers: str) -> list[tuple[str, str, str]]:

@@ -281,7 +281,7 @@ def test_a_stream_that_waits_for_enough_records_takes_its_time(bootstrap: str, t
 def test_a_topic_created_again_is_reported_as_loss(
     reader: TailraceStreamReader, admin: Admin, topic: str, send: Send, records: int
 ) -> None:
-    """Also if it is longer than the old one: it is known by its id."""
+    """A topic is known by its id: also a topic that is longer than the deleted topic is reported."""
     send(range(5))
     at = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     admin.delete_topics([topic])
@@ -307,8 +307,8 @@ def test_without_fail_on_data_loss_a_topic_created_again_is_read_from_its_first_
     send(range(records))
     end = reader.latestOffset(at, ReadAllAvailable())
     assert end[topic] == {"0": records, "1": 0}
-    planned = [one for work in reader.partitions(at, end) for one in work.value]
-    assert [(one.start, one.end) for one in planned] == ([(0, records)] if records else [])
+    planned = [piece for work in reader.partitions(at, end) for piece in work.value]
+    assert [(piece.start, piece.end) for piece in planned] == ([(0, records)] if records else [])
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     reader.stop()
 
@@ -329,7 +329,7 @@ def answer_another_id(monkeypatch: pytest.MonkeyPatch, topic: str, times: Iterab
 def test_one_answer_with_another_id_is_no_proof(
     reader: TailraceStreamReader, topic: str, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that has not caught up may describe the topic that was deleted before this one was made."""
+    """A broker that has not caught up may describe the topic that was deleted before this topic was made."""
     send(range(5))
     at = reader.initialOffset()
     answer_another_id(monkeypatch, topic, [True])
@@ -352,8 +352,8 @@ def test_one_answer_with_another_id_leaves_no_planned_record_out(
     before.stop()
     answer_another_id(monkeypatch, topic, [True])
     restarted = TailraceStreamReader(SCHEMA, given)
-    planned = [one for work in restarted.partitions(start, end) for one in work.value]
-    assert [(one.start, one.end) for one in planned] == [(0, 5)]
+    planned = [piece for work in restarted.partitions(start, end) for piece in work.value]
+    assert [(piece.start, piece.end) for piece in planned] == [(0, 5)]
     restarted.stop()
 
 
@@ -377,7 +377,7 @@ def test_a_checkpoint_without_ids_is_taken_over(reader: TailraceStreamReader, to
     send(range(5))
     at = {topic: {"0": 2, "1": 0, "2": 0}}
     end = reader.latestOffset(at, ReadAllAvailable())
-    assert [(one.start, one.end) for work in reader.partitions(at, end) for one in work.value] == [(2, 5)]
+    assert [(piece.start, piece.end) for work in reader.partitions(at, end) for piece in work.value] == [(2, 5)]
     assert Positions.from_json_dict(end).topic_ids.keys() == {topic}
     assert Positions.from_json_dict(reader.latestOffset({topic: end[topic]}, ReadAllAvailable())).topic_ids == {}
     reader.stop()
@@ -386,7 +386,7 @@ def test_a_checkpoint_without_ids_is_taken_over(reader: TailraceStreamReader, to
 def test_a_query_that_stands_behind_the_end_of_a_log_goes_on_at_the_end(
     bootstrap: str, topic: str, send: Send, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its checkpoint has no ids, so that a topic that was made anew looks like a log that was cut."""
+    """The query's checkpoint has no ids, so that a topic that was made anew looks like a log that was cut."""
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "failOnDataLoss": "false"}
     reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
     send(range(5))
@@ -397,7 +397,7 @@ def test_a_query_that_stands_behind_the_end_of_a_log_goes_on_at_the_end(
     assert reader.partitions(at, end) == []
     send(range(5, 8))
     following = reader.latestOffset(end, ReadAllAvailable())
-    assert [(one.start, one.end) for work in reader.partitions(end, following) for one in work.value] == [(5, 8)]
+    assert [(piece.start, piece.end) for work in reader.partitions(end, following) for piece in work.value] == [(5, 8)]
     reader.stop()
 
 
@@ -491,7 +491,7 @@ def test_a_large_first_batch_without_a_limit_is_warned_of_once(
 def test_a_topic_may_be_deleted_while_a_pattern_is_resolved(
     bootstrap: str, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its partitions are known by then, and its ends can no longer be asked for."""
+    """The topic's partitions are known by then, and its ends can no longer be asked for."""
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "subscribePattern": f"^{topic}(-more)?$",
@@ -530,8 +530,8 @@ def test_a_batch_planned_before_its_topic_was_created_again_is_cut_to_the_new_lo
         strict.partitions(start, end)
     strict.stop()
     lenient = TailraceStreamReader(SCHEMA, parse_source_options({**base, "failOnDataLoss": "false"}, streaming=True))
-    planned = [one for work in lenient.partitions(start, end) for one in work.value]
-    assert [(one.start, one.end) for one in planned] == ([(2, 3)] if kept else [])
+    planned = [piece for work in lenient.partitions(start, end) for piece in work.value]
+    assert [(piece.start, piece.end) for piece in planned] == ([(2, 3)] if kept else [])
     lenient.stop()
 
 
@@ -558,7 +558,7 @@ def test_an_idle_stream_pauses_although_a_topic_was_deleted_or_created_again(
         admin.create_topics({topic: 3})
     began = clock.monotonic()
     after = reader.latestOffset(at, ReadAllAvailable())
-    assert after == at or loss == "a topic is made anew"  # then the positions are those of the new one
+    assert after == at or loss == "a topic is made anew"  # then the positions are those of the new topic
     assert clock.monotonic() - began >= ROUND_S
     began = clock.monotonic()
     assert reader.latestOffset(after, ReadAllAvailable()) == after

@@ -52,7 +52,7 @@ spark.stop()
 def test_the_first_batch_of_a_new_worker_imports_no_pandas(
     spark: SparkSession, send: Callable[..., None], bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
-    """It is there for Spark's own sake, and takes 0.4 s; `spark`: the test is skipped where there is no Java."""
+    """Pandas is there for Spark's own sake, and takes 0.4 s; `spark`: the test is skipped where there is no Java."""
     send(range(5))
     seen = tmp_path / "seen"
     command = [sys.executable, "-c", PROGRAM, bootstrap, topic, str(seen)]

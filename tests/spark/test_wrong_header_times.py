@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Load = Callable[..., DataFrame]
 HOUR_MS = 3_600_000
 MIXED, NO_TIME, LATE = range(3)
-"""The partitions: the header has the old time of the first record, none, or one that has not come."""
+"""The partitions: the header has the old time of the first record, no time, or a time that has not come."""
 
 
 def _batch(number: int, now_ms: int, stated_ms: int, codec: Codec) -> bytes:

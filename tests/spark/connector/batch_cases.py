@@ -23,7 +23,7 @@ WITHOUT_EFFECT = "the Java client's own settings have no meaning here: ignored, 
 TYPO = "a number that is no whole number is a mistake: Jackson cuts a fraction off, and takes null for 0"
 TWICE = "two offsets of one partition are a mistake: the connector takes the last"
 PLAIN_ONLY = "connections are plain: what would encrypt or authenticate is refused, not ignored"
-NAME_OF_NONE = "not the name of an option: refused with the one that is meant"
+NAME_OF_NONE = "not the name of an option: refused with the name that is meant"
 LOOK_UPS = "look-ups of offsets are repeated until their time is over: the options are ignored, with a warning"
 
 CUT_BY_RECORDS = "each task has as many records at most; the connector's batch reads heed it beside minPartitions only"
@@ -44,7 +44,7 @@ SUBSCRIPTIONS = (
     Case("partitions that are no JSON", BothRefuse("assign"), {"assign": ORDERS}, topic=None),
     Case("partitions that are no list", BothRefuse("assign"), {"assign": json.dumps({ORDERS: 0})}, topic=None),
     Case(
-        "partitions of which one is unknown",
+        "a known and an unknown partition",
         Differs("a partition that is missing is a mistake: the connector leaves it out in silence", "assign: .*-7", 8),
         {"assign": json.dumps({ORDERS: [0, 7]})},
         topic=None,
@@ -269,17 +269,17 @@ TIMES = (
         "from times that are no JSON", BothRefuse("startingOffsetsByTimestamp"), {"startingOffsetsByTimestamp": "noon"}
     ),
     Case(
-        "from times of which one is late",
+        "from an early and a late time",
         BothRefuse("startingOffsetsByTimestampStrategy"),
         {"startingOffsetsByTimestamp": offsets(9000, 1000)},
     ),
     Case(
-        "from times of which one is late, or the end",
+        "from an early and a late time, or the end",
         SameRows(4),
         {"startingOffsetsByTimestamp": offsets(9000, 1000), **LATEST_INSTEAD},
     ),
     Case(
-        "from times of which one is -1",
+        "from a time and -1",
         Differs(
             "no time: -1 and -2 are ends of the log in the protocol, which the connector hands on",
             "startingOffsetsByTimestamp: orders-0",

@@ -92,7 +92,7 @@ class _Related(Protocol):
 
 
 def marked(cases: Sequence[_Related]) -> list[ParameterSet]:
-    """All cases. `make test` has those that differ and some of the others; the rest has the mark `soak`."""
+    """The cases. `make test` runs cases that differ and some of the rest; what it leaves out has the mark `soak`."""
     return [
         pytest.param(case, marks=[] if isinstance(case.relation, Differs) or number % _ONE_OF == 0 else [_SOAK])
         for number, case in enumerate(cases)

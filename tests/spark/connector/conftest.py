@@ -1,4 +1,4 @@
-"""One node for all that is read and written beside Spark's Kafka connector, with the topics that both read."""
+"""A node for all that is read and written beside Spark's Kafka connector, with the topics that both read."""
 
 from collections.abc import Iterator
 from itertools import count

@@ -46,7 +46,7 @@ class Refused(NamedTuple):
 
     @classmethod
     def by(cls, name: str, fault: Exception) -> "Refused":
-        """Of ours the line that says it, without the lines of code that Spark hands on, which name options too."""
+        """Our format's refusal is its last line: lines of code that Spark hands on name options too."""
         lines = _FAULT.findall(str(fault)) if name == OURS else []
         return cls(lines[-1] if lines else str(fault))
 

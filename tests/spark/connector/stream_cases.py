@@ -11,7 +11,7 @@ FIRST = {"startingOffsets": "earliest"}
 
 LIMIT = (
     "maxOffsetsPerTrigger: a batch has as many records as the limit allows; the connector rounds the share of each "
-    "partition down, but to no less than one, so that batches are smaller, or larger if partitions outnumber the limit"
+    "partition down, but to 1 at least, so that batches are smaller, or larger if partitions outnumber the limit"
 )
 MADE_ANEW = (
     "a topic that is deleted and created again is noticed by its id, and failOnDataLoss=false goes on at its start; "

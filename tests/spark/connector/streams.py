@@ -50,7 +50,7 @@ class Query:
         self.start(by, given, is_patient=is_patient).awaitTermination()
 
     def outcome(self, by: Format, given: Options, *, is_patient: bool = True) -> Outcome:
-        """All rows so far, after one more run."""
+        """The rows of all runs so far, after another run."""
         if refusal := by.refusal(given, _raise_refusal):
             return refusal
         try:

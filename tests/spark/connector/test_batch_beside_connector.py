@@ -25,11 +25,13 @@ def test_the_cases_have_names_of_their_own() -> None:
 
 
 def test_a_schema_is_ours_alone(ours: Format, connector: Format) -> None:
-    """It names the columns that are decoded; the connector has one schema."""
+    """A schema names the columns that are decoded; the connector has a single schema."""
     schema = "offset bigint, value binary"
     frames = [
-        one.spark.read.format(one.name).options(**one.options({"subscribe": ORDERS})).schema(schema)
-        for one in (ours, connector)
+        reader_format.spark.read.format(reader_format.name)
+        .options(**reader_format.options({"subscribe": ORDERS}))
+        .schema(schema)
+        for reader_format in (ours, connector)
     ]
     assert frames[0].load().count() == 12
     with pytest.raises(FAULTS, match="user-specified schema"):

@@ -34,7 +34,7 @@ def send(bootstrap: str, topic: str) -> Callable[[int], None]:
 def test_each_record_is_read_once(
     ours: Format, connector: Format, admin: Admin, topic: str, send: Callable[[int], None], tmp_path: Path, order: Order
 ) -> None:
-    formats = {one.name: one for one in (ours, connector)}
+    formats = {source.name: source for source in (ours, connector)}
     query = Query(tmp_path / "checkpoint")
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     for run, name in enumerate(order):
@@ -72,7 +72,7 @@ def test_a_batch_that_one_format_has_planned_is_read_by_the_other(
 def test_a_topic_made_anew_after_the_connector_is_taken_for_the_old_one_once(
     ours: Format, connector: Format, admin: Admin, topic: str, send: Callable[[int], None], tmp_path: Path
 ) -> None:
-    """Its checkpoint has no ids: a longer log goes unnoticed. The next run, with ids, notices."""
+    """The connector's checkpoint has no ids: a longer log goes unnoticed. The next run, with ids, notices."""
     query = Query(tmp_path)
     given = {"subscribe": topic, "startingOffsets": "earliest"}
     send(0)
@@ -95,7 +95,7 @@ def test_a_shorter_topic_after_the_connector_is_read_on_from_its_end(
 ) -> None:
     """Without ids a log that is cut looks the same: no record comes twice, and all that are written now come."""
     given = {"subscribe": topic, "startingOffsets": "earliest"}
-    queries = {one: Query(tmp_path / one.name) for one in (ours, connector)}
+    queries = {source: Query(tmp_path / source.name) for source in (ours, connector)}
     send(0)
     send(5)
     for query in queries.values():
@@ -103,13 +103,13 @@ def test_a_shorter_topic_after_the_connector_is_read_on_from_its_end(
     admin.delete_topics([topic])
     admin.create_topics({topic: 2})
     send(0)
-    for one, query in queries.items():
+    for source, query in queries.items():
         with pytest.raises(Exception, match="ends at offset 3, before 5 .*failOnDataLoss=false|may have been lost"):
-            query.run(one, given)
-        query.run(one, {**given, "failOnDataLoss": "false"})
+            query.run(source, given)
+        query.run(source, {**given, "failOnDataLoss": "false"})
     send(5)
-    for one, query in queries.items():
-        query.run(one, {**given, "failOnDataLoss": "false"})
+    for source, query in queries.items():
+        query.run(source, {**given, "failOnDataLoss": "false"})
     query, theirs = queries.values()
     assert query.batches == theirs.batches
     assert [row[4] for row in query.batches[-1]] == [3, 4, 2, 3, 4]

@@ -29,21 +29,21 @@ def test_a_stream_beside_the_connector(ours: Format, connector: Format, case: Ca
 
 
 def _run_both(queries: Mapping[Format, Query], given: Options) -> None:
-    for one, query in queries.items():
-        query.run(one, given)
+    for source, query in queries.items():
+        query.run(source, given)
 
 
 def _catch_up(running: Iterable[StreamingQuery]) -> None:
     """Wait until the queries have seen all records. Twice: a look at the log may have begun before they were there."""
-    for one in running:
-        one.processAllAvailable()
-        one.processAllAvailable()
+    for streaming in running:
+        streaming.processAllAvailable()
+        streaming.processAllAvailable()
 
 
 @pytest.fixture
 def queries(ours: Format, connector: Format, tmp_path: Path) -> dict[Format, Query]:
     """A query of each format."""
-    return {one: Query(tmp_path / one.name) for one in (ours, connector)}
+    return {source: Query(tmp_path / source.name) for source in (ours, connector)}
 
 
 @pytest.fixture
@@ -64,24 +64,24 @@ def test_a_limit_of_records(ours: Format, connector: Format, queries: dict[Forma
     query, theirs = queries[ours], queries[connector]
     assert in_order(chain(*query.batches)) == in_order(chain(*theirs.batches))
     assert without_ids(query.offsets[-1]) == theirs.offsets[-1]
-    assert [[len(rows) for rows in one.batches] for one in (query, theirs)] == [[5, 5, 2], [4, 4, 4]], LIMIT
+    assert [[len(rows) for rows in read.batches] for read in (query, theirs)] == [[5, 5, 2], [4, 4, 4]], LIMIT
 
 
 def test_a_query_by_processing_time(queries: dict[Format, Query], topic: str, send: Callable[[int], None]) -> None:
     """The delay is over at each trigger, so that the minimum, which is not reached, holds no record back."""
     given = {"subscribe": topic, **FIRST, "minOffsetsPerTrigger": "1000", "maxTriggerDelay": "1ms"}
     send(4)
-    running = [query.start(one, given, processingTime="50 milliseconds") for one, query in queries.items()]
+    running = [query.start(source, given, processingTime="50 milliseconds") for source, query in queries.items()]
     try:
         _catch_up(running)
         send(6)
         _catch_up(running)
     finally:
-        for one in running:
-            one.stop()
+        for streaming in running:
+            streaming.stop()
     query, theirs = queries.values()
     assert in_order(chain(*query.batches)) == in_order(chain(*theirs.batches))
-    assert [sum(map(len, one.batches)) for one in (query, theirs)] == [10, 10]
+    assert [sum(map(len, read.batches)) for read in (query, theirs)] == [10, 10]
     assert without_ids(query.offsets[-1]) == theirs.offsets[-1]
 
 
@@ -89,14 +89,14 @@ def test_a_minimum_of_records(queries: dict[Format, Query], topic: str, send: Ca
     """Fewer records wait for more, but not in the first batch of a run."""
     given = {"subscribe": topic, **FIRST, "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1h"}
     send(4)
-    running = [query.start(one, given, processingTime="50 milliseconds") for one, query in queries.items()]
+    running = [query.start(source, given, processingTime="50 milliseconds") for source, query in queries.items()]
     try:
         for count in (0, 6, 4, 6):
             send(count)
             _catch_up(running)
     finally:
-        for one in running:
-            one.stop()
+        for streaming in running:
+            streaming.stop()
     assert [len(rows) for query in queries.values() for rows in query.batches] == 2 * [4, 10]
 
 
@@ -108,9 +108,9 @@ def test_records_that_are_deleted_between_runs(
     _run_both(queries, given)
     send(10)
     admin.delete_records({TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 2})
-    for one, query in queries.items():
+    for source, query in queries.items():
         with pytest.raises(Exception, match="failOnDataLoss"):
-            query.run(one, given)
+            query.run(source, given)
     _run_both(queries, {**given, "failOnDataLoss": "false"})
     query, theirs = queries.values()
     assert query.batches == theirs.batches

@@ -80,7 +80,7 @@ def test_a_write_beside_the_connector(
 def test_a_stream_is_written_by_either_format(
     ours: Format, connector: Format, admin: Admin, records: Records, tmp_path: Path
 ) -> None:
-    """Each writes what the other one has read."""
+    """A format writes what the other format has read."""
     found = []
     for reader, writer in ((ours, connector), (connector, ours)):
         topic = f"streamed-by-{writer.name}"

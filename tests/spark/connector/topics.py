@@ -18,7 +18,7 @@ CONFIG = {
     "log.cleaner.min.cleanable.ratio": "0.01",
     "transaction.max.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
 }
-"""Of the node: a log is compacted soon."""
+"""Settings of the node: a log is compacted soon."""
 
 ORDERS, ORDERS_EU, EMPTY = "orders", "orders-eu", "empty"
 CUT = "cut"
@@ -108,7 +108,7 @@ def _write_compacted(cluster: Cluster, admin: Admin) -> None:
 
 @contextmanager
 def _transactions(servers: str) -> Iterator[None]:
-    """In `committed`: two records, two aborted ones, two more; the same in `open`, and two of a transaction."""
+    """In `committed`: two records, two aborted records, two more; the same in `open`, and two of a transaction."""
     with Producer(servers, transactional_id="beside", transaction_timeout_ms=TRANSACTION_TIMEOUT_MS) as producer:
         producer.init_transactions()
         for verdict in ("committed", "aborted", "committed"):
