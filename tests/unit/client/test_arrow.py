@@ -273,8 +273,8 @@ def test_batches_stay_below_the_size_asked_for() -> None:
     made = list(
         partition_batches(table["key"], table["value"], np.zeros(1001, np.int64), default_timestamp=1, max_bytes=2000)
     )
-    assert [len(one.batch) > 2000 for one in made] == [False] * (len(made) - 1) + [True]
-    assert [record.value for one in made for record in read_records(one.batch)] == values
+    assert [len(chunk.batch) > 2000 for chunk in made] == [False] * (len(made) - 1) + [True]
+    assert [record.value for chunk in made for record in read_records(chunk.batch)] == values
 
 
 @pytest.mark.parametrize("highest", [2**15 - 1, 2**15, 2**31 - 1])
@@ -282,7 +282,7 @@ def test_rows_keep_their_order_in_each_of_many_partitions(highest: int) -> None:
     partitions = np.array([highest, 7, highest, 0, 7, highest], np.int64)
     values = pa.array([b"%d" % row for row in range(6)])
     made = partition_batches(None, values, partitions, default_timestamp=1)
-    found = [(one.partition, [record.value for record in read_records(one.batch)]) for one in made]
+    found = [(chunk.partition, [record.value for record in read_records(chunk.batch)]) for chunk in made]
     assert found == [(0, [b"3"]), (7, [b"1", b"4"]), (highest, [b"0", b"2", b"5"])]
 
 
@@ -313,7 +313,7 @@ def test_a_header_that_is_null_as_a_whole_is_refused_like_one_without_a_key() ->
 
 
 def test_no_column_imports_pandas() -> None:
-    """It would take 0.4 s of the first batch of each of Spark's workers."""
+    """The import would take 0.4 s of the first batch of each of Spark's workers."""
     program = (
         "import sys\n"
         "from tailrace.client.arrow import SCHEMA, record_batches\n"

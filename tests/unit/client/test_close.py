@@ -42,7 +42,7 @@ async def _reader(monkeypatch: pytest.MonkeyPatch, commit: _Hanging) -> tuple[Co
 
 
 def _last_epoch(bench: ConsumerBench) -> int:
-    """Of the last fetch; -1 ends the session."""
+    """The session epoch of the last fetch; -1 ends the session."""
     epoch: int = bench.nodes.requests(FetchRequest)[-1].session_epoch
     return epoch
 

@@ -61,7 +61,7 @@ def test_a_topic_is_asked_for_when_unknown_stale_leaderless_or_old() -> None:
 
 
 def test_a_topic_is_asked_for_when_its_leader_is_no_broker_any_more() -> None:
-    """An answer about another topic has shown that the node is gone; another one may lead."""
+    """An answer about another topic has shown that the node is gone; another node may lead."""
     view = _view(_answer(leader=1))
     survivor = MetadataResponseBroker(node_id=2, host="host2", port=9092)
     view.update(MetadataResponse(brokers=(survivor,), cluster_id="c", controller_id=2, topics=()), 0)

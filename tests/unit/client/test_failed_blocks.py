@@ -18,7 +18,7 @@ FAILING = 4
 
 
 class Failure(Exception):
-    """Of the caller."""
+    """A failure of the caller."""
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def _one_record_a_poll(consumer: Consumer, error: type[BaseException]) -> None:
 
 
 def _by_partition(consumer: Consumer, error: type[BaseException]) -> None:
-    """All records in a dictionary before the first is processed, as `getmany` of other clients has them."""
+    """Put the records in a dictionary before the first is processed, as `getmany` of other clients has them."""
     while True:
         by_partition: dict[int, list[ConsumerRecord]] = {}
         for record in _polled(consumer, 3):

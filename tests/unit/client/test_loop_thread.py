@@ -189,7 +189,7 @@ class IdleFacade(Facade[IdleClient]):
 def test_a_daemon_thread_at_work_when_the_interpreter_ends_gets_an_error_of_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It leaves its `with` block by the fault of its call, which it knows to take, and not by one of `close`."""
+    """The thread leaves its `with` block by the fault of its call, which it knows to take, not by that of `close`."""
     thread = LoopThread()
     monkeypatch.setattr(loop_thread_module, "loop_thread", lambda: thread)
     asked = threading.Event()

@@ -36,7 +36,11 @@ class HalfReachableRouter(Router):
         self._refusals = 2
 
     async def refresh(self, topics: object, **_: object) -> None:
-        asked = {one: leader for one, leader in self._leaders.items() if one.topic in cast(list[str], topics)}
+        asked = {
+            partition: leader
+            for partition, leader in self._leaders.items()
+            if partition.topic in cast(list[str], topics)
+        }
         self.view.update(metadata_of(asked), self.now_ms())
 
     async def broker_connection(self, broker: BrokerAddress, use: str = "") -> Connection:

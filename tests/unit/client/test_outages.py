@@ -1,4 +1,4 @@
-"""Deleted topics, damaged logs, and another cluster at the address of the old one."""
+"""Deleted topics, damaged logs, and another cluster at the address of the old cluster."""
 
 import asyncio
 import shutil

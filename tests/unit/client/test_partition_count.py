@@ -84,7 +84,7 @@ def test_a_topic_without_a_description_yet_is_waited_for(monkeypatch: pytest.Mon
 
 
 def test_a_topic_that_does_not_exist_is_not_waited_for_that_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name is probably misspelt."""
+    """The topic's name is probably misspelt."""
     answers: list[Answer] = [OUTAGE, _refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
     with pytest.raises(KafkaError, match="does not exist"):
         _counts(monkeypatch, answers, 1)

@@ -106,7 +106,7 @@ def test_a_poll_after_a_pause_does_not_raise_for_what_failed_before_it(
 
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_poll_of_no_record_is_refused(count: int) -> None:
-    """It would look for records without a pause until the deadline, and never take one."""
+    """Such a poll would look for records without a pause until the deadline, and never take a record."""
 
     async def run() -> None:
         async with AsyncConsumer("127.0.0.1:1") as consumer:

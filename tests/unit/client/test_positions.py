@@ -1,4 +1,4 @@
-"""A consumer whose partition gets another leader, and one whose offset a follower refuses (KIP-320, KIP-392).
+"""A consumer whose partition gets another leader, or whose offset a follower refuses (KIP-320, KIP-392).
 
 The two nodes are scripted.
 """
@@ -112,7 +112,7 @@ def test_a_leader_without_this_request_is_not_asked() -> None:
 
 
 def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once() -> None:
-    """Their leader may be one that was deposed and does not know it: to it, the records were never written."""
+    """The metadata may name a leader that was deposed and does not know: that leader was never sent the records."""
 
     async def test(bench: ConsumerBench) -> None:
         bench.nodes.epochs[ORDERS] = 3
@@ -129,7 +129,7 @@ def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once
 
 
 def test_a_topic_that_was_created_again_is_read_by_the_reset_policy() -> None:
-    """Its epochs begin anew, so all metadata have a lower one than the position."""
+    """The topic's epochs begin anew, so all metadata have a lower epoch than the position."""
 
     async def test(bench: ConsumerBench) -> None:
         await bench.consumer.seek(ORDERS, OffsetAndMetadata(3, 7))
@@ -289,7 +289,7 @@ def test_a_follower_that_metadata_do_not_have_is_not_read_from() -> None:
 
 
 def test_a_follower_that_only_new_metadata_have_is_read_from_at_once() -> None:
-    """It was fenced when the metadata came, for it was restarting."""
+    """The follower was fenced when the metadata came, for it was restarting."""
 
     async def test(bench: ConsumerBench) -> None:
         bench.nodes.brokers = [1]

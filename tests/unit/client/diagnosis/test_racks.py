@@ -141,7 +141,7 @@ def test_an_old_leader_and_an_old_client_know_no_racks() -> None:
     assert of(findings, "version").target == "broker 2"
     found = of(diagnose(three(), partition(2), fetch_version=10), "client")
     assert (found.verdict, found.detail) == (FAILED, "its newest Fetch is 10; a rack is sent from 11 on (KIP-392)")
-    assert "partition" not in {one.check for one in diagnose(three(), partition(2), fetch_version=10)}
+    assert "partition" not in {finding.check for finding in diagnose(three(), partition(2), fetch_version=10)}
     assert of(diagnose(three(), partition(2), fetch_version=11), "client").verdict is OK
 
 

@@ -55,7 +55,7 @@ def test_a_record_that_is_put_back_is_the_next_one() -> None:
 
 
 def test_records_that_are_put_back_after_a_reset_to_a_lower_offset_hide_no_records_there() -> None:
-    """The topic was created again: its log is shorter than what was read of the old one."""
+    """The topic was created again: its log is shorter than what was read of the old log."""
     partition, records = _read(10, 14)
     partition.start_at(2, 0)
     partition.put_back(records[1:])

@@ -161,7 +161,7 @@ def test_a_skipped_batch_at_the_end_of_an_answer_leaves_the_position_behind_it(n
 
 
 def test_a_batch_whose_length_is_damaged_is_not_stepped_over() -> None:
-    """Its end is not known: the good batches before it are returned, then the fetch itself has a fault."""
+    """The batch's end is not known: the good batches before it are returned, then the fetch itself has a fault."""
     assigned = _partitions(CorruptBatches("skip"))
     bad = _patched(8, (5).to_bytes(4, "big"), is_sealed=False)
     _answer(assigned, bytes(_batch(0) + bad))
@@ -218,16 +218,16 @@ def test_lines_are_bounded_and_none_is_forgotten(caplog: pytest.LogCaptureFixtur
     now_ms = 0
     corrupt = CorruptBatches("skip", now_ms=lambda: now_ms)
     bad = CORRUPT["gzip"]()
-    one = corrupt_batch(bad, 0, len(bad), CorruptRecords("rubbish"))
+    batch = corrupt_batch(bad, 0, len(bad), CorruptRecords("rubbish"))
     for _ in range(1_000):
-        corrupt.meet(ORDERS, one)
+        corrupt.meet(ORDERS, batch)
     assert len(caplog.messages) == 20
     now_ms = 31_000
-    corrupt.meet(ORDERS, one)
+    corrupt.meet(ORDERS, batch)
     assert caplog.messages[20] == "980 more batches that cannot be read are skipped"
     assert len(caplog.messages) == 22
     for _ in range(30):
-        corrupt.meet(ORDERS, one)
+        corrupt.meet(ORDERS, batch)
     corrupt.flush()
     assert caplog.messages[-1] == "11 more batches that cannot be read are skipped"
     assert corrupt.batches == 1_031

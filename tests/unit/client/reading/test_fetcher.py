@@ -25,7 +25,7 @@ PARTITION = TopicPartition("orders", 0)
 LEADER, REPLICA = 1, 2
 
 Answer = Callable[[int], Awaitable[PartitionData]]
-"""Of the node with this number."""
+"""The answer of the node with this number."""
 
 
 class TwoNodeRouter(ScriptedNodes):
@@ -167,7 +167,7 @@ def test_a_bug_in_a_fetch_is_raised_to_the_reader() -> None:
 
 
 def test_a_partition_that_leaves_is_not_kept_by_its_lease_and_has_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its unread batches are views of a whole answer, up to fetch.max.bytes."""
+    """The partition's unread batches are views of a whole answer, up to fetch.max.bytes."""
 
     class Traced(ConsumedPartition):
         __slots__ = ("__weakref__",)

@@ -181,7 +181,7 @@ def test_a_range_of_markers_only_is_empty() -> None:
 
 @pytest.mark.parametrize("replica_fails", ["is not in the cluster", "is not a follower any more"])
 def test_the_leader_serves_where_a_near_replica_cannot(replica_fails: str) -> None:
-    """KIP-392: the leader names a replica in the reader's rack; once that one has failed the leader is to serve."""
+    """KIP-392: the leader names a replica in the reader's rack; once that replica has failed the leader is to serve."""
     gone, replica = 2, 1
     named = gone if replica_fails == "is not in the cluster" else replica
     asked_for_rack = []
@@ -388,7 +388,7 @@ def test_the_next_range_of_a_deleted_topic_fails_without_a_wait(monkeypatch: pyt
 
     monkeypatch.setattr(ranged_fetch, "UNKNOWN_WAIT_MS", 200, raising=False)
     asyncio.run(run())
-    assert len(questions) < 19 + 10, "one for each but the first, which asks for as long as it may be a mistake"
+    assert len(questions) < 19 + 10, "a question per partition, and more for the first: its absence may be a mistake"
 
 
 def test_a_topic_that_metadata_leaves_out_for_a_moment_is_read_on() -> None:

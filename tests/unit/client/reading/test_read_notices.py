@@ -173,7 +173,7 @@ def test_a_topic_that_does_not_exist_is_named_to_every_member_until_it_is_there(
                 start = "group g cannot read: topic 'never' does not"
                 return [line for line in lines(caplog) if line.startswith(start)]
 
-            # A coordinator that is not there yet is a trouble, too; and a poll tells of what came after the last one.
+            # A coordinator that is not there yet is a trouble, too; and a poll tells of what came after the last poll.
             deadline = time.monotonic() + SECONDS
             while len(warned()) < 2:
                 assert time.monotonic() < deadline

@@ -164,7 +164,7 @@ consumer.run(handle, concurrency=2)
 def test_a_killed_process_loses_nothing_and_what_it_has_committed_does_not_come_again(
     tailrace_cluster: Cluster, topic: str
 ) -> None:
-    """A static member: the one that comes after it takes its place at once."""
+    """A static member: the process that comes next takes the member's place at once."""
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, tailrace_cluster.bootstrap_servers, topic],
         env={**os.environ, "PYTHONPATH": str(Path(tailrace.__file__).parent.parent)},

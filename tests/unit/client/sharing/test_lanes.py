@@ -51,7 +51,7 @@ def test_the_same_key_in_two_partitions_has_two_lanes() -> None:
 
 def test_records_without_a_key_wait_for_none_and_an_empty_key_is_a_key() -> None:
     lanes = lanes_of()
-    lanes.add(ONE, [*records(ONE, "..."), *[one._replace(key=b"") for one in records(ONE, "ab", 3)]])
+    lanes.add(ONE, [*records(ONE, "..."), *[record._replace(key=b"") for record in records(ONE, "ab", 3)]])
     assert offsets(lanes.take(0)) == [0, 1, 2, 3]
 
 

@@ -235,7 +235,7 @@ def test_skips_and_retries_are_counted_and_a_wrong_result_is_a_failure(
 def test_a_stop_in_the_middle_commits_what_is_done_and_a_restart_goes_on_there(
     tailrace_cluster: Cluster, topic: str
 ) -> None:
-    """With stable offsets a record may come again that was done behind one that was not; none is left out."""
+    """With stable offsets a record may come again that was done behind an unfinished record; no record is left out."""
     seen = Seen()
     again: list[SharedRecord] = []
 
@@ -324,7 +324,7 @@ def test_no_record_begins_while_the_partitions_leave(tailrace_cluster: Cluster, 
 def test_two_share_the_partitions_and_a_leaver_gives_its_own_to_the_other(
     tailrace_cluster: Cluster, topic: str
 ) -> None:
-    """Each key in order over both; what the first has running at the rebalance is done, and comes once."""
+    """Keys are in order over both members; what the first has running at the rebalance is done, and comes once."""
     seen = Seen()
 
     async def main() -> None:
@@ -518,7 +518,7 @@ def with_ranges(consumer: AsyncSharedConsumer, ranges: RangesOfAGroup) -> AsyncS
 
 
 def test_with_ranges_a_restart_repeats_exactly_what_no_commit_covers(tailrace_cluster: Cluster, topic: str) -> None:
-    """One key is stuck from the first record on; all others are done and committed behind it."""
+    """A key is stuck from the first record on; records of the other keys are done and committed behind it."""
     ranges = RangesOfAGroup()
     handled: list[set[tuple[int, int]]] = [set(), set()]
     others = RECORDS - RECORDS // KEYS
@@ -892,7 +892,7 @@ def test_progress_behind_the_end_of_the_log_is_taken_back_before_other_records_c
 
 
 def test_an_offset_that_goes_back_while_the_partition_is_opened_counts(tailrace_cluster: Cluster, topic: str) -> None:
-    """It was 30 when the start was found, and is 10 when the progress is read."""
+    """The offset was 30 when the start was found, and is 10 when the progress is read."""
     name = TopicPartition(topic, 0)
     offsets: list[int] = []
 

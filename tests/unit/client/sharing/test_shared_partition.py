@@ -38,7 +38,7 @@ def test_an_offset_that_comes_again_shows_that_the_log_was_cut() -> None:
 
 
 def test_a_position_below_the_records_of_the_same_poll_shows_that_the_log_was_cut() -> None:
-    """They were at hand when the log was cut below the last of them."""
+    """The records were at hand when the log was cut below the last of them."""
     partition = SharedPartition(NAME, 5, 256)
     partition.open(None)
     partition.read(records(5, 6), 10)

@@ -47,7 +47,7 @@ def committed(cluster: Cluster, topic: str, count: int) -> list[bytes | None]:
 def test_records_belong_to_the_transaction_in_which_they_were_sent(
     tailrace_cluster: Cluster, topic: str, producer: Producer
 ) -> None:
-    """They wait in a queue between threads while calls go to the event loop."""
+    """The records wait in a queue between threads while calls go to the event loop."""
     for number in range(40):
         producer.begin_transaction()
         for part in range(3):
@@ -64,7 +64,7 @@ def test_records_belong_to_the_transaction_in_which_they_were_sent(
 def test_an_end_comes_behind_all_records_that_the_event_loop_has_not_taken_yet(
     tailrace_cluster: Cluster, topic: str, producer: Producer, is_committed: bool
 ) -> None:
-    """It takes a part of them in one turn. Here it stands still until all are in the queue."""
+    """The event loop takes a part of the queue in a turn. Here the loop waits until the queue has every record."""
     may_go_on = threading.Event()
     producer.begin_transaction()
     loop_thread().loop.call_soon_threadsafe(may_go_on.wait, SECONDS)

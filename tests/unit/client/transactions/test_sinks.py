@@ -47,7 +47,7 @@ def _write(admin: Admin, member: SinkMember, topic: str, *values: bytes, partiti
 
 
 def _read(cluster: Cluster, topic: str) -> list[bytes | None]:
-    """All committed records: the ends are those of committed data."""
+    """The values of all committed records: the ends are the ends of committed data."""
     partitions = [TopicPartition(topic, number) for number in (0, 1)]
     with Admin(cluster.bootstrap_servers) as admin:
         ends = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation_level=READ_COMMITTED)

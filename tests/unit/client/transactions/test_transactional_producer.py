@@ -460,7 +460,7 @@ def test_a_close_that_cannot_abort_says_so(play: Play, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_transaction_that_is_handed_over_is_left_open(play: Play, version: int) -> None:
-    """Its records are written, and neither this call nor the close ends it."""
+    """The transaction's records are written, and neither this call nor the close ends the transaction."""
 
     async def scene(nodes: ScriptedTransactions, producer: AsyncProducer) -> None:
         async with begun(producer):
@@ -577,7 +577,7 @@ def test_a_coordinator_that_gives_no_next_epoch_ends_the_producer(play: Play) ->
 
 
 def test_a_coordinator_that_does_not_compare_members_gets_no_offsets_of_one(play: Play) -> None:
-    """It would take those of a member that has left its group."""
+    """The coordinator would take offsets of a member that has left its group."""
 
     async def scene(nodes: ScriptedTransactions, producer: AsyncProducer) -> None:
         async with begun(producer):

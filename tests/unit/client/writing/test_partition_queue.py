@@ -1,4 +1,4 @@
-"""One partition's batches: their sequence numbers, and the outcome of each answer."""
+"""Batches of a partition: their sequence numbers, and the outcome of each answer."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -209,7 +209,7 @@ def test_later_batches_in_doubt_fail_with_an_expired_one() -> None:
     queue.answer(first, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     queue.queue.expire(500)
     assert queue.answer(second, LOST) is BatchOutcome.GIVE_UP
-    assert queue.answer(third, OUT_OF_ORDER) is BatchOutcome.BEHIND, "that one is not written"
+    assert queue.answer(third, OUT_OF_ORDER) is BatchOutcome.BEHIND, "the third batch is not written"
 
 
 def test_another_cluster_gets_every_batch_under_a_new_producer_id() -> None:
