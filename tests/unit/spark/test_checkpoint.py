@@ -43,8 +43,8 @@ def batch(*lines: str) -> bytes:
     return "\n".join(("v1", METADATA, *lines)).encode()
 
 
-def written(one: Positions) -> str:
-    return json.dumps(one.to_json_dict())
+def written(from_positions: Positions) -> str:
+    return json.dumps(from_positions.to_json_dict())
 
 
 @given(st.lists(positions | others, min_size=1, max_size=4))
@@ -52,7 +52,9 @@ def test_a_batch_is_read_as_it_was_written(sources: list[Positions | str]) -> No
     content = batch(*(source if isinstance(source, str) else written(source) for source in sources))
     end = BatchEnd.parse(content, path="offsets/3")
     assert end.format() == content
-    assert [source.positions for source in end.sources] == [None if isinstance(one, str) else one for one in sources]
+    assert [source.positions for source in end.sources] == [
+        None if isinstance(source, str) else source for source in sources
+    ]
 
 
 @given(positions, positions, st.booleans())

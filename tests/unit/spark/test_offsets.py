@@ -98,9 +98,9 @@ def test_a_limit_is_met_exactly_when_there_is_more_than_it(backlog: dict[TopicPa
 @given(ranges, st.integers(0, 20), st.integers(0, 3000))
 def test_pieces_cover_every_offset_once(whole: list[OffsetRange], min_partitions: int, max_records: int) -> None:
     pieces = cut(whole, min_partitions=min_partitions, max_records=max_records)
-    for one in whole:
-        edges = sorted((p.start, p.end) for p in pieces if p.topic_partition == one.topic_partition)
-        assert sum(end - start for start, end in edges) == one.size
+    for offset_range in whole:
+        edges = sorted((p.start, p.end) for p in pieces if p.topic_partition == offset_range.topic_partition)
+        assert sum(end - start for start, end in edges) == offset_range.size
         assert all(before[1] == after[0] for before, after in pairwise(edges))
     if max_records:
         assert all(piece.size <= max_records for piece in pieces)
@@ -110,7 +110,7 @@ def test_pieces_cover_every_offset_once(whole: list[OffsetRange], min_partitions
 def test_packing_keeps_every_range_and_uses_no_more_tasks(whole: list[OffsetRange], tasks: int) -> None:
     packed = pack(whole, tasks=tasks)
     assert len(packed) <= tasks
-    assert sorted(one for work in packed for one in work) == sorted(whole)
+    assert sorted(offset_range for work in packed for offset_range in work) == sorted(whole)
     assert all(packed)
 
 
@@ -135,8 +135,8 @@ def test_a_limit_of_bytes_moves_every_partition_and_is_kept_but_for_one_record_e
 @given(ranges, st.integers(1, 256))
 def test_parts_by_key_have_each_hash_once(whole: list[OffsetRange], count: int) -> None:
     parts = by_key(whole, count)
-    for one in whole:
-        hashes = [key_range for part in parts if part[:4] == one[:4] for key_range in part.key_ranges]
+    for offset_range in whole:
+        hashes = [key_range for part in parts if part[:4] == offset_range[:4] for key_range in part.key_ranges]
         assert joined(hashes) == (WHOLE,)
         assert len(hashes) == count
         assert fault_of(hashes) is None

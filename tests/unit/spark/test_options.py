@@ -140,7 +140,9 @@ def test_an_empty_value_never_changes_a_read(name: str, empty: str) -> None:
 def _alone(name: str, options: dict[str, str]) -> dict[str, str]:
     """The options, without `subscribe` if they have another one instead."""
     return {
-        one: value for one, value in options.items() if one != "subscribe" or name not in ("assign", "subscribePattern")
+        option: value
+        for option, value in options.items()
+        if option != "subscribe" or name not in ("assign", "subscribePattern")
     }
 
 
@@ -152,7 +154,7 @@ def test_an_empty_value_never_changes_a_write(name: str, empty: str) -> None:
 
 
 def test_an_empty_rack_is_no_rack() -> None:
-    """It is the default of Kafka's consumer, and what a template without a rack leaves."""
+    """The empty rack is the default of Kafka's consumer, and what a template without a rack leaves."""
     assert parse_source_options({**BASE, "kafka.client.rack": ""}, streaming=True).client_rack == ""
 
 

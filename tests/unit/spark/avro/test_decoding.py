@@ -29,11 +29,11 @@ def _written(schema: Any, value: Any) -> bytes:
     return stream.getvalue()
 
 
-def _as_arrow(one: AvroType, bodies: list[bytes]) -> list[Any]:
-    decoder, convert = BodyDecoder(one), resolve(one, one)
+def _as_arrow(parsed: AvroType, bodies: list[bytes]) -> list[Any]:
+    decoder, convert = BodyDecoder(parsed), resolve(parsed, parsed)
     values = [decoder.decode(body) for body in bodies]
     converted = values if convert is None else [convert(value) for value in values]
-    kind = to_arrow_type(column_type(one), timezone="UTC")
+    kind = to_arrow_type(column_type(parsed), timezone="UTC")
     found: list[Any] = pa.array(converted, type=kind).to_pylist()
     return found
 
@@ -75,8 +75,8 @@ ID = uuid.UUID("8c5b7b9e-57bb-4d53-a1c4-6f6c0a6f4d01")
     ],
 )
 def test_a_value_has_the_type_of_its_column(schema: Any, value: Any, expected: Any) -> None:
-    one = parse_avro_schema(json.dumps(schema))
-    assert _as_arrow(one, [_written(schema, value)] * 2) == [expected] * 2
+    parsed = parse_avro_schema(json.dumps(schema))
+    assert _as_arrow(parsed, [_written(schema, value)] * 2) == [expected] * 2
 
 
 Typed = tuple[Any, st.SearchStrategy[tuple[Any, Any]]]
@@ -221,10 +221,10 @@ def test_bytes_that_are_cut_short_or_go_on_are_refused(written: tuple[Any, list[
 @settings(max_examples=examples(200))
 def test_any_bytes_are_a_value_or_refused(written: tuple[Any, Any], body: bytes) -> None:
     """No other exception, and no work without end."""
-    one = parse_avro_schema(json.dumps(written[0]))
-    convert = resolve(one, one)
+    parsed = parse_avro_schema(json.dumps(written[0]))
+    convert = resolve(parsed, parsed)
     try:
-        value = BodyDecoder(one).decode(body)
+        value = BodyDecoder(parsed).decode(body)
         if convert is not None:
             convert(value)
     except Undecodable:
@@ -262,9 +262,9 @@ _HUGE = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
     ],
 )
 def test_hostile_bytes_are_refused_at_once(schema: Any, body: bytes) -> None:
-    one = parse_avro_schema(json.dumps(schema))
+    parsed = parse_avro_schema(json.dumps(schema))
     with pytest.raises(Undecodable):
-        _as_arrow(one, [body])
+        _as_arrow(parsed, [body])
 
 
 def test_the_reason_tells_what_is_wrong() -> None:

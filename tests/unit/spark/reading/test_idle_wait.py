@@ -1,4 +1,4 @@
-"""Sources of one query wait together, and none of them while another one has records."""
+"""Sources of one query wait together, and no source waits while another source has records."""
 
 from collections.abc import Iterable
 

@@ -26,7 +26,7 @@ def test_no_query_waits_long_for_a_cluster_that_shows_its_progress(monkeypatch: 
 
 
 def test_a_record_that_comes_while_a_time_is_looked_up_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is behind the lookup by time, which finds no record, and below the end that is asked for after it."""
+    """The record comes behind the lookup by time, which finds no record, and before the end is asked for."""
     early, late = TopicPartition("flights", 0), TopicPartition("flights", 1)
     log = {early: [100, 100], late: [100]}
 

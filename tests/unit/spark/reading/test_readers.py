@@ -68,7 +68,7 @@ def test_tasks_go_by_the_records(monkeypatch: pytest.MonkeyPatch, records: int, 
     size = -(-records // 8)
     work = reader.plan([OffsetRange(TopicPartition("orders", number), 0, size) for number in range(8)])
     assert len(work) == tasks
-    assert sorted(one.topic_partition.partition for task in work for one in task.value) == list(range(8))
+    assert sorted(piece.topic_partition.partition for task in work for piece in task.value) == list(range(8))
 
 
 def test_the_tasks_of_a_machine_are_its_cores_or_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

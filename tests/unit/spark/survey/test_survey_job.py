@@ -98,19 +98,21 @@ def test_a_lean_session_of_a_cluster_keeps_the_python_that_is_named(builder: Bui
 @pytest.fixture
 def silent_ports() -> Iterator[tuple[int, int]]:
     """Two ports that nothing listens at, and that no other program takes."""
-    with socket.socket() as one, socket.socket() as other:
-        for taken in (one, other):
+    with socket.socket() as first, socket.socket() as second:
+        for taken in (first, second):
             taken.bind(("127.0.0.1", 0))
-        yield one.getsockname()[1], other.getsockname()[1]
+        yield first.getsockname()[1], second.getsockname()[1]
 
 
 def test_a_master_without_a_listener_fails_at_once(
     silent_ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(survey_job, "_session_on", lambda *_: pytest.fail("a session was built"))
-    one, other = silent_ports
-    with pytest.raises(SurveyFailed, match=f"no connection to 127.0.0.1:{one} or 127.0.0.1:{other}: start the master"):
-        SurveyJob(f"spark://127.0.0.1:{one},127.0.0.1:{other}", {}, tasks=1).run(60)
+    first, second = silent_ports
+    with pytest.raises(
+        SurveyFailed, match=f"no connection to 127.0.0.1:{first} or 127.0.0.1:{second}: start the master"
+    ):
+        SurveyJob(f"spark://127.0.0.1:{first},127.0.0.1:{second}", {}, tasks=1).run(60)
 
 
 def test_a_session_that_cannot_be_built_fails_with_spark_s_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_a_task_that_is_not_killed_yet_begins_nothing(query: WrittenSink) -> Non
 @pytest.mark.parametrize("number", [1, 50])
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_query_that_is_refused_leaves_the_sink_to_its_writer(query: WrittenSink, number: int, is_known: bool) -> None:
-    """A second query with the sink id of another one: the first one writes its next batch as if nothing had been."""
+    """A second query has the first query's sink id: the first query writes its next batch as if nothing had been."""
 
     def commit(batch: SinkBatch) -> None:
         member = query.write(batch, 0)

@@ -1,4 +1,4 @@
-"""Equal rows have equal digests, however they are cut and ordered; any other row has another one."""
+"""Equal rows have equal digests, however they are cut and ordered; any other row has another digest."""
 
 import random
 from functools import reduce
