@@ -60,7 +60,7 @@ def test_the_script_for_the_shell_is_printed(shell: str) -> None:
 
 
 def verbs_of(noun: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """The commands in this one, at any depth, by their last words; or itself by the noun."""
+    """The commands below this command, at any depth, by their last words; or the command itself by the noun."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield noun, command

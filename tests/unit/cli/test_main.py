@@ -28,13 +28,13 @@ def test_every_noun_has_commands_and_helps(noun: str, capsys: pytest.CaptureFixt
 
 
 def commands_of(command: Any) -> Iterator[Any]:
-    """This one, or those that are in it."""
+    """The command itself, or the commands below it."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield command
     else:
-        for one in inner.values():
-            yield from commands_of(one)
+        for subcommand in inner.values():
+            yield from commands_of(subcommand)
 
 
 @pytest.mark.parametrize("noun", NOUNS)

@@ -155,6 +155,6 @@ def test_followers_of_a_cluster_have_privileged_sessions(
         while found != expected and time.monotonic() < deadline:
             brokers = json.loads(run_command(("sessions", "-o", "json"), capsys).out)
             sessions = [session for broker in brokers for session in broker["SESSIONS"] if session["PRIVILEGED"]]
-            found = {(one["BROKER"], one["REPLICA"]): one["PARTITIONS"] for one in sessions}
+            found = {(row["BROKER"], row["REPLICA"]): row["PARTITIONS"] for row in sessions}
         assert found == expected
-        assert all(one["TOPIC-IDS"] for one in sessions)
+        assert all(row["TOPIC-IDS"] for row in sessions)

@@ -15,7 +15,7 @@ HALF = HASH_SPACE // 2
 
 @pytest.fixture
 def shared(tailrace_cluster: Cluster) -> tuple[str, TopicPartition]:
-    """A group of which one half of the hashes is at offset 10, the other one at 2, of 20 records."""
+    """A group that has half of the hashes at offset 10 and the other half at 2, of 20 records."""
     name = f"shared-{uuid4()}"
     partition = TopicPartition(name, 0)
     with Producer(tailrace_cluster.bootstrap_servers) as producer:
@@ -44,7 +44,7 @@ def test_describe_shows_what_is_done_beyond_the_offset(
 def test_describe_names_the_slowest_view_partition_of_each_partition(
     tailrace_cluster: Cluster, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """Of 40 records of partition 0, the view partitions 0 and 1 of it have some each; the group has read those of 1."""
+    """View partitions 0 and 1 share 40 records of partition 0; the group has read the records of view partition 1."""
     name = f"viewed-{uuid4()}"
     view = f"{name}.shared-2"
     with Producer(tailrace_cluster.bootstrap_servers) as producer:
@@ -58,4 +58,4 @@ def test_describe_names_the_slowest_view_partition_of_each_partition(
     assert head.split()[-2:] == ["VERDICT", "SLOWEST-OF"]
     assert [row.split()[-1] == f"{name}-0" for row in rows] == [True, False]
     found = json.loads(run_command(("groups", "describe", name, "-o", "json", *where), capfdbinary).out)
-    assert [one["SLOWEST-OF"] for one in found] == [f"{name}-0", None]
+    assert [row["SLOWEST-OF"] for row in found] == [f"{name}-0", None]

@@ -43,6 +43,6 @@ def test_snapshots_are_listed_described_and_verified_while_the_node_runs(
         assert newest["EndOffset"] != 0
         verdicts = output_of(capsys, "verify", "--data-dir", str(log.parent))
         assert [verdict["Valid"] for verdict in verdicts] == [True] * len(verdicts)
-        # The node may be about to add one; what was there the commands have left as it was.
+        # The node may be about to add a snapshot; the commands have left the earlier snapshots as they were.
         assert before.items() <= snapshots_in(log).items()
         admin.create_topics({"after": 1})

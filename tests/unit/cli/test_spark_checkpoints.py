@@ -37,7 +37,7 @@ def admin(tailrace_cluster: Cluster) -> Iterator[Admin]:
 
 @pytest.fixture
 def topic(admin: Admin, tailrace_cluster: Cluster) -> str:
-    """A topic of two partitions; the first has ten records, the one at offset N of day N since 1970."""
+    """A topic of two partitions; the first has ten records, the record at offset N of day N since 1970."""
     name = f"checkpoints-{next(_numbers)}"
     forever = {"retention.ms": "-1"}  # also records of 1970
     admin.create_topics([NewTopic(name=name, partitions=2, configs=forever)])

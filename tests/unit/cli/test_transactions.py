@@ -23,7 +23,7 @@ Run = Callable[..., CommandResult]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """One node with an open transaction of `pay`, at offset 0 of `orders-1`, and one that `ship` has committed."""
+    """A node with an open transaction of `pay`, at offset 0 of `orders-1`, and a committed transaction of `ship`."""
     with Cluster() as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(name="orders", partitions=2)])
