@@ -11,7 +11,7 @@ from _pytest.mark.structures import ParameterSet
 from turns import TURNS
 
 MODEL_RUNS = int(os.environ.get("MODEL_RUNS", "0"))
-"""So many times the usual number of examples, by chance; 0 for the usual ones, always the same."""
+"""Multiple of the usual number of examples, by chance; 0 for the usual examples, always the same."""
 
 
 def examples(usual: int) -> int:
@@ -20,7 +20,7 @@ def examples(usual: int) -> int:
 
 
 def blocks(usual: int, first: int = 0) -> list[ParameterSet]:
-    """Cases of a simulation, a range of seeds each: one block in each turn, from `first` on. `make soak` has one.
+    """Cases of a simulation, a range of seeds each: one block in each turn, from `first` on. `make soak` has one case.
 
     The seeds of the first block are few that reach every state; a test looks for the states in that block alone.
     """

@@ -97,9 +97,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Fix the examples of a property on every machine, and leave what is loaded to no search for garbage.
 
-    Hypothesis tries constants of the modules that are loaded: other ones in a run of all tests than in a run of one,
-    without the compiled kernel, in a checkout below a directory named `test`, and after a change of any module. So a
-    run whose verdict has to be the same everywhere tries none of them; `make soak` does.
+    Hypothesis tries constants of the modules that are loaded: other constants in a run of all tests than in a run of
+    one test, without the compiled kernel, in a checkout below a directory named `test`, and after a change of any
+    module. So a run whose verdict has to be the same everywhere tries no constant; `make soak` does.
 
     The tests themselves stay: a worker has 14,000 of them, and to look through them for garbage takes a fifth of the
     time of a search that makes many objects.
@@ -120,7 +120,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"{passed} passed, {failed} failed, {reasons.total()} skipped")
     if reasons:
         terminalreporter.write_line(f"reasons for skips: {why}")
-    reports = [one for kind in stats.values() for one in kind if isinstance(one, pytest.TestReport)]
+    reports = [report for kind in stats.values() for report in kind if isinstance(report, pytest.TestReport)]
     for name, seconds in unlisted(reports):
         terminalreporter.write_line(f"{name} took {seconds:.0f} s and is not in tests/long_files.txt")
 

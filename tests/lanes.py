@@ -60,7 +60,7 @@ _PAGES: Final = "tests/docs/test_pages.py"
 
 
 def lanes() -> tuple[Lane, ...]:
-    """All lanes, with the workers for the cores of this machine."""
+    """The lanes, with the workers for the cores of this machine."""
     return (
         Lane("spark", ("tests/spark", _PAGES), 2),
         Lane("nodes", ("tests/interop", "tests/crash", "tests/scenarios"), cores()),
@@ -74,7 +74,7 @@ def lanes() -> tuple[Lane, ...]:
 
 
 class _Run:
-    """One lane that runs: its lines are shown as they come, behind its name."""
+    """A lane that runs: its lines are shown as they come, behind its name."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane

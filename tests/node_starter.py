@@ -103,7 +103,7 @@ class NodeStarter:
         self._environment = environment
 
     def close(self) -> None:
-        """Have it end with the last of its nodes."""
+        """Close the link: the starter ends with the last of its nodes."""
         if self._link is not None:
             self._link.close()
         if self._process is not None:

@@ -1,8 +1,8 @@
 """The cases of a run: all that are *always* run, and of the others, which are *in turn*, the cases of the run's turn.
 
-- A test function without parameters is always run, and so is the first case of one with parameters. Its other cases are
-  in turn. turns.txt names the files whose cases are all in turn; `@pytest.mark.in_turn` says so of a function, and
-  `pytest.mark.always` makes a case an exception.
+- A test function without parameters is always run, and so is the first case of a function with parameters. The
+  function's other cases are in turn. turns.txt names the files whose cases are all in turn; `@pytest.mark.in_turn`
+  says so of a function, and `pytest.mark.always` makes a case an exception.
 - Every run has, beside the first cases, an exchange of records with each foreign client, a story of faults for each
   promise (kills and power cuts of a node, of replicas, of a quorum, of transactions, of workers by key, of a copy by
   Spark), and the mutants of files that the latest commit changed.

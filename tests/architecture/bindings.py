@@ -79,7 +79,7 @@ def _held_by(part: object) -> Iterable[object]:
 
 
 def holds(found: Bindings, is_holder: Callable[[type], bool], classes: Iterable[type]) -> bool:
-    """Whether one of the parts that are holders holds an instance of one of the classes."""
+    """Whether any part that is a holder holds an instance of any of the classes."""
     wanted = tuple(classes)
     return any(issubclass(kind, wanted) for holder, kinds in found.items() if is_holder(holder) for kind in kinds)
 
@@ -136,5 +136,5 @@ async def _walked_while_a_poll_waits(*nodes: Node) -> Bindings:
 
 
 def _addresses(node: Node) -> list[str]:
-    """Of its listeners, in their order."""
+    """Addresses of the node's listeners, in their order."""
     return ["{}:{}".format(*listener.addresses[0][:2]) for listener in node._listeners]

@@ -107,7 +107,7 @@ def test_the_first_screen_leads_to_each_table() -> None:
 
 def test_the_table_of_rooms_is_that_of_the_layers_in_force() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = next(one["layers"] for one in contracts if one.get("containers") == ["tailrace.server"])
+    layers = next(contract["layers"] for contract in contracts if contract.get("containers") == ["tailrace.server"])
     assert in_order([name.removeprefix("server.") for name in subjects("The rooms of the server")], layers)
 
 

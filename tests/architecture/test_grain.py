@@ -111,12 +111,14 @@ def _imports(package: str) -> dict[str, list[str]]:
 def _imports_of_parts(imports: Mapping[str, Iterable[str]]) -> dict[str, dict[str, set[str]]]:
     """Package -> part of it -> the other parts that it imports from."""
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for importer, imported in ((one, other) for one, others in imports.items() for other in others):
+    for importer, imported in (
+        (module, other) for module, imported_modules in imports.items() for other in imported_modules
+    ):
         pairs = list(zip(importer.split("."), imported.split("."), strict=False))
-        shared = next((depth for depth, (one, other) in enumerate(pairs) if one != other), None)
-        if shared is not None:  # else one is the package of the other
-            one, other = pairs[shared]
-            found[".".join(importer.split(".")[:shared])][one].add(other)
+        shared = next((depth for depth, (part, other) in enumerate(pairs) if part != other), None)
+        if shared is not None:  # else a module is the package of the other
+            part, other = pairs[shared]
+            found[".".join(importer.split(".")[:shared])][part].add(other)
     return found
 
 

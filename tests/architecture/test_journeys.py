@@ -56,22 +56,22 @@ def _classes(name: str) -> list[type]:
     module, found = resolve(name)
     if isinstance(found, type):
         return [found]
-    return [one for one in vars(found).values() if isinstance(one, type) and one.__module__ == module]
+    return [value for value in vars(found).values() if isinstance(value, type) and value.__module__ == module]
 
 
 def _is_bound(held: Bindings, left: str, right: str) -> bool:
-    """Whether an object of the left name holds one of the right name.
+    """Whether an object of the left name holds an object of the right name.
 
     A port holds nothing itself: an object does that uses the port, and what it holds has the methods of the port.
     """
     rights = _classes(right)
-    for one in _classes(left):
-        if not getattr(one, "_is_protocol", False):
-            if holds(held, partial(lambda one, holder: issubclass(holder, one), one), rights):
+    for kind in _classes(left):
+        if not getattr(kind, "_is_protocol", False):
+            if holds(held, partial(lambda holding, holder: issubclass(holder, holding), kind), rights):
                 return True
             continue
-        users = _graph().find_modules_that_directly_import(one.__module__)
-        methods = [name for name, value in vars(one).items() if callable(value) and not name.startswith("_")]
+        users = _graph().find_modules_that_directly_import(kind.__module__)
+        methods = [name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")]
         filling = [right for right in rights if all(hasattr(right, method) for method in methods)]
         if filling and holds(held, partial(lambda users, holder: holder.__module__ in users, users), filling):
             return True

@@ -1,4 +1,4 @@
-"""Every machine has one of the shapes of `model.machines`, as the type checker sees below; and there is no other."""
+"""Every machine has a shape of `model.machines`, as the type checker sees below; and there is no other machine."""
 
 import ast
 import importlib
@@ -93,5 +93,7 @@ def test_every_machine_has_what_its_shapes_name() -> None:
 
 def test_every_shape_is_that_of_a_machine() -> None:
     module = importlib.import_module("tailrace.model.machines")
-    shapes = {one for one in vars(module).values() if isinstance(one, type) and getattr(one, "_is_protocol", False)}
+    shapes = {
+        value for value in vars(module).values() if isinstance(value, type) and getattr(value, "_is_protocol", False)
+    }
     assert shapes - {vars(module)["Protocol"]} == set().union(*SHAPES.values())

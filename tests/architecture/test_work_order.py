@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Item:
-    """Of a test nothing but its id is looked at."""
+    """A test, of which nothing but its id is looked at."""
 
     def __init__(self, nodeid: str) -> None:
         self.nodeid = nodeid

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def check_generated(page: Path, generated: Mapping[str, Callable[[], str]]) -> None:
-    """Each part is what its function says; with REWRITE=1 in the environment the page is made so first."""
+    """Compare each part with its function's text; with REWRITE=1 in the environment the page is rewritten first."""
     wanted = _with_generated(page.read_text(), generated)
     if os.environ.get("REWRITE") == "1":
         page.write_text(wanted)

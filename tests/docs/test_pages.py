@@ -63,7 +63,7 @@ def test_spark(
         for topic in ("orders", "orders.eu"):
             producer.send(topic, b"tea", key=b"alice")
     try:
-        local_session("pages", brief=True)  # the page's call finds this one, which starts faster
+        local_session("pages", brief=True)  # the page's call finds this session, which starts faster
     except JavaNotFound as fault:
         pytest.skip(str(fault))
     names: dict[str, Any] = {}

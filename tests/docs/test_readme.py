@@ -1,4 +1,4 @@
-"""The README's code blocks run as they stand, but for the port, which is one that is free."""
+"""The README's code blocks run as they stand, but for the port: a free port takes its place."""
 
 import os
 import re

@@ -92,7 +92,9 @@ def test_a_setting_that_nothing_reads_says_so() -> None:
     topic_setting_of = {broker_name: topic for topic, names in BROKER_NAMES.items() for broker_name in names}
     only_kafkas = {setting.name for setting in WITHOUT_EFFECT}
     assert not {name for name in only_kafkas if f'"{name}"' in code}  # attributes of clients have some of their names
-    settings = {name: one for name, one in {**BROKER_SETTINGS, **TOPIC_SETTINGS}.items() if name not in only_kafkas}
+    settings = {
+        name: setting for name, setting in {**BROKER_SETTINGS, **TOPIC_SETTINGS}.items() if name not in only_kafkas
+    }
     idle = {
         name for name in settings if not _is_read(name, code) and not _is_read(topic_setting_of.get(name, name), code)
     }

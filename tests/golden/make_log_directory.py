@@ -100,7 +100,7 @@ def batches_of_users() -> Iterator[bytes | bytearray]:
 
 
 def hex_lines(name: str) -> list[tuple[str, bytes]]:
-    """The names and bytes of one of the golden text files beside this one."""
+    """The names and bytes of a golden text file beside this module."""
     lines = (GOLDEN / name).read_text().splitlines()
     return [(line.split()[0], bytes.fromhex(line.split()[1])) for line in lines if not line.startswith("#")]
 

@@ -87,7 +87,7 @@ def by_librdkafka(codec: str) -> bytes:
 
 
 def fetched(host: str, port: int) -> bytes:
-    """All that partition 0 of the topic `golden` holds, by Fetch v4."""
+    """Everything that partition 0 of the topic `golden` holds, by Fetch v4."""
     topic = b"golden"
     body = (
         b"".join(n.to_bytes(4, "big", signed=True) for n in (-1, 1000, 1, 1 << 24))
