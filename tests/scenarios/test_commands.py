@@ -304,7 +304,7 @@ def test_signals_that_come_together_interrupt_a_reader_and_a_writer_once(topic: 
     ):
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.001)  # so that it may have heard the first
+        time.sleep(0.001)  # so that the process may have noticed the first signal
         process.send_signal(signal.SIGTERM)
         done = finished(process)
         # A machine that stands still between the two makes the second another wish: to end at once.

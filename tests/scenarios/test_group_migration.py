@@ -130,7 +130,7 @@ def test_offsets_stay_and_each_kind_commits_in_its_own_way(node: GroupPath) -> N
 
 
 def test_a_member_that_is_behind_keeps_what_it_has_read_when_the_group_is_converted_back(node: GroupPath) -> None:
-    """Unlike in Kafka, where only members in the last epoch have to join again, and the others lose all."""
+    """Unlike in Kafka: there only members in the last epoch have to join again, and others lose their partitions."""
     c, d = TableMember(node, "c"), ClassicTableMember(node, "d")
     c.join()
     d.act()
@@ -403,7 +403,7 @@ def _restart(files: SimulatedDisk, *members: TableMember | ClassicTableMember) -
 
 
 def test_a_conversion_is_one_batch(node: GroupPath) -> None:
-    """So a log that is cut has all of it or nothing, however large the group is."""
+    """So a log that is cut has the whole conversion or nothing of it, however large the group is."""
     (a,) = _classic_group(node, 1)
     members = node.coordinators.host_of("g").machine._memberships["g"].group.members
     for protocol in members[a.member_id].protocols:

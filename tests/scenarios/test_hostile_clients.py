@@ -55,7 +55,7 @@ class AttackedNode:
         self.run(self.honest.create_topic())
 
     def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Requests without effects on others."""
+        """Requests without effects on other clients."""
         self.broken.append(context.get("exception") or RuntimeError(context["message"]))
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -179,7 +179,7 @@ def _no_handler_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @given(data=st.data())
 @settings(max_examples=examples(20))
 def test_no_legal_request_however_odd_does_harm(attacked: AttackedNode, api: Any, data: st.DataObject) -> None:
-    """Fields have any value of their type; names are often those of things that exist."""
+    """Fields have any value of their type; names are often names of things that exist."""
 
     names = ["__consumer_offsets", "group", "consumer", "range", "", "x" * 300, "a/b"]
     if api.name not in MAY_TAKE_AWAY:

@@ -230,7 +230,7 @@ def test_a_client_that_asks_for_a_hundred_answers_and_reads_none_costs_little_me
 
 @pytest.mark.parametrize("key", sorted(set(range(-1, 100)) - set(APIS)))
 def test_an_api_that_is_not_served_closes_the_connection(cluster: Cluster, key: int) -> None:
-    """N33: the quorum's, other brokers' and those that need authentication."""
+    """N33: APIs of the quorum, of other brokers, and APIs that need authentication."""
     with hostile(cluster) as client:
         client.send(struct.pack(">hhih", key, 0, 1, -1) + bytes(40))
         assert client.is_hung_up_on()

@@ -1,4 +1,4 @@
-"""KIP-74: a size limit for the whole fetch response, beside those of its partitions. Told as a table.
+"""KIP-74: a size limit for the whole fetch response, beside the limits of its partitions. Told as a table.
 
 Each partition is a list of batch sizes in bytes; sizes below are of batches with one record, made to measure.
 """

@@ -155,7 +155,7 @@ def snapshots(files: SimulatedDisk) -> list[str]:
 
 
 def small_segments() -> TopicConfig:
-    """Two batches of a record fit into each."""
+    """Two batches of a record fit into each segment."""
     return TopicConfig(segment_bytes=2 * len(batch_of(b"v")) + 10)
 
 

@@ -26,7 +26,7 @@ KEYS = [None if number % 7 == 0 else b"" if number % 31 == 0 else b"key-%d" % (n
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Three nodes in three racks, with a partition that has a replica on each."""
+    """Three nodes in three racks, with a partition that has a replica on each node."""
     config = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     with Cluster(brokers=3, racks=["a", "b", "c"], config=config) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:

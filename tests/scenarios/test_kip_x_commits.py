@@ -24,7 +24,7 @@ HIGH = KeyRange(HALF, HASH_SPACE - 1)
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Three nodes, with a partition of records that has a replica on each."""
+    """Three nodes, with a partition of records that has a replica on each node."""
     with Cluster(brokers=3, config={"offsets.max.ranges.per.partition": "8"}) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(name=ORDERS.topic, partitions=1, replication_factor=3)])

@@ -62,7 +62,7 @@ def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(
 
 
 def test_the_fetches_of_a_replica_before_its_loss_count_no_more(cluster: LeadershipCluster) -> None:
-    """Out of sync already it may be about to join, by a fetch that left before the loss: the leader's epoch ends."""
+    """A replica out of sync may be about to join, by a fetch that left before the loss: the leader's epoch ends."""
     cluster.create(1, 2, 3)
     cluster.propose(1, 1, 3)
     assert isinstance(leave(cluster, 2, STALLED), PartitionState)

@@ -62,7 +62,7 @@ FIRST_DIRECTORY, SECOND_DIRECTORY, THIRD_DIRECTORY = (bytes([number]) * 16 for n
 
 
 class LeadershipCluster:
-    """A controller, and the time that goes by for it."""
+    """A controller, and the time that goes by for the controller."""
 
     def __init__(self, brokers: int = 3) -> None:
         self.machine = controller_machine(broker_session_timeout_ms=SESSION_MS)
@@ -168,7 +168,7 @@ class LeadershipCluster:
     def elect(
         self, kind: ElectionType, *partitions: TopicPartition, desired: int | None = None
     ) -> dict[TopicPartition, ErrorCode | None]:
-        """`desired`: this replica is to lead all of them."""
+        """`desired`: this replica is to lead all the partitions."""
         leaders = {} if desired is None else dict.fromkeys(partitions, BrokerId(desired))
         response = self.do(ElectLeaders(type=kind, partitions=partitions or None, desired_leaders=leaders))
         assert isinstance(response, LeadersElected)

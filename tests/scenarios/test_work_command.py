@@ -75,7 +75,7 @@ class WorkProcess:
 
 @pytest.fixture
 def processes() -> Iterator[list[WorkProcess]]:
-    """None outlives its test."""
+    """No process outlives its test."""
     started: list[WorkProcess] = []
     yield started
     for work in started:
