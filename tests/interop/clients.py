@@ -1,4 +1,4 @@
-"""Foreign clients behind one small face, so that every test runs with each of them."""
+"""Foreign clients behind one small face, so that every test runs with each client."""
 
 import asyncio
 import json
@@ -171,7 +171,7 @@ class KafkaPythonElsewhere(KafkaPython):
 
 
 class AiokafkaMember:
-    """An aiokafka consumer on an event loop that turns while it is polled."""
+    """An aiokafka consumer on an event loop that turns while the consumer is polled."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self._loop = asyncio.new_event_loop()

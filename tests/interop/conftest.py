@@ -24,11 +24,11 @@ PROGRAMS = {
     programs_absent: PROGRAM_JARS,
     quix.absent: quix.HOME,
 }
-"""Their places, by the function that returns the reason for their absence."""
+"""Places of programs, by the function that returns the reason for a program's absence."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """A test module that asks whether a program is absent needs it."""
+    """A test module that asks whether a program is absent needs the program."""
     if session.config.option.collectonly:
         return
     modules = {item.module for item in session.items if isinstance(item, pytest.Function)}

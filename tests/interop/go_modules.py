@@ -1,4 +1,4 @@
-"""Go clients' own tests against a node. Go brings a module by its name; its tests are built once, in a copy of it."""
+"""Go clients' own tests against a node. Go brings a module by its name; its tests are built once, in a copy."""
 
 import os
 import re
@@ -22,13 +22,13 @@ _ADDRESS = "NODE_ADDRESS"
 
 
 class GoModule(NamedTuple):
-    """A client, and the test of it that is run."""
+    """A client, and the client's test that is run."""
 
     path: str
-    """In lower case: Go writes others in another way on the disk."""
+    """In lower case: Go writes capitals in another way on the disk."""
     version: str
     oldest_go: tuple[int, int]
-    """The first Go that builds it."""
+    """The first Go that builds the client."""
     package: str
     test: str
     fixed_address: str = ""
@@ -95,7 +95,7 @@ def _build(module: GoModule) -> bool:
 
 
 def _take_address_from_environment(package: Path, fixed_address: str) -> None:
-    """A constant stays as it is: tests that use one are not run here. So do the examples, a package of their own."""
+    """A constant stays as it is: tests that use a constant are not run here. So do examples, a package of their own."""
     name = ""
     for path in package.glob("*_test.go"):
         text = path.read_text()
@@ -109,7 +109,7 @@ def _take_address_from_environment(package: Path, fixed_address: str) -> None:
 
 
 def run_test(module: GoModule, address: str, environment: Mapping[str, str], *, timeout_s: int) -> None:
-    """Run the test against the node. It must pass."""
+    """Run the test against the node. The test must pass."""
     done = subprocess.run(
         [str(module.home / _BINARY), "-test.v", f"-test.run=^{module.test}$", f"-test.timeout={timeout_s}s"],
         env={**os.environ, _ADDRESS: address, **environment},

@@ -98,7 +98,7 @@ class JavaPatternMember:
 
 
 class JavaPatternConsumer(JavaConsumerProtocol):
-    """The same, subscribing by a regular expression. It is compiled when it starts, so it needs a whole JDK."""
+    """The same, subscribing by a regular expression. The program is compiled at its start and needs a whole JDK."""
 
     name = "java-pattern"
 

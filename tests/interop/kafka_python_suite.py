@@ -87,7 +87,7 @@ def _fetch() -> bool:
 
 
 def run_suite(bootstrap: str, directory: Path, *, only: Iterable[str] = (), without: tuple[str, ...] = ()) -> SuiteRun:
-    """Run the tests against this node: those in `only`, or all but those in `without`."""
+    """Run the tests against this node: the tests in `only`, or all tests but the tests in `without`."""
     report = directory / "report.xml"
     report.unlink(missing_ok=True)
     tests = [f"{_TESTS}/{name}" for name in only] or [_TESTS]

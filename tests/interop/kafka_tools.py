@@ -13,7 +13,7 @@ __all__ = ["JARS", "Dump", "absent", "command", "dump_log_segments", "java", "ru
 
 _TIMEOUT_S = 100
 _CLASSES = "classes.jsa"
-"""Beside the jars: the classes of a tool as Java has parsed and verified them. Each start with them takes half the
+"""Beside the jars: the classes of a tool as Java has parsed and verified them. A start with the archive takes half the
 processor time."""
 
 MAIN_CLASSES = {
@@ -104,7 +104,7 @@ def _archive_classes(jars: Path, script: str, *options: str) -> None:
 
 
 def are_classes_archived(jars: Path) -> bool:
-    """Whether this has been done, or there are no jars to do it with."""
+    """Whether the archive has been made, or there are no jars to make it from."""
     return (jars / _CLASSES).exists() or not jars.exists()
 
 
@@ -114,7 +114,7 @@ def java(*options: str) -> list[str]:
 
 
 def run(script: str, *options: str, stdin: str = "", directory: Path | None = None) -> Dump:
-    """Run the tool; what it prints. It must end well."""
+    """Run the tool, which must end well; returns what the tool prints."""
     if script in _ADMINISTRATIVE:
         done = tool_machine().run(MAIN_CLASSES[script], options)
     else:
@@ -134,5 +134,5 @@ def run(script: str, *options: str, stdin: str = "", directory: Path | None = No
 
 
 def dump_log_segments(directory: Path, files: Sequence[str], *options: str) -> Dump:
-    """Run kafka-dump-log in this directory over these of its files."""
+    """Run kafka-dump-log in this directory over these files of the directory."""
     return run("kafka-dump-log", *options, "--files", ",".join(files), directory=directory)

@@ -59,7 +59,7 @@ class _Producer:
         self._is_initialized = False
 
     def write(self, topic: str, messages: Sequence[Message], timestamps: Sequence[int] | None = None) -> list[int]:
-        """Send all and wait for them: the partition of each. Timestamp 0 is now."""
+        """Send the messages and wait for their delivery: the partition of each message. Timestamp 0 is now."""
         partitions: dict[int, int] = {}
         faults: list[object] = []
 
@@ -82,7 +82,7 @@ class _Producer:
         return [partitions[number] for number in range(len(messages))]
 
     def transact(self, topic: str, messages: Sequence[Message], *, is_commit: bool | None) -> None:
-        """Send all in one transaction, and end it, or not for None. The settings name a transactional.id."""
+        """Send the messages in one transaction, and end it, or not for None. The settings name a transactional.id."""
         if not self._is_initialized:
             self._producer.init_transactions(DEADLINE_S)
             self._is_initialized = True
@@ -169,7 +169,7 @@ class _Reader:
 
 
 class ConfluentAdmin:
-    """An administrator's calls. Those that change something give the name of the error, or None."""
+    """An administrator's calls. A call that changes something gives the name of the error, or None."""
 
     def __init__(self, bootstrap: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -254,7 +254,7 @@ def _error(futures: dict[Any, Any]) -> str | None:
 
 
 class _MockCluster:
-    """librdkafka's own mock of three brokers. It creates topics of four partitions when asked for them."""
+    """librdkafka's own mock of three brokers. Unknown topics are created with four partitions."""
 
     def __init__(self) -> None:
         self._owner = confluent_kafka.Producer(
@@ -276,7 +276,7 @@ _process: LibrdkafkaProcess | None = None
 
 
 def librdkafka() -> Any:
-    """The process, started when it is first needed, and again if a fault ended it: that fails one test and not all."""
+    """The process, started at the first use, and again if a fault ended it: the fault fails one test, not all tests."""
     global _process
     alive = any(child.name.startswith(LibrdkafkaProcess.__name__) for child in multiprocessing.active_children())
     if _process is None or not alive:

@@ -1,6 +1,6 @@
 """An observer of another quorum: the product's replica on a real disk and real sockets, without a node around it.
 
-It runs on an event loop of its own, in a thread; whatever is asked of it is asked there.
+The observer runs on an event loop of its own, in a thread; whatever is asked of the observer is asked there.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ def _librdkafka(bootstrap: str, group: str, pattern: str, settings: Mapping[str,
     count = _Count()
     while True:
         message = consumer.poll(0.1)
-        # Others than fatal ones are for information, such as a connection that took long on a busy machine.
+        # Errors that are not fatal are for information, such as a connection that took long on a busy machine.
         if message is not None and (fault := message.error()):
             sys.stderr.write(f"{fault}\n")
             if fault.fatal():

@@ -76,7 +76,7 @@ class KafkaPythonTailElsewhere:
 
 
 class AiokafkaTail:
-    """On an event loop that turns while it is polled."""
+    """A consumer on an event loop that turns while the consumer is polled."""
 
     def __init__(self, bootstrap: str, topic: str, rack: str) -> None:
         self._loop = asyncio.new_event_loop()

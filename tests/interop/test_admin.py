@@ -120,7 +120,7 @@ def test_kafka_python_adds_partitions(kafka_python: kafka.KafkaAdminClient, ours
 def test_kafka_python_changes_one_setting_and_keeps_the_others(
     kafka_python: kafka.KafkaAdminClient, ours: Admin, topic: str, incremental: bool
 ) -> None:
-    """Without IncrementalAlterConfigs it reads the settings first and writes all of them."""
+    """Without IncrementalAlterConfigs the client reads the settings first and writes all settings."""
     ours.alter_configs(TOPIC, topic, {"segment.ms": "9000"})
     asked = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, topic)
     assert "segment.ms" in str(kafka_python.describe_configs([asked]))

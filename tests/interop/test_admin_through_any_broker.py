@@ -70,7 +70,7 @@ def test_librdkafka_creates_changes_and_deletes_topics(cluster: Cluster, conflue
 def test_kafka_python_creates_changes_and_deletes_topics(
     cluster: Cluster, kafka_python: kafka.KafkaAdminClient
 ) -> None:
-    """The next request to the same broker sees the change. The client chooses a broker, and stays with it."""
+    """The next request to the same broker sees the change. The client chooses a broker, and stays with that broker."""
     topic = f"kafka-python-{uuid4()}"
     kafka_python.create_topics([kafka.admin.NewTopic(topic, num_partitions=2, replication_factor=3)])
     asked = cluster.address(kafka_python._controller_id)

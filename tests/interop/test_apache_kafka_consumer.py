@@ -91,7 +91,7 @@ def test_a_consumer_keeps_one_incremental_session_for_a_whole_run(kafka: str, to
         metrics = consumer.metrics()
     assert metrics[MetricName("fetch-session-id", node_id=NODE)] == session
     assert metrics[MetricName("fetch-session-partitions", node_id=NODE)] == PARTITIONS
-    # Its first fetches may come before the positions of all partitions are known; none after them is full.
+    # The first fetches may come before the positions of all partitions are known; no later fetch is full.
     assert metrics[MetricName("full-fetches-total", node_id=NODE)] == 1
     assert metrics[MetricName("records-lag-max")] == 0
 
@@ -100,7 +100,7 @@ def test_a_consumer_keeps_one_incremental_session_for_a_whole_run(kafka: str, to
 def test_readers_of_key_ranges_share_a_partition_of_a_broker_that_knows_none(
     kafka: str, topic: str, compression: str | None
 ) -> None:
-    """Kafka ignores the ranges and sends all; each reader keeps its own (KIP-X), and all have each record once."""
+    """Kafka ignores the ranges and sends all records; readers keep their own (KIP-X), and together have each once."""
     name = TopicPartition(topic, 0)
     keys = [b"key-%d" % number for number in range(500)]
     with Producer(kafka, compression=compression) as producer:
@@ -124,7 +124,7 @@ def test_readers_of_key_ranges_share_a_partition_of_a_broker_that_knows_none(
 
 
 def test_a_commit_of_ranges_fails_before_it_is_sent_to_a_broker_that_knows_none(kafka: str, topic: str) -> None:
-    """KIP-X: such a broker would pass over the ranges, and store the offset beside them."""
+    """KIP-X: such a broker would pass over the ranges, and store the offset beside the ranges."""
     partition = TopicPartition(topic, 0)
     with Producer(kafka) as producer:
         _send(producer, topic, range(10))
@@ -207,7 +207,7 @@ def test_an_offset_that_the_log_does_not_have_is_decided_by_the_reset_policy(
 def test_an_offset_that_was_deleted_behind_a_reader_is_compared_with_the_log_and_then_reset(
     kafka: str, topic: str
 ) -> None:
-    """The position has a leader epoch, and Kafka does not say where its log starts: it may be a truncation."""
+    """The position has a leader epoch, and Kafka does not say where its log starts: the cause may be a truncation."""
     partition = TopicPartition(topic, 0)
     with (
         Producer(kafka) as producer,

@@ -93,7 +93,7 @@ class Tail:
             self._next = number + 1
 
     def has_read(self, count: int) -> bool:
-        """Whether all below this number has come."""
+        """Whether every number below this number has come."""
         self.read()
         return self._next is not None and self._next >= count
 
@@ -160,7 +160,7 @@ def test_a_client_reads_from_its_rack_and_outlives_the_loss_of_that_replica(clus
     consumer = CONSUMERS[name](cluster.bootstrap_servers, topic, RACKS[near - 1])
     tail = Tail(consumer, may_repeat=name in REJOINING)
     try:
-        # It has begun, with latest, and is with the follower in its rack.
+        # The consumer has begun, with latest, and is with the follower in its rack.
         wait_until(lambda: tail.has_read(1), "a record")
 
         def is_near() -> bool:

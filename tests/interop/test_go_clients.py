@@ -18,7 +18,7 @@ def test_franz_go_moves_records_from_topic_to_topic_in_transactions(tailrace_clu
     """Consumers of both group protocols come and go, and abort right behind a commit (KIP-890).
 
     Six chains of groups copy from topic to topic. With a tenth of the records aborts are too few to find a coordinator
-    that refuses those.
+    that refuses aborts.
     """
     if why := franz_go_absent():
         pytest.skip(why)

@@ -1,7 +1,7 @@
 """A real Apache Kafka broker joins a cluster of ours: it fetches our snapshot, registers, serves, and replicates.
 
-It reads what our controllers write by its own code: the snapshot and the log behind it, the answers to its
-registration, its heartbeats and its changes of the ISR, and topics that it forwards to be made (Envelope). It does so
+The broker reads what our controllers write by its own code: the snapshot and the log behind it, the answers to its
+registration, its heartbeats and its changes of the ISR, and topics that it forwards to be made (Envelope). That holds
 until a broker is fenced: the changes derived from that are not in the log, and Kafka derives none (decision 0042).
 """
 
@@ -90,7 +90,7 @@ def is_counted_on(cluster: Cluster, process: Process) -> bool:
 
 def test_it_tells_what_we_tell_and_takes_part(cluster: Cluster, kafka: str) -> None:
     def told_alike(described: Callable[[str], str]) -> str:
-        """The answers of it and of each of our brokers, which are the same."""
+        """The answers of Kafka's broker and of each of our brokers, which are the same."""
         told = [described(address) for address in (kafka, *map(cluster.address, cluster.broker_ids))]
         assert len(set(told)) == 1, told
         return told[0]

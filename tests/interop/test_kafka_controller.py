@@ -1,6 +1,6 @@
 """A replica of ours observes the quorum of a real Apache Kafka controller, and knows what Kafka's own tools tell.
 
-One reads the log from its start; another comes when a snapshot stands for most of it, and fetches that.
+An observer reads the log from its start; another comes when a snapshot stands for most of the log, and fetches that.
 """
 
 import re
@@ -83,7 +83,7 @@ class Kafka:
         return run(script, "--bootstrap-server", self.address, *options).out
 
     def create(self, topic: str, *options: str) -> None:
-        """A topic, which the next tool finds at either broker: the controller does not wait for them to learn it."""
+        """A topic, which the next tool finds at either broker: the controller does not wait until brokers know it."""
         self.tool("kafka-topics", "--create", "--topic", topic, *options)
         for address in (self.address, self.address_of_second):
             with Admin(address) as admin:
@@ -104,7 +104,7 @@ class Told(NamedTuple):
     topics: Mapping[str, tuple[str, Mapping[str, str]]]
     """Ids and settings."""
     partitions: Mapping[tuple[str, int], tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
-    """Leader, replicas, those in sync, those eligible."""
+    """Leader, replicas, replicas in sync, eligible replicas."""
 
 
 def told_by_kafka(text: str) -> Told:

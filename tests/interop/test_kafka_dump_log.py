@@ -32,7 +32,7 @@ pytestmark = pytest.mark.interop
 
 
 def golden_dump(path: Path) -> tuple[list[str], list[str], str]:
-    """A golden text: its first line has the options and the files, the others are what Kafka's tool prints of them."""
+    """A golden text: its first line has the options and the files, the rest is what Kafka's tool prints of them."""
     head, _, text = path.read_text(encoding="utf-8").partition("\n")
     words = head.removeprefix("$ ").split()
     return [w for w in words if w.startswith("--")], [w for w in words if not w.startswith("--")], text

@@ -36,14 +36,14 @@ SKIPPED = {
         for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
     },
 }
-"""Tests that are skipped by themselves, with their reason: those with SASL want to start a broker of their own."""
+"""Tests that are skipped by themselves, with their reason: tests with SASL want to start a broker of their own."""
 
 COLLECTED = 67
 """Tests in the version of constraints.txt."""
 
 
 AGAIN = 3
-"""Times that what has failed is run once more, on a node that knows nothing of it.
+"""Times that what has failed is run once more, on a node that knows nothing of the first run.
 
 Some tests give a node half a second or a second. A consumer that subscribes while its first metadata are on their way
 may see nothing for 30 s (docs/open-ends.md).

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools on a cluster of three: its answers to them, and its directories."""
+"""Apache Kafka's own tools on a cluster of three: its answers to the tools, and its directories."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Apache Kafka's own log dump reads the snapshots that we write, and we read those that Kafka's controller writes."""
+"""Apache Kafka's own log dump reads the snapshots that we write, and we read snapshots of Kafka's controller."""
 
 import json
 import re
@@ -153,7 +153,7 @@ metadata.log.max.snapshot.interval.ms=1000
 
 
 def newest_snapshot_of_kafka(directory: Path) -> Path:
-    """Run a node of Apache Kafka until topics have been made and a snapshot stands for them."""
+    """Run a node of Apache Kafka until topics have been made and a snapshot has the topics."""
     address, controller = free_addresses(2)
     properties = directory / "server.properties"
     properties.write_text(KAFKAS_SETTINGS.format(address=address, controller=controller, data=directory / "data"))

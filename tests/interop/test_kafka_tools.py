@@ -1,4 +1,4 @@
-"""Apache Kafka's command-line tools administer a node: what they ask for happens, and their tables show it."""
+"""Apache Kafka's command-line tools administer a node: what the tools ask for happens, and their tables show so."""
 
 import json
 import re

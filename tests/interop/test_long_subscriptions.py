@@ -1,7 +1,7 @@
 """Groups of two members of each client, with its default settings, over thousands of topics with long names.
 
 One topic a table is what users of change data capture have. A member of the classic protocol sends all names once for
-each assignor that it knows, and the leader all of them again as the assignment.
+each assignor that it knows, and the leader sends all names again as the assignment.
 """
 
 import os
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(120 + _DEADLINE_S)]
 
 
 class Client(NamedTuple):
-    """A client with its default assignors, or with the settings that name others."""
+    """A client with its default assignors, or with the settings that name other assignors."""
 
     name: str
     settings: tuple[str, ...] = ()
@@ -93,13 +93,13 @@ def test_two_members_of_long_subscriptions_settle(cluster: Cluster, client: Clie
 
 
 def _refusals(cluster: Cluster) -> list[str]:
-    """Lines about connections that the node closed, but for those of members that had ended."""
+    """Lines about connections that the node closed, but for lines of members that had ended."""
     lines = cluster.log_text().splitlines()
     return [line for line in lines if "event=connection-closed" in line and "the client has gone" not in line]
 
 
 class _PatternMember:
-    """A running member, and what it has said."""
+    """A running member, and what the member has said."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._program = RunningProgram(command)

@@ -1,4 +1,4 @@
-"""A producer that commits, begins, sends and aborts at once, 100 times: none of it may end the producer.
+"""A producer that commits, begins, sends and aborts at once, 100 times: no step may end the producer.
 
 EndTxn is answered before the markers are written (KIP-98). The abort behind it belongs to the next transaction, and
 any code but CONCURRENT_TRANSACTIONS is fatal in clients (KAFKA-18464). Java's producer is of KIP-890, librdkafka's is

@@ -19,7 +19,7 @@ OPEN_FOR_LONG = {"transaction.timeout.ms": 600_000, "batch.num.messages": 10}
 
 
 class TransactionHistory:
-    """A topic of one partition with committed, aborted and open transactions, and the values in them."""
+    """A topic of one partition with committed, aborted and open transactions, and the values in the transactions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.bootstrap = cluster.bootstrap_servers

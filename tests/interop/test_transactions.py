@@ -75,7 +75,7 @@ def _consumer(cluster: Cluster, group: str, *, isolation: str = "read_committed"
 
 
 def _values(cluster: Cluster, topic: str, *, partitions: int = 1, isolation: str = "read_committed") -> list[bytes]:
-    """Everything up to the end, as a consumer of this isolation gets it."""
+    """Every record up to the end, as a consumer of this isolation gets the records."""
     found: list[bytes] = []
     with _consumer(cluster, f"reader-{uuid4()}", isolation=isolation) as consumer:
         for partition in range(partitions):

@@ -1,7 +1,7 @@
-"""Members of an ordinary group share one partition by its keys: through a view, with clients that know nothing of it.
+"""Members of an ordinary group share one partition by its keys: through a view, with clients that know no views.
 
-Each record comes once over all members, and each key's in order. Before a member joins or leaves, all that was read is
-committed: the lag of each view partition is 0, also of those whose last record is not the last of the log.
+Each record comes once over all members, and each key's records in order. Before a member joins or leaves, what was
+read is committed: the lag of each view partition is 0, even if its last record is not the last of the log.
 """
 
 from collections import defaultdict
@@ -147,7 +147,7 @@ def test_members_share_a_partition_whose_leader_changes(three_brokers: Cluster, 
 
 @pytest.mark.interop
 def test_a_position_meets_the_end(tailrace_cluster: Cluster) -> None:
-    """A client that reads up to the end, as it was when it began, gets there, though others have the last records."""
+    """A client that reads up to the end at its begin gets there, though other members have the last records."""
     sharing = Sharing(tailrace_cluster.bootstrap_servers, "met", KafkaPython())
     with Admin(sharing.bootstrap) as admin:
         admin.create_topics({sharing.topic: 1})

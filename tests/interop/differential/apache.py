@@ -72,7 +72,7 @@ class _ApacheNode:
 class ApacheCluster:
     """Nodes with empty directories of their own. Gone with their files when the `with` block ends.
 
-    `racks` has the rack of each node; the settings are for all, but for node.id, the number of the first one (1).
+    `racks` has the rack of each node; the settings are for all nodes, except node.id, the first node's number (1).
     """
 
     def __init__(self, settings: Mapping[str, str], *, racks: Sequence[str | None] = (None,)) -> None:

@@ -21,7 +21,7 @@ _AGREE_S = 30
 _AGREE_QUESTIONS = 20
 """The least number of requests: the machine may have stood still for all that time."""
 _AGREE_LATER_S = 3
-"""The same once they did not agree for so many steps: the test fails anyway, and shall not take hours for it."""
+"""The same once the nodes did not agree for so many steps: the test fails anyway, and shall not take hours."""
 _MANY_STEPS = 2
 _PAUSE_S = 0.01
 _READING = re.compile(r"Describe|^List|^Find|^Metadata|^Fetch|^OffsetF|^ApiVersions")

@@ -75,7 +75,7 @@ def _row(difference: Difference) -> tuple[str, ...]:
 
 
 def _named(fields: Iterable[str]) -> str:
-    """The fields, those of one array together: `api_keys[24, 25]`."""
+    """The fields, with fields of one array together: `api_keys[24, 25]`."""
     keys: dict[str, list[str]] = {}
     for name in fields:
         before, bracket, rest = name.partition("[")

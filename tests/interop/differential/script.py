@@ -32,9 +32,9 @@ class Ask:
     `connection`: by name; what stands behind an `@` is the number of the broker, without which it is the
     first broker, or `controller`.
     `is_repeatable` is false for a read that changes what the next read gets, as reads of a fetch session do.
-    `until`: asked again until the answer satisfies it, because Kafka does what it has promised a moment later.
+    `until`: asked again until the answer satisfies this condition, as Kafka does what it has promised a moment later.
     `is_compared` is false for what a script prepares in ways of its own at each node.
-    `expect_answer` is false for a Produce with acks=0: the next step on this connection shows whether it is open still.
+    `expect_answer` is false for a Produce with acks=0: the connection's next step shows whether it is open still.
     """
 
     name: str
@@ -59,14 +59,14 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
-    """Takes the answers to what `Send` has sent, and compares them."""
+    """Takes the answers to what `Send` has sent, and compares the answers."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class SendBytes:
-    """Sends a frame as it is. Compared is whether it is answered or the connection closed, and the answer's bytes."""
+    """Sends a frame as it is. Compared is whether an answer comes or the connection closes, and the answer's bytes."""
 
     name: str
     payload: bytes

@@ -37,7 +37,7 @@ SEED = int(os.environ.get("SEED", "1"))
 PAIRS = int(os.environ.get("WRONG_BATCHES", "500"))
 TOPIC = "wrong-batches"
 BEHIND = "bytes-behind"
-"""The topic of batches with bytes behind the last lz4 frame or xerial block: librdkafka reads none of them."""
+"""The topic of batches with bytes behind the last lz4 frame or xerial block: librdkafka reads no such batch."""
 TOPICS: Mapping[str, Mapping[str, str]] = {
     "append-time": {"message.timestamp.type": "LogAppendTime"},
     "bounded-time": {"message.timestamp.after.max.ms": "3600000"},
@@ -78,12 +78,12 @@ class ProducedTwice(NamedTuple):
 
 
 def _codes_of_pair(alone: list[str]) -> set[str]:
-    """The codes that a batch with two faults may get at a node where each fault alone gets these."""
+    """The codes that a batch with two faults may get at a node where each fault alone gets these codes."""
     return {code for code in alone if code != _TAKEN} or {_TAKEN}
 
 
 class BothNodes(NamedTuple):
-    """A node of each kind, and a connection to each."""
+    """A node of each kind, and a connection to each node."""
 
     cluster: Cluster
     addresses: tuple[str, str]

@@ -62,7 +62,7 @@ class Names:
         }
 
     def leaf(self, field: str, value: Any) -> Any:
-        """A value of a field, by its name if the node has chosen it."""
+        """A value of a field, by its name if the node has chosen the value."""
         if field.endswith("error_code"):
             return error_name(value)
         if field in self._own and value in self._own[field]:
@@ -146,7 +146,7 @@ def _keyed(elements: list[Tree]) -> Tree:
 
 
 def _batches(records: Any, names: Names) -> Any:
-    """Batches as trees. Sizes and checksums are left out: two builds of one codec need not agree on them."""
+    """Batches as trees. Sizes and checksums are left out: two builds of one codec need not agree on sizes."""
     if records is None:
         return None
     batches: Tree = {}

@@ -60,7 +60,7 @@ class ConnectWorker:
         return stack.enter_context(java_program(words, self._log))
 
     def put(self, program: JavaProgram, connector: str, **settings: str) -> None:
-        """Make the connector, as soon as the worker takes it."""
+        """Make the connector, as soon as the worker takes connectors."""
         body = json.dumps({name.replace("_", "."): value for name, value in settings.items()})
         path = f"/connectors/{connector}/config"
         wait_for(lambda: self._ask("PUT", path, body) in (200, 201), f"the connector {connector}", program.log)

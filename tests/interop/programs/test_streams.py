@@ -33,7 +33,7 @@ def _streams() -> None:
 
 
 class Counting:
-    """The application, and the counts that it has committed."""
+    """The application, and the counts that the application has committed."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._bootstrap = cluster.bootstrap_servers

@@ -1,8 +1,8 @@
 """Whole conversations of transactional producers with their coordinator, the leaders and a group, drawn by lot.
 
-Each has a transactional id, partitions and a group of its own. It is of one generation: up to EndTxn v4 the producer
-adds partitions itself, from v5 on its writes do (KIP-890). After each end the script waits until all markers are
-written: requests before that are the subject of `unfinished_ends`.
+A conversation has a transactional id, partitions and a group of its own. Its producer is of one generation: up to
+EndTxn v4 the producer adds partitions itself, from v5 on its writes do (KIP-890). After each end the script waits until
+all markers are written: requests before that are the subject of `unfinished_ends`.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""UpdateFeatures and UnregisterBroker: what neither node does, since both have to go on as they are."""
+"""UpdateFeatures and UnregisterBroker: what neither node does, since both nodes have to go on as they are."""
 
 from interop.differential.catalogue.preparation import LIMIT_MS
 from interop.differential.script import Script, ask, every_version

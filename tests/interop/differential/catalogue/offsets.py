@@ -107,7 +107,7 @@ def _sizes() -> Script:
 
 
 def delete_records(*wanted: tuple[int, int], topic: str = TOPIC) -> DeleteRecordsRequest:
-    """DeleteRecords of these partitions, each with an offset."""
+    """DeleteRecords of these partitions, with an offset for each partition."""
     asked = tuple(DeleteRecordsPartition(partition_index=index, offset=offset) for index, offset in wanted)
     return DeleteRecordsRequest(topics=(DeleteRecordsTopic(name=topic, partitions=asked),), timeout_ms=LIMIT_MS)
 

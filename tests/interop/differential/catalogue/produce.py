@@ -53,7 +53,7 @@ def _accepted() -> Script:
 
 
 def patched(change: Callable[[bytearray], None], *, count: int = 3, sealed: bool = True, codec: int = 0) -> bytes:
-    """A batch with other bytes in it, and a checksum that is right unless it is not to be."""
+    """A batch with other bytes in it, and a right checksum unless the checksum is to be wrong."""
     data = build_batch(records(count), codec=codec)
     change(data)
     if sealed:

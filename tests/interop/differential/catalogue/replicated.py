@@ -31,7 +31,7 @@ REPLICAS = ((1, 2, 3), (2, 3, 1), (3, 1, 2))
 """Replicas of each partition; the first leads."""
 LEADER, FOLLOWER, OTHER_FOLLOWER = REPLICAS[0]
 END = 9
-"""The end of partition 0 when it is filled."""
+"""The end of partition 0 when the partition is filled."""
 _VERSIONS = (4, 10, 11, 12, 18)
 _WITH_RACK = (11, 12, 18)
 _WITH_REPLICA_EPOCH = 15
@@ -75,7 +75,7 @@ def _made() -> Script:
 
 
 def _appended(partition: int, count: int, before: int) -> Script:
-    """So many records more; all followers know that they are committed."""
+    """So many records more; all followers know that the records are committed."""
     leader, *followers = REPLICAS[partition]
     end = before + count
     name = f"records {before} to {end - 1} of partition {partition}"

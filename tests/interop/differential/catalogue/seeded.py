@@ -1,6 +1,6 @@
 """Requests with parameters drawn by lot: as many as fit into the time, the same for the same seed.
 
-Drawn requests lie within those that both nodes treat alike; where they differ, the fixed part of the script says so.
+Drawn requests lie within what both nodes treat alike; where the nodes differ, the fixed part of the script says so.
 """
 
 from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ def start_of(name: str, partition: int) -> Any:
 
 
 def from_its_start(name: str, partition: int) -> Build:
-    """A Fetch of all that is left of a partition."""
+    """A Fetch of everything that is left of a partition."""
 
     def build(answers: Answers) -> Any:
         (topic,) = answers[f"the start of {name}-{partition}"].topics
@@ -182,7 +182,7 @@ def _metadata(chance: Random) -> Drawn:
 
 
 def _created(chance: Random) -> Drawn:
-    """Only checked: whether it may be, in whatever combination."""
+    """Only checked: whether the change may be, in whatever combination."""
     settings = chance.choice(
         ({}, {"retention_ms": "5"}, {"retention_ms": "x"}, {"segment_bytes": "3"}, {"cleanup_policy": "compact"})
     )

@@ -22,7 +22,7 @@ from tailrace.protocol.messages.topics import (
 )
 
 SETTINGS = {"broker.session.timeout.ms": "600000"}
-"""So that no node fences it, for as long as a script takes."""
+"""So that no node fences the broker, for as long as a script takes."""
 _BROKER = 2
 _CONTROLLER = "registrations@controller"
 _CLOSED_PORT = 1
@@ -94,5 +94,5 @@ def _leader(answer: Any, topic: str) -> int:
 
 
 def deleted(topic: str) -> Script:
-    """The topic is gone, with the markers for it."""
+    """The topic is gone, with the markers for the topic."""
     yield from ask(f"delete {topic}", DeleteTopicsRequest(topic_names=(topic,), timeout_ms=_LIMIT_MS), 5)

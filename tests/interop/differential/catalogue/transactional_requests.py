@@ -23,7 +23,7 @@ _NOT_ENOUGH_REPLICAS = 19
 
 
 def is_found(answer: Any) -> bool:
-    """There is a coordinator, and it has loaded its partition."""
+    """There is a coordinator that has loaded its partition."""
     found = getattr(answer, "coordinators", ()) or (answer,)
     return all(each.error_code not in _NOT_YET for each in found)
 

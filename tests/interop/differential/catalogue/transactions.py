@@ -167,7 +167,7 @@ def _ending_with_epochs() -> Script:
 
 
 def _behind_an_end(who: Identity) -> Script:
-    """A request that comes while markers are being written is carried out when they are (KAFKA-18464)."""
+    """A request that comes while markers are being written is carried out when the markers are there (KAFKA-18464)."""
     yield from ask("a partition in front of an end", adds(who, TOPIC, 0), 3)
     yield from ask("a commit in front of an abort", ends(who, is_commit=True), 5)
     following = of("a commit in front of an abort")

@@ -1,4 +1,4 @@
-"""The whole script, and the settings that both nodes run it with."""
+"""The whole script, and the settings with which both nodes run the script."""
 
 from collections.abc import Mapping
 

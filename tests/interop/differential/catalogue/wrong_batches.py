@@ -1,7 +1,7 @@
 """Produced batches with wrong fields, one and two at a time, in every codec: the checksum alone is right.
 
 Each field of the header, of a record and of the compressed bytes has values that are wrong in ways of their own: below
-its range, beyond it, or in contradiction to the others. A batch is one of three records, so that the record in the
+its range, beyond it, or in contradiction to other fields. A batch has three records, so that the record in the
 middle has neighbours.
 """
 
@@ -55,7 +55,7 @@ FIELDS: Mapping[str, Sequence[Any]] = {
 }
 """Wrong values, by field."""
 _OF_CODECS = frozenset(("bytes behind the data", "bytes missing of the data", "changed byte of the data"))
-"""Without a codec they are faults of the records."""
+"""Without a codec these faults are faults of the records."""
 
 
 class WrongBatch(NamedTuple):
