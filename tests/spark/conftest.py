@@ -2,7 +2,7 @@
 
 The session has the jars of Spark's Kafka connector where Maven has brought them, for the tests beside the connector.
 
-With SPARK_TEST_SESSION=connect in the environment it is a session of Spark Connect.
+With SPARK_TEST_SESSION=connect in the environment the session is one of Spark Connect.
 """
 
 import os
@@ -77,8 +77,8 @@ def _has_free_core() -> bool:
 def _free_core() -> None:
     """A test begins when there is a core for it, or after a long wait.
 
-    Spark gives the new Python process of a source ten seconds, and has no setting for them. It takes 0.7 s of a core to
-    start, and there are tests that take all cores at the same time.
+    Spark gives the new Python process of a source ten seconds, and has no setting for this time. A process takes 0.7 s
+    of a core to start, and there are tests that take all cores at the same time.
     """
     deadline = time.monotonic() + LONGEST_WAIT_S
     while not _has_free_core() and time.monotonic() < deadline:
@@ -122,7 +122,7 @@ def topic(admin: Admin) -> str:
 
 @pytest.fixture
 def send(bootstrap: str, topic: str) -> Callable[..., None]:
-    """Send values to one partition of the topic; `timestamp` is for all of them."""
+    """Send values to one partition of the topic; `timestamp` is for all the records."""
 
     def send(values: range, *, partition: int = 0, timestamp: int | None = None) -> None:
         with Producer(bootstrap) as producer:

@@ -244,7 +244,7 @@ def test_a_stream_keeps_the_schema_with_which_it_was_planned(
 def test_a_mistake_of_a_stream_is_the_last_line(
     spark: SparkSession, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
-    """Spark hides exceptions of the method that makes a stream's reader; those of its schema it shows."""
+    """Spark hides exceptions of the method that makes a stream's reader; exceptions of its schema are shown."""
     reader = spark.readStream.format("tailrace").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
     frame = reader.options(**PLAIN, mode="PERMISSIVE").schema("value struct<id bigint>").load()
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()

@@ -1,6 +1,6 @@
 """Reads, writes and the test kit in a Spark Connect session: tests of other files once more, in a process of their own.
 
-A process has classic sessions or those of Connect, not both.
+A process has classic sessions or sessions of Connect, not both.
 """
 
 import os

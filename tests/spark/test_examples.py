@@ -1,4 +1,4 @@
-"""Programs of examples/, on real flights: their results are those of the same computed in Python, over restarts."""
+"""Programs of examples/, on real flights: their results equal the same computed in Python, over restarts."""
 
 import importlib.util
 import json

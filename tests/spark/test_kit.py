@@ -1,6 +1,6 @@
 """`tailrace.testing.spark`: runs of a pipeline, with kills in the middle, on one checkpoint.
 
-`test_connect` runs some of them in a Spark Connect session.
+`test_connect` runs some of the tests in a Spark Connect session.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SHOUTED = ["TEA", "MILK", "RUM", "GIN"]
 
 @pytest.fixture
 def topic(topic: str, bootstrap: str) -> str:
-    """A topic of one partition with drinks, so that one task writes them."""
+    """A topic of one partition with drinks, so that one task writes the drinks."""
     feed(bootstrap, f"{topic}-drinks", DRINKS)
     return f"{topic}-drinks"
 

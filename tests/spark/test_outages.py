@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 TOPIC = "survivors"
 OUTAGE_S = 1.0
-"""Long enough that the planner and the workers of a query meet it. No verdict depends on whether they do."""
+"""Long enough that the planner and the workers of a query meet the outage. No verdict depends on that."""
 
 
 @pytest.fixture

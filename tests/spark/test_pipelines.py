@@ -101,7 +101,7 @@ def check(project: Project, servers: str, flights: list[Flight]) -> None:
 
 
 def read_late(servers: str) -> list[tuple[str, str, str]]:
-    """The topic `late` as a read_committed consumer sees it: all of it, since nothing is written any more."""
+    """The topic `late` as a read_committed consumer sees it: the whole topic, since nothing is written any more."""
     found = []
     place = TopicPartition("late", 0)
     with Admin(servers) as admin:

@@ -260,7 +260,7 @@ def test_min_offsets_wait_for_enough_records(bootstrap: str, topic: str, send: S
 
 
 def test_a_stream_that_waits_for_enough_records_takes_its_time(bootstrap: str, topic: str, send: Send) -> None:
-    """With a few records there and too few for a batch, it must not ask without pause either."""
+    """With a few records there and too few for a batch, the reader must not ask without pause either."""
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": topic,
@@ -402,7 +402,7 @@ def test_a_query_that_stands_behind_the_end_of_a_log_goes_on_at_the_end(
 
 
 def test_a_topic_that_is_gone_is_reported_as_loss(bootstrap: str, admin: Admin, topic: str, send: Send) -> None:
-    """A pattern finds one topic less: what was not read of it is lost, as in Spark's connector."""
+    """A pattern finds one topic less: unread records of that topic are lost, as in Spark's connector."""
     admin.create_topics({f"{topic}-more": 1})
     options = {
         "kafka.bootstrap.servers": bootstrap,
@@ -422,7 +422,7 @@ def test_a_topic_that_is_gone_is_reported_as_loss(bootstrap: str, admin: Admin, 
 def test_a_checkpoint_of_another_topic_is_told_from_a_loss(
     bootstrap: str, admin: Admin, topic: str, send: Send, caplog: pytest.LogCaptureFixture, option: str
 ) -> None:
-    """The other topic is there, with all of its records."""
+    """The other topic is there, with all its records."""
     other = f"other-{topic}"
     admin.create_topics({other: 3})
     send(range(5))
@@ -448,7 +448,7 @@ def _fill(bootstrap: str, topic: str, *, partition: int, size: int, records: int
 
 
 def test_a_batch_has_about_the_bytes_of_its_limit(bootstrap: str, topic: str) -> None:
-    """Partitions whose records weigh a hundred times as much as those of others get as many bytes, not as many rows."""
+    """Partitions whose records weigh a hundred times as much get as many bytes as the rest, not as many rows."""
     _fill(bootstrap, topic, partition=0, size=10_000, records=100)
     _fill(bootstrap, topic, partition=1, size=100, records=10_000)
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "maxBytesPerTrigger": "200k"}
@@ -558,7 +558,7 @@ def test_an_idle_stream_pauses_although_a_topic_was_deleted_or_created_again(
         admin.create_topics({topic: 3})
     began = clock.monotonic()
     after = reader.latestOffset(at, ReadAllAvailable())
-    assert after == at or loss == "a topic is made anew"  # then the positions are those of the new topic
+    assert after == at or loss == "a topic is made anew"  # then the positions are the new topic's
     assert clock.monotonic() - began >= ROUND_S
     began = clock.monotonic()
     assert reader.latestOffset(after, ReadAllAvailable()) == after
@@ -622,7 +622,7 @@ def test_the_group_of_a_triggered_run_shows_its_end(
 
     for records in (range(40), range(40, 50), range(0)):
         send(records)
-        for _ in range(3):  # a commit has two seconds, in Spark's own process: on a slow machine it may be missed
+        for _ in range(3):  # a slow machine may miss a commit's two seconds in Spark's process
             stream.run(**monitored)
             if (found := shown()) == {0: len(stream.rows()), 1: 0, 2: 0}:
                 break

@@ -1,4 +1,4 @@
-"""Batch reads: every option of the connector's documentation, with a value that has a meaning, nonsense, and others."""
+"""Batch reads: every option of the connector's documentation, with a value that has a meaning, nonsense, and more."""
 
 import json
 

@@ -56,7 +56,7 @@ class Case:
     relation: Relation
     given: Mapping[str, str] = field(default_factory=dict)
     topic: str | None = ORDERS
-    """The option `subscribe`; None: without it."""
+    """The option `subscribe`; None: without the option."""
     tasks: NumberOfTasks | None = None
 
     @property

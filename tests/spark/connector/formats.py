@@ -58,7 +58,7 @@ Outcome = Read | Refused
 
 
 def is_as_listed(outcome: Outcome, listed: int | str) -> bool:
-    """Whether it is a read of so many rows, or a refusal that this regular expression finds."""
+    """Whether the outcome is a read of so many rows, or a refusal that this regular expression finds."""
     if isinstance(outcome, Refused):
         return isinstance(listed, str) and outcome.says(listed)
     return len(outcome.rows) == listed
@@ -97,9 +97,9 @@ class Format:
         return self.spark.read.format(self.name).options(**self.options(given, is_patient=is_patient)).load()
 
     def refusal(self, given: Options, make: Callable[[TailraceDataSource], object]) -> Refused | None:
-        """That of ours by options and columns alone, without the process that Spark would start to hear it.
+        """Our refusal by options and columns alone, without the process that Spark would start for the refusal.
 
-        tests/spark shows that Spark hands it on; `make soak` has Spark ask each time.
+        tests/spark shows that Spark hands the refusal on; `make soak` has Spark ask each time.
         """
         if self.name != OURS or SPARK_IS_ASKED:
             return None

@@ -26,7 +26,7 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def records(admin: Admin, bootstrap: str) -> Iterator[Records]:
-    """The records of a topic: key, value, headers, and the partition of those with a key, in any order."""
+    """The records of a topic: key, value, headers, and the partition of records with a key, in any order."""
     with RangedFetch(bootstrap) as fetch:
 
         def read(topic: str) -> list[Any]:
