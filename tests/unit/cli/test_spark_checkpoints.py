@@ -1,4 +1,4 @@
-"""`tailrace spark checkpoint` on directories like those that Spark writes, against a real node. No Spark runs here."""
+"""`tailrace spark checkpoint` on directories such as Spark writes, against a real node. No Spark runs here."""
 
 import json
 import os

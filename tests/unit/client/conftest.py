@@ -10,13 +10,13 @@ from tailrace.client import producer
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait long for a topic that the first record creates: on a slow machine it is late, and not missing."""
+    """Wait long for a topic that the first record creates: on a slow machine the topic is late, and not missing."""
     monkeypatch.setattr(producer, "UNKNOWN_TOPIC_WAIT_MS", 60_000)
 
 
 @pytest.fixture(scope="module")
 def mock_cluster() -> Iterator[str]:
-    """The bootstrap servers of a cluster that is not ours. It creates topics of four partitions when asked for them."""
+    """The bootstrap servers of a cluster that is not ours. Unknown topics get four partitions."""
     cluster = librdkafka().MockCluster()
     yield cluster.bootstrap()
     del cluster  # it lives as long as its stand-in

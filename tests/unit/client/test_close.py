@@ -11,7 +11,7 @@ from testkit.scripted_consumer import ORDERS, ConsumerBench
 
 
 class _Hanging:
-    """A call that never returns, and notes that it has begun."""
+    """A call that never returns, and notes its begin."""
 
     def __init__(self) -> None:
         self.has_begun = asyncio.Event()

@@ -312,7 +312,7 @@ def test_an_auto_commit_that_is_not_answered_keeps_no_record_back(
 
 
 def test_a_commit_renews_offsets_that_have_not_moved(tailrace_cluster: Cluster, topic: str) -> None:
-    """Offsets that are not renewed expire; here they are changed from outside, which shows the same sooner."""
+    """Offsets that are not renewed expire; here the offsets are changed from outside, which shows the same sooner."""
     group, partition = f"group-{topic}", TopicPartition(topic, 0)
     with Consumer(
         tailrace_cluster.bootstrap_servers, group=group, auto_offset_reset="earliest", enable_auto_commit=False

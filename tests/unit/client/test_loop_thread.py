@@ -95,7 +95,7 @@ def is_closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 @pytest.fixture
 def half_read() -> Iterator[list[Iterator[object]]]:
-    """A range that is freed when this list is cleared: no other holds it."""
+    """A range that is freed when this list is cleared: no other object holds the range."""
     with RangedFetch("127.0.0.1:1") as fetch:
         held = [fetch.fetch_range(TopicPartition("any", 0), 0, 2)]
         next(held[0])
@@ -120,7 +120,7 @@ def test_a_half_read_range_may_be_freed_on_the_clients_own_thread(
 def test_a_half_read_range_is_freed_without_waiting_for_the_clients_thread(
     is_closed: threading.Event, half_read: list[Iterator[object]]
 ) -> None:
-    """The thread that frees it may hold a lock that the loop waits for."""
+    """The thread that frees the range may hold a lock that the loop waits for."""
     is_dropped = threading.Event()
     waited_for: list[bool] = []
     loop_thread().loop.call_soon_threadsafe(lambda: waited_for.append(is_dropped.wait(SECONDS)))

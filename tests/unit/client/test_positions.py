@@ -235,7 +235,7 @@ def test_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy() -> N
         leader = bench.replicas[1]
         leader.epochs, leader.log_start, leader.gives_bounds = [0] * 9, 7, False
         assert await bench.read(2) == [7, 8]
-        assert len(bench.nodes.requests(OffsetForLeaderEpochRequest)) == 1  # it may have been a truncation
+        assert len(bench.nodes.requests(OffsetForLeaderEpochRequest)) == 1  # the cause may have been a truncation
 
     run_bench(test, auto_offset_reset="earliest")
 

@@ -1,4 +1,4 @@
-"""Processes of Spark's, when it has closed their sockets: that of a stream's reader, and those of the daemon."""
+"""Processes of Spark's, when it has closed their sockets: the process of a stream's reader, the daemon's processes."""
 
 import sys
 import traceback

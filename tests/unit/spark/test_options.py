@@ -138,7 +138,7 @@ def test_an_empty_value_never_changes_a_read(name: str, empty: str) -> None:
 
 
 def _alone(name: str, options: dict[str, str]) -> dict[str, str]:
-    """The options, without `subscribe` if they have another one instead."""
+    """The options, without `subscribe` if another option names the topics."""
     return {
         option: value
         for option, value in options.items()

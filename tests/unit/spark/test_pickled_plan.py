@@ -55,7 +55,7 @@ def test_a_worker_with_tailrace_has_the_plan(plan: object) -> None:
 
 
 def test_a_reader_of_a_users_own_class_is_pickled_too() -> None:
-    """Such as one of a notebook, which no worker could import."""
+    """A class such as a notebook's, which no worker could import."""
 
     class Counted(TailraceReader):
         count = 3

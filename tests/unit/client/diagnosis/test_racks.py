@@ -15,7 +15,7 @@ OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
 
 
 def broker(node_id: int, rack: str | None, **changes: object) -> RackBroker:
-    """A broker with all that it needs."""
+    """A broker with everything that it needs."""
     facts = {"node_id": node_id, "rack": rack, "selector": KAFKAS, "fetch_version": 17} | changes
     return RackBroker(**facts)  # type: ignore[arg-type]
 

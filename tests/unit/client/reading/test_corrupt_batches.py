@@ -1,4 +1,4 @@
-"""Batches that cannot be decoded, between others that can: they raise, or are stepped over and named."""
+"""Batches that cannot be decoded, between batches that can: they raise, or are stepped over and named."""
 
 import gzip
 import logging

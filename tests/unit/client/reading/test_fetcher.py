@@ -107,7 +107,7 @@ def test_the_leader_serves_again_when_the_replica_that_it_named_cannot_be_reache
 
 
 def test_an_answer_of_an_earlier_assignment_does_not_decide_where_this_one_begins() -> None:
-    """Both have offset 0: the old one as its position, the new one because no position is decided yet."""
+    """Both partitions have offset 0: the old one as its position, the new one because no position is decided yet."""
 
     async def run() -> None:
         asked, may_answer = asyncio.Event(), asyncio.Event()
@@ -143,7 +143,7 @@ def test_a_close_before_the_first_step_of_a_fetch_leaves_no_coroutine_behind() -
         await fetcher.close()
         assert router.served == []
 
-    gc.collect()  # what others have left behind is not this one's
+    gc.collect()  # what other tests have left behind is not this test's
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         asyncio.run(run())

@@ -199,7 +199,7 @@ def test_a_topic_that_was_created_again_leaves_the_session_and_enters_it_with_it
 
 
 def test_a_topic_that_was_created_again_begins_a_new_session_where_topics_have_names() -> None:
-    """Under its name it would enter the session and leave it with one request."""
+    """Under its name the partition would enter the session and leave it with one request."""
     node = _opened(_fetch("a", 0, 5), version=12)
     node.want(_fetch("a", 0, 0, topic_id=ANOTHER_ID))
     request = node.request(OPTIONS, 12)

@@ -114,7 +114,7 @@ def _read(
     is_unknown: Callable[[list[int]], bool] = lambda asked: False,
     **settings: object,
 ) -> tuple[list[int], list[int]]:
-    """The offsets of the range's records, and those that were asked for.
+    """The offsets of the range's records, and the offsets that were asked for.
 
     `is_unknown` tells from the offsets asked for so far whether the cluster says that there is no such topic.
     """
@@ -199,7 +199,7 @@ def test_the_leader_serves_where_a_near_replica_cannot(replica_fails: str) -> No
 
 
 class TwoReplicas:
-    """A partition that node 1 leads and node 2 follows, in the rack of the reader; each has ten records."""
+    """A partition that node 1 leads and node 2 follows, in the rack of the reader; each node has ten records."""
 
     def __init__(self) -> None:
         self.leader, self.follower = ScriptedReplica(), ScriptedReplica()
@@ -224,7 +224,7 @@ class TwoReplicas:
 
     @property
     def served(self) -> list[int]:
-        """The nodes that were asked, and forgets them."""
+        """Return the nodes that were asked, and forget them."""
         nodes = [node for node, request in self.nodes.asked if isinstance(request, FetchRequest)]
         self.nodes.asked.clear()
         return nodes

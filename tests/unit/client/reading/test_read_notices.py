@@ -316,7 +316,7 @@ def test_a_group_that_skips_nothing_says_nothing(
     tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture, reset: str
 ) -> None:
     group = f"g-{topic}"
-    if reset == "latest":  # it has offsets
+    if reset == "latest":  # the group has offsets
         with Consumer(tailrace_cluster.bootstrap_servers, group=group) as consumer:
             consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
             consumer.commit({TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 0})

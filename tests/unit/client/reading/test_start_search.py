@@ -1,4 +1,4 @@
-"""The position of a consumer when the log does not have its offset any more, and the warning about it."""
+"""The position of a consumer when the log does not have its offset any more, and the warning about the move."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The commit of what is done: holes for records that were in hand at the last commit, and a frontier for the others."""
+"""The commit of what is done: holes for records that were in hand at the last commit, and a frontier for the rest."""
 
 import random
 

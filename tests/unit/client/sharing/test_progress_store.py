@@ -107,7 +107,7 @@ def test_another_fault_is_raised() -> None:
 
 
 def test_offsets_that_stay_invalid_have_reading_start_over_once_and_are_stable_ones_then() -> None:
-    """Such as those of a view, of which no server takes ranges."""
+    """Partitions such as a view's, of which no server takes ranges."""
     offsets, ranges = OffsetsOfAGroup(), RangesOfAGroup({ONE: ErrorCode.INVALID_REQUEST})
     store = ProgressStore(offsets, ranges)
     results = []

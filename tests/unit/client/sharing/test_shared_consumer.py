@@ -61,7 +61,7 @@ def shared(cluster: Cluster, topic: str, **settings: Any) -> AsyncSharedConsumer
 
 
 def ran(main: Callable[[], Awaitable[None]]) -> None:
-    """Run it, with a deadline that no machine is too slow for."""
+    """Run `main`, with a deadline that no machine is too slow for."""
 
     async def limited() -> None:
         async with asyncio.timeout(SECONDS):
@@ -81,7 +81,7 @@ class Seen:
         self.changed = asyncio.Event()
 
     async def until(self, is_true: Callable[[], bool]) -> None:
-        """Return when it is true; that is looked at after each record."""
+        """Return when the condition is true, which is looked at after each record."""
         while not is_true():
             self.changed.clear()
             await self.changed.wait()
@@ -251,7 +251,7 @@ def test_a_stop_in_the_middle_commits_what_is_done_and_a_restart_goes_on_there(
                     again.append(record)
                     return
                 if not is_second and record.key == b"key-0":
-                    await asyncio.Event().wait()  # stuck until it is cancelled
+                    await asyncio.Event().wait()  # stuck until the task is cancelled
                 seen.begin(record)
                 seen.end(record)
                 if seen.count == (RECORDS if is_second else 150):
@@ -748,7 +748,7 @@ def progress_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def written_since(
     monkeypatch: pytest.MonkeyPatch, consumer: AsyncSharedConsumer, is_counted: Callable[[], bool], count: int
 ) -> asyncio.Event:
-    """Set when so many commits were made since it is true."""
+    """Set when so many commits were made since the condition is true."""
     write, left, written = consumer._store.write, count, asyncio.Event()
 
     async def counted(commits: Any) -> Any:
@@ -771,7 +771,7 @@ def test_a_log_that_was_cut_is_worked_on_again_from_the_cut_and_from_what_is_not
     progress_of: Callable[[AsyncSharedConsumer], AsyncSharedConsumer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A record is in hand below the cut, and those of other keys were done and committed on both sides of it."""
+    """A record is in hand below the cut, and records of other keys were done and committed on both sides of the cut."""
 
     async def main() -> None:
         consumer = progress_of(shared(tailrace_cluster, topic, auto_commit_interval_ms=1))

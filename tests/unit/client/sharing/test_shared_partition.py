@@ -57,7 +57,7 @@ def test_the_lowest_offset_that_is_not_done_is_known_from_the_start_on() -> None
 
 
 def test_an_offset_that_went_back_since_the_start_was_found_is_no_start() -> None:
-    """Unless the log does not have it any more, and reading was reset beyond it."""
+    """Unless the log does not have the offset any more, and reading was reset beyond it."""
     partition = SharedPartition(NAME, 30, 256)
     assert partition.is_rewound(CommittedProgress(10))
     assert not partition.is_rewound(CommittedProgress(30))

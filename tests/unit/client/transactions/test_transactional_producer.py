@@ -407,7 +407,7 @@ def test_partitions_that_may_have_been_added_are_asked_for_again_before_the_abor
 
 
 def test_a_topic_that_is_deleted_before_its_partition_was_added_does_not_hold_the_abort_back(play: Play) -> None:
-    """Before version 2: the coordinator will never add it. The next epoch ends whatever is open."""
+    """Before version 2: the coordinator will never add the partition. The next epoch ends whatever is open."""
 
     async def scene(nodes: ScriptedTransactions, producer: AsyncProducer) -> None:
         nodes.refuse(AddPartitionsToTxnRequest, *[E.UNKNOWN_TOPIC_OR_PARTITION] * 100_000)

@@ -1,4 +1,4 @@
-"""Every error code has a consequence for every request of a transaction, and it is that of Kafka's clients."""
+"""Every error code has a consequence for every request of a transaction: the consequence in Kafka's clients."""
 
 import pytest
 

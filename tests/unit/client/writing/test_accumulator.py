@@ -156,7 +156,7 @@ def test_a_record_that_cannot_be_encoded_leaves_no_empty_batch() -> None:
 
 
 def test_a_partition_that_was_served_comes_after_the_others() -> None:
-    """Otherwise partitions with enough records to fill every request would hold back all others."""
+    """Otherwise partitions with enough records to fill every request would hold back all other partitions."""
     accumulator = _accumulator()
     partitions = [TopicPartition("orders", number) for number in range(3)]
     for partition in partitions:

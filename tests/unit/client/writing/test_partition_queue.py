@@ -125,7 +125,7 @@ def test_a_batch_behind_one_that_failed_is_out_of_order_only_for_now() -> None:
 
 
 def test_records_lost_by_the_broker_fail_although_later_batches_wait() -> None:
-    """The first batch would be out of order for ever: to repeat it would only hold back the others."""
+    """The first batch would be out of order for ever: to repeat it would only hold back the other batches."""
     queue = Queue(3)
     first, second = queue.begun(in_flight=2)
     assert queue.answer(second, OUT_OF_ORDER) is BatchOutcome.BEHIND

@@ -80,7 +80,7 @@ def test_a_value_has_the_type_of_its_column(schema: Any, value: Any, expected: A
 
 
 Typed = tuple[Any, st.SearchStrategy[tuple[Any, Any]]]
-"""A schema, and values with the same as Arrow returns them."""
+"""A schema, and values with the same values as Arrow returns them."""
 
 
 def _same(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""The evolution of schemas: values of a writer's schema as those of a reader's."""
+"""The evolution of schemas: values of a writer's schema as values of a reader's."""
 
 import io
 import json

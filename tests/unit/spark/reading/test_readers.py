@@ -1,4 +1,4 @@
-"""The work of tasks, and the fetches that those in one process share."""
+"""The work of tasks, and the fetches that the tasks of a process share."""
 
 import gc
 import importlib.util
@@ -62,7 +62,7 @@ def test_an_executor_without_the_variable_of_its_rack_says_so_once(
 
 @pytest.mark.parametrize(("records", "tasks"), [(1, 2), (99_999, 2), (250_000, 5), (10_000_000, 8)])
 def test_tasks_go_by_the_records(monkeypatch: pytest.MonkeyPatch, records: int, tasks: int) -> None:
-    """The driver does not know how many cores its cluster has; it has two itself here."""
+    """The driver does not know how many cores its cluster has; here the driver has two itself."""
     monkeypatch.setattr(readers, "_slots", lambda: 2)
     reader = readers.TailraceReader(ROW, parse_source_options(BASE, streaming=False))
     size = -(-records // 8)

@@ -125,7 +125,7 @@ def test_a_session_that_cannot_be_built_fails_with_spark_s_reason(monkeypatch: p
 
 
 class Hanging:
-    """A session whose jobs wait for ever, until it is stopped; `stages` are those of its status."""
+    """A session whose jobs wait for ever, until the session is stopped; `stages` are the stages of its status."""
 
     def __init__(self, *stages: tuple[int, int]) -> None:
         self._stages = [SimpleNamespace(numCompletedTasks=done, numActiveTasks=active) for done, active in stages]

@@ -180,7 +180,7 @@ def test_the_batch_of_another_driver_is_left_alone(query: WrittenSink) -> None:
 
 
 def test_two_runs_with_one_mark_are_left_to_their_timeouts(query: WrittenSink) -> None:
-    """Nothing says which of them has ended."""
+    """Nothing says which of the runs has ended."""
     query.write(query.batch(3, run="one"), 0)
     query.write(query.batch(3, run="two"), 0)
     query.sink.abort(None, 3, MARK)

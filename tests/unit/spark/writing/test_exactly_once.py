@@ -22,7 +22,7 @@ REFUSAL = SinkRefusal(E.OUT_OF_ORDER_SEQUENCE_NUMBER, OTHER_ROWS, 7)
 
 
 class Refusing:
-    """The double of an Admin: refuses batches with these rows, and takes all others."""
+    """The double of an Admin: refuses batches with these rows, and takes all other batches."""
 
     def __init__(self, refusal: SinkRefusal) -> None:
         self._refusal = refusal
