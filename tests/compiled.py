@@ -1,4 +1,4 @@
-"""Compiled modules of the tests. A fresh checkout has none, and each worker would compile them all: 20 s of a core."""
+"""Compiled modules of the tests. In a fresh checkout each worker would compile the modules: 20 s of a core."""
 
 import subprocess
 import sys

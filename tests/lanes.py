@@ -35,7 +35,7 @@ _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) ")
 
 
 class Lane(NamedTuple):
-    """Folders and files whose tests run beside those of other lanes."""
+    """Folders and files whose tests run beside the tests of other lanes."""
 
     name: str
     paths: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Nodes of clusters in tests are forks of a process that has imported them: a start costs 0.05 s of a core, not 0.45 s.
+"""Nodes of clusters in tests are forks of a process that has the imports: a start costs 0.05 s of a core, not 0.45 s.
 
 Each worker has one such process, and its nodes are as processes of `tailrace serve` are: a session, an environment and
 pipes of their own. Nodes that are given another environment, and other platforms, start with an interpreter of

@@ -1,7 +1,7 @@
 """An archive of the classes that Spark loads, for the JVMs of all sessions: a small job takes 8 s of a core, not 13.
 
-The first run of all tests in an environment makes it, while others run. Java goes without an archive that is not there
-yet, or was made by another Java or PySpark.
+The first run of all tests in an environment makes the archive, while other tests run. Java goes without an archive
+that is not there yet, or was made by another Java or PySpark.
 """
 
 import atexit
@@ -27,7 +27,7 @@ def _archive() -> Path | None:
 
 
 def use_spark_classes() -> None:
-    """Have the JVMs of this process and its children use the archive, if it is there."""
+    """Make the JVMs of this process and its children use the archive, if it is there."""
     archive = _archive()
     given = os.environ.get(_OPTIONS, "")
     if archive is not None and archive.exists() and str(archive) not in given:

@@ -1,4 +1,4 @@
-"""The cases of a run: all that are *always* run, and of the others, which are *in turn*, the cases of the run's turn.
+"""The cases of a run: cases that are *always* run, and of cases that are *in turn* the cases of the run's turn.
 
 - A test function without parameters is always run, and so is the first case of a function with parameters. The
   function's other cases are in turn. turns.txt names the files whose cases are all in turn; `@pytest.mark.in_turn`
@@ -8,10 +8,10 @@
   Spark), and the mutants of files that the latest commit changed.
 - A case has one of four turns, by the hash of its name, or of its file's; `in_turn(n)` chooses it, for cases of equal
   weight. A run has the turn that the hash of the sources gives: runs of the same sources have the same cases on every
-  machine, and each change moves the turn. `make test` prints it.
+  machine, and each change moves the turn. `make test` prints the turn.
 - TURN in the environment chooses: `own` for the turn of the sources, a number from 0 to 3, `rest-of-N` for what the run
   of turn N does not have, `rest` for what the own turn does not have, `all` for everything. `make test` runs the own
-  turn, `.ci/run` the rest too. pytest alone runs everything that it is asked for.
+  turn, `.ci/run` the rest too. pytest alone runs everything that is asked for.
 - Seeds of simulations move with the turn too (`budgets.blocks`).
 """
 
@@ -38,7 +38,7 @@ class Turn(NamedTuple):
     numbers: frozenset[int]
     """The turns whose cases run."""
     has_always: bool = True
-    """Whether the cases that are always run are among them."""
+    """Whether the cases that are always run are among the run's cases."""
 
     def has(self, number: int, *, is_always: bool) -> bool:
         """Whether the run has a case of this turn."""

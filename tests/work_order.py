@@ -1,7 +1,7 @@
 """The order in which tests begin, and the number of workers: both decide how long `make test` takes.
 
-- One worker runs all tests of a file, so that its fixtures are made once. Two workers run all that uses a session of
-  Spark's, which costs ten seconds of a core and 0.5 GB.
+- One worker runs all tests of a file, so that its fixtures are made once. Two workers run everything that uses a
+  session of Spark's, which costs ten seconds of a core and 0.5 GB.
 - Files that take long begin first (long_files.txt): idle cores would wait for a long file that begins last.
 - The lanes (lanes.py) have three workers for each core: for half of its time a test waits, for a node, an election or
   the timeout of a foreign client. No verdict depends on how long something takes, so tests may share a core.
@@ -22,7 +22,7 @@ LONG_FILES = Path(__file__).with_name("long_files.txt")
 SHARED = ("tests/spark", "tests/spark/connector")
 """Folders whose files share a worker."""
 ALONE = ("tests/spark/test_connect.py", "tests/spark/test_pipelines.py")
-"""Files in them that have a process of Spark's of their own."""
+"""Files in these folders that have a process of Spark's of their own."""
 WITH_SPARK = ("tests/docs/test_pages.py",)
 """Files of other folders that use the Spark session of that worker."""
 LONG_S = 20.0

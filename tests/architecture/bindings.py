@@ -36,7 +36,7 @@ def _references(value: object) -> Iterable[object]:
 
 
 def _is_part(value: object) -> bool:
-    """Whether it is an object of the product; a container, a function or a foreign object only passes on."""
+    """Whether this is an object of the product; a container, a function or a foreign object only passes on."""
     return type(value).__module__.startswith("tailrace.")
 
 

@@ -27,7 +27,7 @@ PLACES = {*subjects("Layers"), *subjects("The rooms of the server")} - {"server"
 
 
 def _body(function: str) -> list[ast.stmt]:
-    """The statements of a function or method, without its docstring. It must be where the name says."""
+    """The statements of a function or method, without its docstring. The function must be where the name says."""
     module, found = resolve(function)
     found = found.fget if isinstance(found, property) else found
     assert inspect.isfunction(found), f"{function} is no function"

@@ -54,13 +54,13 @@ SHAPES: dict[type, set[Any]] = {
     ControllerMachine: {SteppedMachine},
 }
 PARTS = {"tailrace.coordinators.groups.removals.GroupRemovals"}
-"""Have `decide`, for the machine that they are part of."""
+"""Cores that have `decide`, for the machine of which a core is part."""
 
 SRC = Path(__file__).parents[2] / "src"
 
 
 def _classes_that_decide() -> Iterator[str]:
-    """The classes of cores that take an event or a command with the time it is."""
+    """The classes of cores that take an event or a command with the present time."""
     for package in ("client", "coordinators", "metadata", "raft", "replication"):
         for path in sorted((SRC / "tailrace" / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""The cases of a run: each is always run or in one turn, and all turns together have all cases."""
+"""The cases of a run: a case is always run or in one turn, and all turns together have all cases."""
 
 from pathlib import Path
 

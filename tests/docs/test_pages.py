@@ -28,7 +28,7 @@ def _blocks(page: str, language: str = "python") -> list[str]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """A node of its own: the pages' topics have names that others may have."""
+    """A node of its own: the pages' topics have names that topics of other tests may have."""
     with Cluster() as cluster:
         yield cluster
 

@@ -48,7 +48,7 @@ def _process_group(command: list[str], cwd: Path, env: dict[str, str]) -> Iterat
 def _of_session(session: int) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended meanwhile
             pid, _, fields = entry.read_text().partition(" (")
             if int(fields.rpartition(")")[2].split()[3]) == session:
                 found.append(int(pid))

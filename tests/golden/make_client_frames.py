@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests:. python tests/golden/make_client_frames.py
 
-A line is `client-api-version` and the frame in hex, without its length prefix: the first one of each kind. They hold
-times and made-up names, so a new run gives other bytes; that is no reason to keep them.
+A line is `client-api-version` and the frame in hex, without its length prefix: the first frame of each kind. Frames
+hold times and made-up names, so a new run gives other bytes; that is no reason to keep the new frames.
 """
 
 import asyncio

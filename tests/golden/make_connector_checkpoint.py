@@ -2,7 +2,7 @@
 
     python tests/golden/make_connector_checkpoint.py
 
-It has read 10 and then 6 records of the two partitions of `orders`. The connector's jars come from Maven.
+The query has read 10 and then 6 records of the two partitions of `orders`. The connector's jars come from Maven.
 """
 
 import shutil
