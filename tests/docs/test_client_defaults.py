@@ -41,7 +41,7 @@ def setting(name: str) -> int:
 
 
 LIMITS = {
-    "a Produce, JoinGroup or SyncGroup frame, or a frame that commits offsets": setting("socket.request.max.bytes"),
+    "a frame of Produce, JoinGroup or SyncGroup, or of a commit of offsets": setting("socket.request.max.bytes"),
     "any other frame": min(ListenerLimits().other_frame_bytes, ListenerLimits().fetch_frame_bytes),
     "an idle connection": setting("connections.max.idle.ms"),
     "elements of all arrays": MAX_ELEMENTS,
