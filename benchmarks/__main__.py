@@ -1,4 +1,4 @@
-"""Runs the lines that are asked for, all of them by default, and shows each as a table.
+"""Runs the lines that are asked for, every line by default, and shows a table of each line.
 
 `--save` also writes each line's section into docs/benchmarks/README.md or a page of docs/experiments, with a
 chart; sections of other lines stay.
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _run(name: str, options: argparse.Namespace, head: str) -> bool:
-    """Measure one line, show and save it. One that fails is reported and does not stop the others."""
+    """Measure one line, show and save its section. A line that fails is reported and does not stop the other lines."""
     line = LINES[name]
     screen.console.rule(line.help)
     rounds = Rounds(options.rounds or line.rounds, screen.show_round, warm_ups=line.warm_ups)

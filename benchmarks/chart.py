@@ -13,7 +13,7 @@ _INCHES_PER_BAR = 0.32
 
 
 def draw(section: Section, path: Path) -> None:
-    """Write the PNG. The tests stand below each other, the servers of one test together, each in its colour."""
+    """Write the PNG. The tests stand below each other, the servers of one test together, every server in its colour."""
     import matplotlib as mpl
 
     mpl.use("Agg")

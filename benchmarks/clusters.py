@@ -61,7 +61,7 @@ class PeerCluster(ABC):
         return ",".join(map(self.address, NODES))
 
     def cpu_seconds(self) -> float:
-        """Of all nodes together so far."""
+        """The CPU seconds of the nodes together so far."""
         return sum(cpu_clock(self.process_id(node)) for node in NODES)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
@@ -89,7 +89,7 @@ class PeerCluster(ABC):
         _wait(are_in_sync, f"the replicas of {topic} at {self.name} are not in sync")
 
     def partitions_of(self, topic: str, node: int) -> Sequence[Any]:
-        """The topic's partitions as this node shows them."""
+        """The topic's partitions as shown by this node."""
         with Wire(self.address(node)) as wire:
             wanted = (MetadataRequestTopic(name=topic),)
             request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
@@ -159,7 +159,7 @@ class _KafkaCluster(PeerCluster):
         name = "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=FetchFollower,*"
         tool = ["java", "-cp", f"{JARS}/*", "org.apache.kafka.tools.JmxTool", "--jmx-url", url]
         tool += ["--object-name", name, "--attributes", "Count", "--one-time", "--report-format", "properties"]
-        # The tool ends with 1 although it has printed the value.
+        # The tool ends with 1 although the tool has printed the value.
         done = subprocess.run(tool, capture_output=True, text=True, timeout=_JMX_TIMEOUT_S, check=False)
         if "No matched attributes" in done.stderr + done.stdout:  # no follower has fetched yet
             return 0
@@ -224,7 +224,7 @@ def _answers(address: str) -> bool:
 
 
 def _wait(is_so: Callable[[], bool], otherwise: str) -> None:
-    """A node that refuses connections is one that starts."""
+    """A node that refuses connections is still starting."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not _without_refusal(is_so):
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
-"""A Spark data source that yields the rows of a topic from memory: what Spark takes for them, without a broker.
+"""A Spark data source that yields the rows of a topic from memory: the cost of Spark for these rows, without a broker.
 
-A process of Spark's makes them once; only their offsets differ from batch to batch.
+A process of Spark's makes the rows once; only their offsets differ from batch to batch.
 """
 
 from collections.abc import Iterator

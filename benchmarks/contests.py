@@ -1,4 +1,4 @@
-"""Comparisons of servers: only those that promise the same about what they have acknowledged."""
+"""Comparisons of servers: only servers that promise the same about acknowledged records."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -30,7 +30,7 @@ def clusters_of_both(
     ours: Mapping[str, str] | None = None,
     theirs: Mapping[str, str] | None = None,
 ) -> dict[str, Callable[[], AbstractContextManager[PeerCluster]]]:
-    """Clusters by name, each made anew when it is called; with these settings, ours and theirs."""
+    """Clusters by name, made anew at each call; with these settings, ours and theirs."""
     clusters: dict[str, Callable[[], AbstractContextManager[PeerCluster]]] = {
         TAILRACE: lambda: tailrace_cluster(durability, ours)
     }
@@ -42,7 +42,7 @@ def clusters_of_both(
 
 
 def connector_jars(rounds: Rounds) -> list[Path]:
-    """The jars of Spark's connector; none if it is absent, and the reason is noted."""
+    """The jars of Spark's connector; none without the connector, and the reason is noted."""
     if why := connector_absent():
         rounds.miss(CONNECTOR, why)
         return []

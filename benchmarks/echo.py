@@ -24,7 +24,7 @@ _START_S = 30
 
 
 class _Echo(asyncio.BufferedProtocol):
-    """One connection with one frame at a time."""
+    """A connection with one frame at a time."""
 
     def __init__(self) -> None:
         self._room = memoryview(bytearray(_ROOM_BYTES))
@@ -112,7 +112,7 @@ async def _serve(port: int) -> None:
 
 
 class _UntilClosed(asyncio.Protocol):
-    """The pipe's other end is the measurement's: the echo ends with it."""
+    """The pipe's other end is the measurement's: the echo ends with the pipe."""
 
     def __init__(self, is_over: "asyncio.Future[None]") -> None:
         self._is_over = is_over

@@ -1,4 +1,4 @@
-"""Programs of others that a package manager brings, into a directory that is whole or not there."""
+"""Foreign programs that a package manager brings, into a directory that is whole or not there."""
 
 import fcntl
 import os
@@ -26,7 +26,8 @@ def fetched(command: Sequence[str], *, directory: Path, timeout_s: int = _TIMEOU
 
 
 def put_in_place(made: Path, home: Path) -> bool:
-    """Rename what is whole, so that a run that is cut short leaves no half of it. Whether it is there."""
+    """Rename a whole directory, so that a run that is cut short leaves no half of a program. Returns whether the
+    program is there."""
     try:
         os.replace(made, home)
     except OSError:  # another run was faster: a directory that is not empty is not replaced

@@ -18,13 +18,14 @@ class Samples:
         self._rounds: dict[tuple[str, str], dict[str, list[float]]] = {}
 
     def add(self, test: str, server: str, **quantities: float) -> None:
-        """One round. Without quantities it only gives the test and the server their place in the order."""
+        """Add a round. Without quantities the round only gives the test and the server their place in the order."""
         known = self._rounds.setdefault((test, server), {})
         for quantity, value in quantities.items():
             known.setdefault(quantity, []).append(value)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Every test with every server that took part in it, test by test, in the order in which they were added."""
+        """Every test with every server that took part in the test, test by test, in the order in which they were
+        added."""
         measured = [row for row, quantities in self._rounds.items() if quantities]
         tests = dict.fromkeys(test for test, _ in measured)
         return [row for test in tests for row in measured if row[0] == test]
@@ -38,7 +39,7 @@ class Samples:
         return statistics.median(rounds) if rounds else None
 
     def ratio(self, test: str, server: str, quantity: str, *, beside: str) -> float | None:
-        """This server's median by that of a peer; None if one of them has none."""
+        """This server's median by that of a peer; None if the server or the peer has no median."""
         mine, theirs = self.median(test, server, quantity), self.median(test, beside, quantity)
         return None if mine is None or not theirs else mine / theirs
 
@@ -50,7 +51,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 class Column(NamedTuple):
-    """One quantity in a table: its median, the ratios to these peers, and its rounds if they are shown."""
+    """A quantity in a table: its median, the ratios to these peers, and whether its rounds are shown."""
 
     quantity: str
     head: str
@@ -80,7 +81,7 @@ class Verdict(NamedTuple):
 
     @property
     def missed_by(self) -> float | None:
-        """By how much of the limit it is missed, 0 if it is met."""
+        """By how much of the limit the target is missed, 0 if the target is met."""
         if self.measured is None:
             return None
         limit = self.target.limit
@@ -100,7 +101,7 @@ class Verdict(NamedTuple):
 
 
 def judge(samples: Samples, targets: Sequence[Target]) -> tuple[Verdict, ...]:
-    """Each target beside its median."""
+    """Judge the targets by their medians."""
     return tuple(Verdict(target, _measured(samples, target)) for target in targets)
 
 
@@ -122,7 +123,7 @@ def number(value: float) -> str:
 
 
 class Bar(NamedTuple):
-    """One bar of a chart: the median, and the rounds as points."""
+    """A bar of a chart: the median, and the rounds as points."""
 
     test: str
     server: str
@@ -131,7 +132,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """All that is said of one line: the same on the screen and on the page."""
+    """The report on one line: the same on the screen and on the page."""
 
     name: str
     title: str
@@ -140,10 +141,10 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
     verdicts: tuple[Verdict, ...]
     absent: tuple[str, ...] = ()
-    """Peers that did not take part, each with the reason."""
+    """Peers that did not take part, with the reasons."""
     chart_head: str = ""
     is_chart_logarithmic: bool = False
-    """For values that differ by orders of magnitude; they must be above 0."""
+    """For values above 0 that differ by orders of magnitude."""
     bars: tuple[Bar, ...] = field(default=())
 
 
@@ -173,6 +174,6 @@ def _cell(value: float | None, digits: int) -> str:
 
 
 def bars(samples: Samples, quantity: str) -> tuple[Bar, ...]:
-    """One for each row that has the quantity."""
+    """A bar for each row that has the quantity."""
     found = (Bar(test, server, samples.rounds(test, server, quantity)) for test, server in samples.rows())
     return tuple(bar for bar in found if bar.rounds)

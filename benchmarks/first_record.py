@@ -1,4 +1,4 @@
-"""The moment from which a server can be used: a topic can be created, and a record in it is acknowledged."""
+"""The moment from which a server can be used: a topic can be created, and a record in this topic is acknowledged."""
 
 import time
 

@@ -15,7 +15,7 @@ PROGRAM: Final = GoProgram(
 
 
 class Produced(NamedTuple):
-    """One round of the producer."""
+    """A round of the producer."""
 
     seconds: float
     acked: int

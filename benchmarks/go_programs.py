@@ -20,7 +20,7 @@ ENVIRONMENT: Final = {
     "CGO_ENABLED": "0",
 }
 _BUILD_TIMEOUT_S: Final = 900
-"""A minute on two idle cores, all of Go's own packages included."""
+"""A minute on two idle cores, Go's own packages included."""
 
 
 class GoProgram(NamedTuple):

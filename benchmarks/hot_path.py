@@ -1,13 +1,13 @@
 """A 1-record Produce without a socket: the product beside a flat loop that does the same work in one function.
 
-Both take the same frame, read all of it, check it, append the batch to a real file with one `writev`, note what an
-index, a reader and a retention need to know, and make the answer's bytes; one request per turn, page-cache durability,
-so that no fsync hides the difference. The flat loop is right for every Produce of version 9 without producer ids:
-several topics and partitions, any order. It lacks the features that the product pays for: other versions,
+Both take the same frame, read and check the whole frame, append the batch to a real file with one `writev`, note what
+an index, a reader and a retention need to know, and make the answer's bytes; one request per turn, page-cache
+durability, so that no fsync hides the difference. The flat loop is right for every Produce of version 9 without
+producer ids: several topics and partitions, any order. It lacks the features that the product pays for: other versions,
 errors as answers, layers, objects. So the ratio is the price of the architecture.
 
 A producer of single batches sends requests that are alike up to the partition; the product reads those by comparison
-(`ProduceForm`). The verdict is on them; the cost of full decoding is shown beside it.
+(`ProduceForm`). The verdict is on single batches; the cost of full decoding is shown beside the verdict.
 
     python benchmarks/hot_path.py [--check] [--rounds 5] [--requests 20000]
 """
@@ -81,7 +81,7 @@ def make_frame(*, timeout_ms: int = 30_000) -> bytes:
 
 
 class FlatLog:
-    """A log as the flat loop has it: the numbers, and no methods."""
+    """A log as a flat loop needs a log: the numbers, and no methods."""
 
     __slots__ = (
         "base_offset",
@@ -257,7 +257,7 @@ def product_loop(frames: Sequence[bytes], directory: Path, requests: int) -> tup
     """CPU seconds for this many requests, from frame to answer through the dispatcher, and the last answer.
 
     The frames take turns. More of them than a connection's forms, each different before the partition, have to be
-    decoded one by one.
+    decoded singly.
     """
     node = DataPath(str(directory), files=OsFiles(), settings={"log.durability": "page-cache"})
     node.create("orders", topic_id=TopicId(bytes(15) + b"\x01"))

@@ -1,8 +1,8 @@
 """Apache Kafka as a peer: processes that are broker and controller (KRaft), from Maven's jars.
 
-It runs as its own start script would run it: the heap of kafka-server-start.sh and the flags of kafka-run-class.sh,
-garbage collection log and JMX agent included. Its settings are its defaults but for addresses, the directory and one
-replica for its internal topics. Maven brings no logging backend along, so it writes no log, which can only help it.
+Kafka runs as under its own start script: the heap of kafka-server-start.sh and the flags of kafka-run-class.sh, garbage
+collection log and JMX agent included. Its settings are its defaults but for addresses, the directory and one replica
+for its internal topics. Maven brings no logging backend along, so Kafka writes no log, which can only help Kafka.
 """
 
 import subprocess
@@ -46,7 +46,7 @@ _FORMAT_TIMEOUT_S = 60
 
 @contextmanager
 def apache_kafka(settings: Mapping[str, str] | None = None) -> Iterator[Peer]:
-    """One node with a formatted directory and these settings. Not started yet. Raises Absent."""
+    """A node with a formatted directory and these settings. Not started yet. Raises Absent."""
     if why := absent():
         raise Absent(why)
     with directory() as home:
@@ -64,7 +64,7 @@ def kafka_process(
     settings: Mapping[str, str] | None = None,
     java_options: Sequence[str] = (),
 ) -> Process:
-    """One node with a formatted directory, not started yet; `controllers` has all nodes' listeners for controllers."""
+    """A node with a formatted directory, not started yet; `controllers` has all nodes' listeners for controllers."""
     all_settings = {
         "process.roles": "broker,controller",
         "node.id": str(node_id),

@@ -120,7 +120,7 @@ _CONNECTOR_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def absent() -> str | None:
-    """The reason why Kafka cannot run here, with the command that would bring it; None if it can."""
+    """The reason why Kafka cannot run here, with the command that would bring Kafka; None if Kafka can run."""
     return _absent(JARS, _POM, f"org.apache.kafka:kafka-tools:{VERSION}")
 
 

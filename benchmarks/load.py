@@ -1,7 +1,8 @@
 """The client's side of a measurement: librdkafka through confluent-kafka, in its own process.
 
 `python -m benchmarks.load produce|consume BOOTSTRAP TOPIC RECORD_BYTES COUNT TOPICS PARTITIONS` prints the seconds it
-took. The topics are TOPIC-0, TOPIC-1, ... with so many partitions each, all of which get the same number of records.
+took. The topics are TOPIC-0, TOPIC-1, ... with so many partitions per topic; every topic gets the same number of
+records.
 """
 
 import sys
@@ -29,7 +30,7 @@ def produce(bootstrap: str, topic: str, record_bytes: int, count: int, topics: i
     names = [f"{topic}-{number}" for number in range(topics)]
     for name in names:
         producer.list_topics(name, timeout=10)
-    touch_pages(2 * record_bytes * count // 1_000_000)  # last of all: what is free for long, the host takes back
+    touch_pages(2 * record_bytes * count // 1_000_000)  # the last step: what is free for long, the host takes back
     value = bytes(range(256)) * (record_bytes // 256 + 1)
     chunk = [{"value": value[:record_bytes]}] * CHUNK
     targets = [(name, partition) for partition in range(partitions) for name in names]

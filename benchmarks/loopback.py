@@ -39,7 +39,7 @@ def parse_report(report: str) -> Throughput:
 
 
 def measure(seconds: int) -> Throughput:
-    """One run of one stream. Raises Absent."""
+    """Run one stream. Raises Absent."""
     if shutil.which("iperf3") is None:
         raise Absent("iperf3 is not installed: apt-get install iperf3")
     host, _, port = free_addresses(1)[0].partition(":")

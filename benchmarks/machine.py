@@ -12,7 +12,7 @@ from tailrace.protocol.records.kernels import KERNEL
 
 
 def description() -> str:
-    """One sentence."""
+    """The machine in one sentence."""
     parts = [
         f"{os.cpu_count()} CPUs ({_cpu_name()}), shared by servers and clients",
         f"Linux {platform.release()}",

@@ -123,7 +123,7 @@ def quiet_collector() -> None:
 
 
 class TimedTurns(Turns):
-    """Turns of which each leaves the CPU time that it took on this thread: noise of others is not in it."""
+    """Turns of which each leaves the CPU time that it took on this thread: without the noise of other threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -210,7 +210,7 @@ class Replica:
 
 
 class _NoPeers:
-    """The peers of a quorum of one."""
+    """The peers of a quorum with a single voter."""
 
     def send(self, node_id: int, request: object, on_reply: object, **_: object) -> None:
         raise AssertionError(f"there is no node {node_id}")

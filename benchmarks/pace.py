@@ -1,6 +1,6 @@
-"""Records sent at a steady pace, whatever becomes of them, and the moments at which they are acknowledged and read.
+"""Records sent at a steady pace, whatever becomes of the records, and the moments of their acknowledgements and reads.
 
-One thread: readers wait at brokers with a long poll each, the producer sends when it is time.
+One thread: readers wait at brokers with long polls, the producer sends when the next time has come.
 """
 
 import selectors
@@ -19,7 +19,7 @@ _TIMEOUT_S = 60.0
 
 
 class RefusedRecord(Exception):
-    """A broker answers with an error, or a reader is given another offset than the next one."""
+    """A broker answers with an error, or gives a reader another offset than the next offset."""
 
 
 class Reader:
@@ -35,7 +35,7 @@ class Reader:
         self._ask()
 
     def take(self) -> None:
-        """Read the answer that is there, and ask for what comes after it."""
+        """Read the answer that is there, and ask for the records after this answer."""
         answer = decode_response(FetchResponse, FETCH_VERSION, self.wire.receive())[1]
         now = time.perf_counter()
         ((found,),) = (topic.partitions for topic in answer.responses)
@@ -62,7 +62,7 @@ class Paced:
 
 
 def send_paced(producer: Wire, readers: Sequence[Reader], frames: Sequence[bytes], *, interval_s: float) -> Paced:
-    """Send each frame when it is its time. Returns when all are acknowledged and every reader has read them all."""
+    """Send each frame at its time. Returns when every record is acknowledged and every reader has read every record."""
     paced = Paced(len(frames))
     with selectors.DefaultSelector() as selector:
         selector.register(producer.socket, selectors.EVENT_READ)

@@ -11,7 +11,7 @@ EXPERIMENTS = DIRECTORY.parent / "experiments"
 
 
 def path_of(experiment: str) -> Path:
-    """The page of an experiment, or the one of the lines that are of none."""
+    """The page of an experiment, or the page of the lines without an experiment."""
     return EXPERIMENTS / f"{experiment}.md" if experiment else PAGE
 
 

@@ -2,13 +2,13 @@
 
     python -m benchmarks.paths [--calls] [NAME...]
 
-One node on the ports of the test kit, a metadata quorum of one, real files. Each request is sent several times on it,
-and the last time, which is warm, counts: from the frame to the bytes of the answer, with the flush. The client, the
-sockets (`net`) and the test kit do not count.
+One node on the ports of the test kit, a metadata quorum of a single voter, real files. Each request is sent several
+times to this node, and the last time, which is warm, counts: from the frame to the bytes of the answer, with the flush.
+The client, the sockets (`net`) and the test kit do not count.
 
-Calls: functions of src/tailrace; a generator counts each time that it is resumed, a comprehension with its function.
-Moves: calls of a file that is not the file of the call before. Moves back: moves to a file that had calls earlier.
-The figures say how far a reader has to walk. They are no times: those are in `hot_path` and `make bench`.
+Calls: functions of src/tailrace; a generator counts at each resumption, a comprehension with its function. Moves: calls
+of a file that is not the file of the call before. Moves back: moves to a file that had calls earlier. The figures say
+how far a reader has to walk. The figures are no times: `hot_path` and `make bench` have times.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def noted(calls: list[Call]) -> Iterator[None]:
 
 
 class PathNode:
-    """A node with a topic, and the frames that a client sends to it."""
+    """A node with a topic, and the frames that a client sends to this node."""
 
     def __init__(self, directory: str) -> None:
         self.path = TransactionPath(directory)
@@ -106,7 +106,7 @@ class PathNode:
         self.connection = RecordingConnection()
 
     def carry_out(self, *frames: bytes) -> RequestPath:
-        """The path of these requests; all of them are answered."""
+        """The path of these requests; every request is answered."""
         calls: list[Call] = []
         errors_before = self.path.dispatcher.errors.counts.copy()
         slots = [self.connection.next_slot() for _ in frames]

@@ -1,4 +1,4 @@
-"""The servers that are compared, each in a process of its own, on 127.0.0.1, with a directory of its own."""
+"""The servers that are compared: a server has a process of its own, on 127.0.0.1, with a directory of its own."""
 
 import random
 import shutil
@@ -35,7 +35,7 @@ sys.stdin.read()
 
 
 class Absent(Exception):
-    """A peer that is not on this machine; the text says what would bring it."""
+    """A peer that is not on this machine; the text says what would bring the peer."""
 
 
 class NotReady(Exception):
@@ -65,7 +65,7 @@ class Peer:
         raise NotReady(f"{self.name} does not answer at {self.address}\n{tail}")
 
     def create_topics(self, topics: Mapping[str, int]) -> None:
-        """Topics by name with their number of partitions; the mock makes them when asked for them."""
+        """Topics by name with their number of partitions; the mock makes a topic when a client asks for it."""
         if self.name == MOCK:
             return
         with Admin(self.address) as admin:
@@ -75,7 +75,7 @@ class Peer:
             )
 
     def wait_for_leaders(self, topics: Mapping[str, int]) -> None:
-        """Return when every partition takes requests: Kafka's metadata names a leader before it is one."""
+        """Return when every partition takes requests: Kafka's metadata names a leader before that broker leads."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         with Wire(self.address) as wire:
             for name, count in topics.items():
@@ -109,7 +109,7 @@ def _listening() -> socket.socket:
 
 @contextmanager
 def directory() -> Iterator[Path]:
-    """A directory for one server, which goes with everything in it."""
+    """A directory for one server, which is removed with its content."""
     path = Path(tempfile.mkdtemp(prefix="tailrace-bench-"))
     try:
         yield path
@@ -131,7 +131,7 @@ def running(server: AbstractContextManager[Peer]) -> Iterator[Peer]:
 
 @contextmanager
 def tailrace(durability: str = "flushed", *, settings: Mapping[str, str] | None = None) -> Iterator[Peer]:
-    """One node of ours, with its defaults but for `log.durability` and these settings. Not started yet."""
+    """A node of ours, with its defaults but for `log.durability` and these settings. Not started yet."""
     with directory() as home:
         (address,) = free_addresses(1)
         command = [sys.executable, "-m", "tailrace", "serve", "--until-stdin-closes", "--listen", address]
@@ -166,8 +166,8 @@ def _first_line(process: Process) -> str:
 def touch_pages(megabytes: int) -> None:
     """Make the machine's memory ready for that much new page cache, for every peer alike.
 
-    On a virtual machine the first touch of a page costs up to ten times as much as a write to it, and the first peer
-    would pay for it. Files written and removed just before leave touched pages behind.
+    On a virtual machine the first touch of a page costs up to ten times as much as a write to that page, and the first
+    peer would pay for that. Files written and removed just before leave touched pages behind.
     """
     with tempfile.NamedTemporaryFile() as scratch:
         block = bytes(1_000_000)
@@ -176,7 +176,7 @@ def touch_pages(megabytes: int) -> None:
 
 
 def version_of(*command: str) -> str:
-    """The first line that a program says of its version; Absent if it is not there."""
+    """The first line that a program says of its version; Absent without the program."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except FileNotFoundError as missing:

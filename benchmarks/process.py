@@ -1,4 +1,4 @@
-"""A server's process: started, measured by what the kernel says of it, stopped by its id."""
+"""A server's process: started, measured by the figures of the kernel, stopped by its id."""
 
 import os
 import signal
@@ -14,19 +14,19 @@ _CPU_CLOCK = 2
 
 
 def cpu_ticks(stat: str) -> int:
-    """User and system time in /proc/PID/stat, of all threads. The name in it may hold blanks and parentheses."""
+    """User and system time in /proc/PID/stat, of all threads. The name there may hold blanks and parentheses."""
     fields = stat.rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """User and system time so far of a process and all below it, those that have ended included, in steps of 10 ms."""
+    """User and system time so far of a process and its descendants, ended descendants included, in steps of 10 ms."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended since
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended since
             continue
         pid = int(path.parent.name)
         parents[pid] = int(fields[1])
@@ -41,7 +41,8 @@ def tree_cpu_seconds(root: int) -> float:
 def cpu_clock(pid: int) -> float:
     """User and system time of the process so far, of all threads, in seconds, to the nanosecond (clock_getcpuclockid).
 
-    For one request at a time, where the ticks of /proc/PID/stat are too coarse. Raises OSError if it has ended.
+    For one request at a time, where the ticks of /proc/PID/stat are too coarse. Raises OSError if the process has
+    ended.
     """
     return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
 
@@ -55,7 +56,7 @@ def resident_bytes(status: str) -> int:
 
 
 class Process:
-    """One program that serves until it is stopped. Its stdout and stderr go to `output`."""
+    """A program that serves until it is stopped. Its stdout and stderr go to `output`."""
 
     def __init__(self, command: Sequence[str], *, output: Path, environment: Mapping[str, str] | None = None) -> None:
         self._command = list(command)
@@ -64,7 +65,7 @@ class Process:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; it need not answer yet."""
+        """Start the program, which need not answer yet."""
         assert self._process is None, "it runs already"
         with self.output_file.open("ab") as output:
             # A node of ours and the mock end when this pipe closes, so that not even kill -9 leaves one behind.
@@ -87,7 +88,7 @@ class Process:
         return self._process is not None and self._process.poll() is None
 
     def output(self) -> str:
-        """All that it has written so far."""
+        """The program's output so far."""
         return self.output_file.read_text(errors="replace")
 
     def cpu_seconds(self) -> float:

@@ -1,7 +1,7 @@
-"""A consumer with a rack, or without one: librdkafka through confluent-kafka, in its own process.
+"""A consumer with or without a rack: librdkafka through confluent-kafka, in its own process.
 
 `python -m benchmarks.rack_load BOOTSTRAP TOPIC PARTITIONS COUNT RACK` reads so many records from the beginning, and
-prints the bytes that it has received from each broker as JSON, by librdkafka's own statistics. An empty RACK: none.
+prints the bytes received from each broker as JSON, by librdkafka's own statistics. An empty RACK: no rack.
 """
 
 import json
@@ -45,7 +45,7 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int, rack: str) 
 
 
 def received_bytes(statistics: str) -> dict[int, int]:
-    """Bytes by broker. Connections to the bootstrap addresses have no number of a broker: they are -1."""
+    """Bytes by broker. Connections to the bootstrap addresses have no number of a broker: their key is -1."""
     found: dict[int, int] = {}
     for broker in json.loads(statistics)["brokers"].values():
         found[broker["nodeid"]] = found.get(broker["nodeid"], 0) + broker["rxbytes"]

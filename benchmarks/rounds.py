@@ -1,4 +1,4 @@
-"""Rounds of one line: the servers alternate, so that a noisy minute hurts all of them, and each begins in its turn."""
+"""Rounds of one line: the servers alternate, so that a noisy minute hurts every server, and each begins in its turn."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -9,7 +9,7 @@ from benchmarks.peers import Absent
 
 T = TypeVar("T")
 Show = Callable[..., None]
-"""Told of each round as soon as it is measured: label, test, server, quantities."""
+"""Receives each round as soon as the round is measured: label, test, server, quantities."""
 
 
 class Rounds:
@@ -29,7 +29,7 @@ class Rounds:
             yield number
 
     def in_turn(self, peers: Sequence[T]) -> Sequence[T]:
-        """The peers, another one first in each round; in the first of all as they are given."""
+        """The peers, another peer first in each round; in the first round in the given order."""
         first = (self._number + self._warm_ups - 1) % len(peers)
         return [*peers[first:], *peers[:first]]
 
@@ -39,7 +39,8 @@ class Rounds:
         self.samples.add(test, server, **(quantities if counts else {}))
 
     def enter(self, stack: ExitStack, name: str, peer: AbstractContextManager[T]) -> list[T]:
-        """The peer in a list, for as long as the stack is open; none if it is absent, and the reason is noted."""
+        """The peer in a list, for as long as the stack is open; an empty list for an absent peer, and the reason is
+        noted."""
         try:
             return [stack.enter_context(peer)]
         except Absent as why:

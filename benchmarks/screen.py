@@ -13,7 +13,7 @@ if not console.is_terminal:
 
 
 def show_round(label: str, test: str, server: str, **quantities: float) -> None:
-    """One line as soon as something was measured."""
+    """Print a line as soon as something was measured."""
     values = "  ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in quantities.items())
     console.print(f"  {label:8} {test:28} {server:16} {values}", style="dim", highlight=False, soft_wrap=True)
 

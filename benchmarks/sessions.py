@@ -1,7 +1,7 @@
-"""Fetches of many partitions over a raw socket: full ones, and incremental ones of a fetch session (KIP-227).
+"""Fetches of many partitions over a raw socket: full fetches, and incremental fetches of a fetch session (KIP-227).
 
-Frames are made before they are sent, answers are read and only their heads are looked at, so that the client costs
-the same whatever the broker does. One connection, one request in flight.
+Frames are made before the sending, answers are read and only their heads are looked at, so that the client costs the
+same whatever the broker does. One connection, one request in flight.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ Clock = Callable[[], float]
 
 
 class Place(NamedTuple):
-    """One partition."""
+    """A partition."""
 
     topic: str
     topic_id: bytes
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """One request and its answer, lengths included; CPU seconds that the broker took for both."""
+    """A request and its answer, lengths included; CPU seconds that the broker took for both."""
 
     request_bytes: int
     answer_bytes: int
@@ -95,7 +95,7 @@ class Fetcher:
         return framed(self._request(session, changed, max_bytes=max_bytes), self._version)
 
     def incremental(self, changed: Iterable[int] = ()) -> Exchange:
-        """One fetch of the session. Raises RefusedFetch if the broker does not know it as we do."""
+        """Send a fetch of the session. Raises RefusedFetch if the broker does not know it as we do."""
         exchange = self.take(self.incremental_frame(changed))
         self.check_session()
         return exchange
@@ -113,7 +113,7 @@ class Fetcher:
         return Exchange(len(frame), len(self.answer) + _PREFIX_BYTES, self._clock() - before)
 
     def take_row(self, frames: Sequence[bytes]) -> list[Exchange]:
-        """Send frames together, and read the answers; each has its part of the CPU time."""
+        """Send frames together, and read the answers; an answer has its part of the CPU time."""
         before = self._clock()
         self._wire.socket.sendall(b"".join(frames))
         answers = []
@@ -130,7 +130,8 @@ class Fetcher:
             raise RefusedFetch(f"answered for session {session}, not {self.session_id}")
 
     def answered_partitions(self) -> int:
-        """The number of partitions in the last answer, read in full. Raises RefusedFetch if one has an error."""
+        """The number of partitions in the last answer, read in full. Raises RefusedFetch if a partition has an
+        error."""
         answer = decode_response(FetchResponse, self._version, self.answer)[1]
         partitions = [partition for topic in answer.responses for partition in topic.partitions]
         errors = {partition.error_code for partition in partitions} - {0}
@@ -174,7 +175,7 @@ _SESSION = Struct(">ii")
 
 
 def places_of(wire: Wire, topics: Sequence[str]) -> list[Place]:
-    """All partitions of these topics, topic by topic."""
+    """The partitions of these topics, topic by topic."""
     wanted = tuple(MetadataRequestTopic(name=name) for name in topics)
     answer = wire.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), METADATA_VERSION)
     by_name = {topic.name: topic for topic in answer.topics}
@@ -191,7 +192,7 @@ def spread(count: int, among: int) -> list[int]:
 
 
 def appending_frame(places: Iterable[Place], records: Buffer) -> bytes:
-    """A Produce that appends the same batch to each of these partitions, acks=1."""
+    """A Produce that appends the same batch to every given partition, acks=1."""
     by_topic: dict[str, list[PartitionProduceData]] = {}
     for place in places:
         by_topic.setdefault(place.topic, []).append(PartitionProduceData(index=place.partition, records=records))

@@ -1,6 +1,6 @@
 """A program with a Spark session, in a process of its own, so that its JVM goes when its line is over.
 
-The program reads requests, a JSON value a line, and answers each with one.
+The program reads requests, a JSON value a line, and answers a request with such a line.
 """
 
 import json

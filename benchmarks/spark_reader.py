@@ -19,7 +19,7 @@ OURS, CONNECTORS, CONSTANT = "tailrace", "kafka", "constant"
 
 
 class Read(NamedTuple):
-    """All of a topic, with these columns."""
+    """A read of a whole topic, with these columns."""
 
     format: str
     columns: str
@@ -29,7 +29,7 @@ class Read(NamedTuple):
 
 
 def whole(address: str, topic: SparkTopic) -> dict[str, str]:
-    """The options of a read of all of a topic, with either format."""
+    """The options of a read of a whole topic, with either format."""
     return {"kafka.bootstrap.servers": address, "subscribe": topic.name, "startingOffsets": "earliest"}
 
 
@@ -52,12 +52,12 @@ class SparkReader(SparkProgram):
         super().__init__("benchmarks.spark_reader", jars)
 
     def read(self, read: Read) -> Found:
-        """Do it. Raises RuntimeError with the last lines of the process if it fails."""
+        """Do the read. Raises RuntimeError with the last lines of the process if the read fails."""
         return Found(*self.ask(read))
 
 
 def busy(batches: Iterable[pa.RecordBatch], python_us: int) -> Iterator[pa.RecordBatch]:
-    """The count and the lengths of each batch, after `python_us` of CPU time of this thread for each of its rows."""
+    """The count and the lengths of each batch, after `python_us` of CPU time of this thread per row."""
     for batch in batches:
         due = time.thread_time_ns()
         keys = values = 0
@@ -70,14 +70,14 @@ def busy(batches: Iterable[pa.RecordBatch], python_us: int) -> Iterator[pa.Recor
 
 
 def loaded(spark: SparkSession, read: Read) -> DataFrame:
-    """The frame of a read. The connector takes no schema: its columns are always all."""
+    """The frame of a read. The connector takes no schema: its frame always has every column."""
     reader = spark.read.format(read.format).options(**read.options)
     schema = SCHEMAS[read.columns]
     return (reader.schema(schema) if schema and read.format != CONNECTORS else reader).load()
 
 
 def aggregates(columns: str) -> list[Column]:
-    """Those that are taken of a read of these columns."""
+    """The aggregates that are taken of a read of these columns."""
     return [fn.expr(COUNT_AND_LENGTHS[name]).alias(name) for name in AGGREGATES[columns]]
 
 

@@ -26,7 +26,7 @@ from benchmarks.spark_reader import CONNECTORS, Read, aggregates
 from benchmarks.spark_topics import SCHEMAS, SparkTopic, body, check
 
 KEPT_PROGRESS: Final = 100_000
-"""Batches that a query remembers: all of them."""
+"""Batches that a query remembers: every batch of the run."""
 WARM_UPS: Final = 5
 """Records before those whose latency counts."""
 PAUSE_S: Final = 1.0
@@ -38,7 +38,7 @@ _OBSERVED = "observed"
 
 
 class Batches(NamedTuple):
-    """A stream that has ended: seconds of each batch as Spark says, those of the whole, and the sums of all rows."""
+    """A stream that has ended: seconds of each batch and of the whole as Spark says, and the sums of the rows."""
 
     seconds_each: Sequence[float]
     seconds: float
@@ -46,7 +46,7 @@ class Batches(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """Seconds from the sending of each record to the end of the batch that has it, and the sums of all rows."""
+    """Seconds from the sending of each record to the end of the batch with this record, and the sums of the rows."""
 
     seconds_each: Sequence[float]
     sums: Mapping[str, int]
@@ -66,23 +66,23 @@ class SparkStreams(SparkProgram):
         super().__init__("benchmarks.spark_streams", jars)
 
     def drain(self, read: Read) -> Batches:
-        """All of a topic (availableNow)."""
+        """Read a whole topic (availableNow)."""
         return Batches(*self.ask(["drain", read]))
 
     def arrivals(self, read: Read, rows: int, records: int) -> Arrivals:
-        """So many records, one at a time, to a query that has read the `rows` of the topic."""
+        """Send so many records, record by record, to a query that has read the `rows` of the topic."""
         return Arrivals(*self.ask(["arrivals", read, rows, records]))
 
     @contextmanager
     def idle(self, read: Read, topic: SparkTopic) -> Iterator[None]:
-        """A query that runs and has read the topic. Raises RuntimeError too if it has read anything else."""
+        """A query that runs and has read the topic. Raises RuntimeError too if the query has read anything else."""
         self.ask(["start", read, topic.rows])
         yield
         check(read.format, self.ask(["stop"]), topic, read.columns)
 
 
 def latencies(sent_s: Sequence[float], ended: Sequence[Ended], before: int) -> list[float]:
-    """Of each record that was sent, in their order: the first batch that has it is done. `before`: rows before them."""
+    """Seconds from each sending, in order, to the end of the first batch with the record. `before`: earlier rows."""
     found, rows = [], -before
     rest = iter(sent_s)
     for batch in ended:
@@ -125,7 +125,7 @@ class Session:
         self.remove_checkpoint()
 
     def remove_checkpoint(self) -> None:
-        """That of the last query; nothing if it is gone."""
+        """Remove the last query's checkpoint, if any."""
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     def _drain(self, spark: SparkSession, read: Read) -> Batches:
@@ -161,7 +161,7 @@ class Session:
         return Arrivals(latencies(sent_s, ended, rows)[WARM_UPS:], sums)
 
     def _progress(self) -> list[dict[str, Any]]:
-        """Of all batches with rows."""
+        """The progress of the batches with rows."""
         assert self._query is not None, "a query has been started"
         return [
             each for each in map(_as_dict, self._query.recentProgress) if _OBSERVED in each.get("observedMetrics", {})
@@ -182,7 +182,7 @@ class Session:
 
 
 def total(sums: Iterable[Mapping[str, int | None]]) -> dict[str, int]:
-    """Of the aggregates of batches. A sum without rows is null."""
+    """The sums of the aggregates of batches. A sum without rows is null."""
     found: Counter[str] = Counter()
     for each in sums:
         found.update({name: value or 0 for name, value in each.items()})
@@ -195,13 +195,13 @@ def _as_dict(progress: Any) -> dict[str, Any]:
 
 
 def ended_s(progress: Mapping[str, Any]) -> float:
-    """The end of a batch in seconds since 1970: its log of commits has it."""
+    """The end of a batch in seconds since 1970, from its log of commits."""
     began = datetime.fromisoformat(progress["timestamp"])
     return began.timestamp() + float(progress["durationMs"]["triggerExecution"]) / 1_000
 
 
 def streamed(spark: SparkSession, read: Read) -> DataFrame:
-    """The frame of a read. The connector takes no schema: its columns are always all."""
+    """The frame of a read. The connector takes no schema: its frame always has every column."""
     reader = spark.readStream.format(read.format).options(**read.options)
     schema = SCHEMAS[read.columns]
     return (reader.schema(schema) if schema and read.format != CONNECTORS else reader).load()

@@ -1,4 +1,4 @@
-"""Topics that Spark reads, and the sums of all that they have: a contestant that reads less, or wrong, has others."""
+"""Topics that Spark reads, and the sums of their rows: a contestant that reads less, or wrong, has other sums."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from tailrace.protocol.records.record import Record, build_batch
 VALUE_BYTES: Final = 100
 BATCH_RECORDS: Final = 1_000
 DISTINCT_BATCHES: Final = 16
-"""Written over and over; each record of them has a key of its own."""
+"""Written over and over; every record in such a batch has a key of its own."""
 _IN_FLIGHT: Final = 8
 
 VALUES, KEYED, ROWS = "values", "keys and values", "full rows"
@@ -35,11 +35,11 @@ AGGREGATES: Mapping[str, Sequence[str]] = {
     KEYED: ("count", "keys", "values"),
     ROWS: tuple(COUNT_AND_LENGTHS),
 }
-"""Of COUNT_AND_LENGTHS, what is taken of a read of these columns."""
+"""The columns of COUNT_AND_LENGTHS that are taken of a read of these columns."""
 
 
 class SparkTopic(NamedTuple):
-    """A topic whose partitions have so many rows each, all of one moment."""
+    """A topic with so many rows per partition, all of one moment."""
 
     name: str
     partitions: int
@@ -98,7 +98,7 @@ def _batch(number: int, moment_ms: int, codec: Codec) -> bytes:
 
 
 def check(contestant: str, found: Mapping[str, Any], topic: SparkTopic, columns: str) -> None:
-    """Raise RuntimeError, with what differs, if the sums of a read are not those of the topic."""
+    """Raise RuntimeError, with what differs, if the sums of a read differ from the sums of the topic."""
     wanted = topic.sums(columns)
     if dict(found) != wanted:
         raise RuntimeError(f"{contestant} has read {columns} of {topic.name} with {dict(found)}, not {wanted}")

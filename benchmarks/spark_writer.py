@@ -15,11 +15,11 @@ from benchmarks.spark_program import SparkProgram, serve
 TASKS = 4
 VALUE_BYTES = 100
 BATCHES = 4
-"""Of a stream."""
+"""The batches of a stream."""
 
 
 class Write(NamedTuple):
-    """One write: rows that Spark makes, or the rows of a topic as a stream that ends."""
+    """A write: rows that Spark makes, or the rows of a topic as a stream that ends."""
 
     format: str
     address: str
@@ -36,7 +36,7 @@ class SparkWriter(SparkProgram):
         super().__init__("benchmarks.spark_writer", jars)
 
     def seconds(self, write: Write) -> float:
-        """Do it. Raises RuntimeError with the last lines of the process if it fails."""
+        """Do the write. Raises RuntimeError with the last lines of the process if the write fails."""
         return float(self.ask(write))
 
 

@@ -1,6 +1,6 @@
 """Requests on a socket at the least cost for the client: frames are made before, answers are counted, not decoded.
 
-For what a server can do, where a whole client would be the limit. One blocking connection each, no threads.
+For what a server can do, where a whole client would be the limit. Blocking connections, no threads.
 """
 
 import selectors
@@ -30,7 +30,7 @@ _PREFIX_BYTES = 4
 
 
 class Wire:
-    """One connection to one broker. Raises OSError, also when no answer comes within a minute."""
+    """A connection to one broker. Raises OSError, also when no answer comes within a minute."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -71,7 +71,7 @@ class Wire:
 
 
 def framed(request: Any, version: int) -> bytes:
-    """The request as it goes over the socket, its length before it."""
+    """The request as sent over the socket, behind its length."""
     chunks = encode_request(request, version, correlation_id=1, client_id="bench")
     return frame_prefix(chunks) + b"".join(chunks)
 
@@ -84,7 +84,7 @@ def batch(values: int, value_bytes: int) -> bytes:
 
 
 def produce_request(topic: str, partition: int, records: Buffer, *, acks: int = -1) -> ProduceRequest:
-    """One batch for one partition, acks=all unless said otherwise."""
+    """A batch for one partition, acks=all unless said otherwise."""
     data = PartitionProduceData(index=partition, records=records)
     return ProduceRequest(
         acks=acks, timeout_ms=30_000, topic_data=(TopicProduceData(name=topic, partition_data=(data,)),)
@@ -104,7 +104,7 @@ def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int) -> byte
 
 
 def end_offsets(wire: Wire, topic: str, partitions: int) -> list[int]:
-    """The next offset of each partition; -1 if this broker does not lead it, or not yet."""
+    """The next offset of each partition; -1 if this broker does not lead the partition, or not yet."""
     wanted = tuple(ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in range(partitions))
     request = ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=topic, partitions=wanted),))
     (answer,) = wire.ask(request, LIST_OFFSETS_VERSION).topics

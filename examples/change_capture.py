@@ -2,10 +2,10 @@
 
     python examples/change_capture.py SERVERS TOPIC TABLE CHECKPOINT
 
-Reads what is there, and goes on there the next time. A record sets its key's value, one without a value (a tombstone)
-removes the key. Each batch is one commit of the table, which carries the batch's number: a batch that Spark repeats
-changes nothing, whatever was between. The last record of a key decides, by its offset: all records of a key are in one
-partition, in order. Needs `pip install 'tailrace[spark]' deltalake`.
+Reads what is there, and goes on there the next time. A record sets its key's value, a record without a value (a
+tombstone) removes the key. Each batch is one commit of the table, which carries the batch's number: a batch that Spark
+repeats changes nothing, whatever was between. The last record of a key decides, by its offset: all records of a key are
+in one partition, in order. Needs `pip install 'tailrace[spark]' deltalake`.
 """
 
 import sys
@@ -21,14 +21,14 @@ from tailrace.spark.session import local_session
 
 COLUMNS = pa.schema([("key", pa.string()), ("value", pa.string()), ("offset", pa.int64())])
 MOST_RECORDS = 100_000
-"""Of one batch: its changes pass through the driver's memory."""
+"""The records of one batch: its changes pass through the driver's memory."""
 
 
 class Table:
     """A Delta table of keys and their values, written by one query."""
 
     def __init__(self, path: str) -> None:
-        """Creates the table unless it is there."""
+        """Creates the table unless the path has a table."""
         if not DeltaTable.is_deltatable(path):
             DeltaTable.create(path, schema=COLUMNS)
         self._path = path
@@ -41,7 +41,7 @@ class Table:
         self._is_known.set()
 
     def apply(self, batch: DataFrame, number: int) -> None:
-        """Commit the changes of a batch, unless the table has them."""
+        """Commit the changes of a batch, unless the table has this batch."""
         self._is_known.wait()
         table = DeltaTable(self._path)
         last = table.transaction_version(self._query)
@@ -64,7 +64,7 @@ class Table:
 
 
 def capture(spark: SparkSession, servers: str, topic: str, path: str, checkpoint: str) -> StreamingQuery:
-    """Start the query. It ends when it has read what is there."""
+    """Start the query. It ends when everything that is there has been read."""
     table = Table(path)
     query = (
         spark.readStream.format("tailrace")

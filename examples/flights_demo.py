@@ -1,13 +1,13 @@
 """A year of real flights through Tailrace and Spark: `make demo`.
 
-The demo starts three nodes in three racks and loads the 336,776 flights that left New York in 2013, each with three
-replicas. A Spark stream writes the departure of each flight to another topic, exactly once: the demo stops it in the
-middle of a batch and starts it again. From that topic Spark computes, per carrier and day, the number of flights, the
-mean and the 95th percentile of the departure delay, as Parquet. Then the demo compares the figures with the CSV file (a
-flight that was lost or written twice would show), prints a table, draws a chart and stops the nodes.
+The demo starts three nodes in three racks and loads the 336,776 flights that left New York in 2013, with three replicas
+of each flight. A Spark stream writes the departure of each flight to another topic, exactly once: the demo stops the
+stream in the middle of a batch and starts it again. From that topic Spark computes, per carrier and day, the number of
+flights, the mean and the 95th percentile of the departure delay, as Parquet. Then the demo compares the figures with
+the CSV file (a flight that was lost or written twice would show), prints a table, draws a chart and stops the nodes.
 
 Spark runs in one rack, and a consumer in another: each reads from the replicas in its own rack (KIP-392). The demo
-counts the bytes that each broker has sent to them.
+counts the bytes that each broker has sent to these readers.
 """
 
 import csv
@@ -55,7 +55,8 @@ SETTINGS = {
     "metrics.listener": "127.0.0.1:0",
 }
 LEAST_OWN_SHARE = 0.95
-"""Of the bytes of a reader, those from its own rack. A leader serves it for a moment if the replica there is late."""
+"""The share of a reader's bytes from its own rack. A leader serves the reader for a moment if the replica there is
+late."""
 ATTEMPTS = 3
 WORKER_IS_LATE = "Python worker failed to connect back"
 DEPARTURE = "day date, carrier string, dep_delay double"
@@ -88,7 +89,7 @@ def read_flights() -> list[Row]:
 
 
 def to_record(row: Row) -> tuple[bytes | None, bytes]:
-    """A flight as key (the tail number, if it is known) and JSON value."""
+    """A flight as key (the tail number, if known) and JSON value."""
     value: dict[str, str | float | None] = {
         "day": f"{row['year']}-{int(row['month']):02}-{int(row['day']):02}",
         **{name: row[name] for name in ("carrier", "flight", "tailnum", "origin", "dest", "time_hour")},
@@ -146,13 +147,13 @@ class Reads:
 
     @property
     def own_share(self) -> float:
-        """Those from its own rack, among all."""
+        """The share of the bytes from the reader's own rack."""
         own = sum(size for broker, size in self.bytes_from.items() if rack_of(broker) == self.rack)
         return own / max(sum(self.bytes_from.values()), 1)
 
 
 def rack_of(broker: int) -> str:
-    """The rack of a broker of the demo; they are numbered from 1."""
+    """The rack of a broker of the demo; the brokers are numbered from 1."""
     return RACKS[broker - 1]
 
 
@@ -194,7 +195,7 @@ def consume(bootstrap: str, rows: int) -> None:
 
 
 def show_reads(reads: list[Reads]) -> None:
-    """The bytes by reader and broker. Ends the demo if one was not served in its own rack."""
+    """The bytes by reader and broker. Ends the demo if a reader was not served in its own rack."""
     table = Table(title="MB read from each broker, with racks")
     table.add_column("reader")
     for broker in reads[0].bytes_from:
@@ -214,8 +215,8 @@ def show_reads(reads: list[Reads]) -> None:
 def run_stream(spark: SparkSession, bootstrap: str) -> None:
     """The streaming query, from the topic's start to its present end, a quarter of the year's flights at a time.
 
-    It is stopped when its first batch is done, and started again. The first run has a trigger once an hour: so it rests
-    after that batch when it is stopped, and no task dies with a traceback.
+    The query is stopped when its first batch is done, and started again. The first run has a trigger once an hour: so
+    the query rests after that batch until the stop, and no task dies with a traceback.
     """
     done = run_query(spark, bootstrap, wait_for_a_batch, processingTime="1 hour")
     console.print(f"  stopped after batch {done - 1}, and started again")
@@ -224,10 +225,10 @@ def run_stream(spark: SparkSession, bootstrap: str) -> None:
 
 
 def run_query(spark: SparkSession, bootstrap: str, wait: Callable[[StreamingQuery], object], **trigger: Any) -> int:
-    """Start the query, wait, and stop it; the number of its batches.
+    """Start the query, wait, and stop the query; the number of its batches.
 
-    Spark gives a new Python process ten seconds, and has no setting for them: on a busy machine a query that has read
-    nothing is started again.
+    Spark gives a new Python process ten seconds, and has no setting for this time: on a busy machine a query that has
+    read nothing is started again.
     """
     for attempt in range(1, ATTEMPTS + 1):
         query = start_query(spark, bootstrap, **trigger)
@@ -300,11 +301,11 @@ def compute_delays(spark: SparkSession, bootstrap: str) -> None:
 
 @dataclass
 class Delay:
-    """One carrier's day."""
+    """The day of one carrier."""
 
     flights: int
     departed: int
-    """Flights with a known delay; flights without one were cancelled."""
+    """Flights with a known delay; a cancelled flight has no delay."""
     mean: float | None
     p95: float | None
 

@@ -2,8 +2,8 @@
 
     python examples/sessions.py SERVERS CHECKPOINT
 
-A duty is a series of an aircraft's flights with less than twelve hours between two departures. It is written to the
-topic `duties` when the next one begins, exactly once. The open duty of each aircraft is Spark's state, of
+A duty is a series of an aircraft's flights with less than twelve hours between two departures. A duty is written to the
+topic `duties` when the next duty begins, exactly once. The open duty of each aircraft is Spark's state, of
 transformWithState, in RocksDB: `local_session` sets that. Reads what is there, and goes on there the next time.
 """
 
@@ -45,7 +45,7 @@ class Duties(StatefulProcessor):
 
 
 def find_duties(spark: SparkSession, servers: str, checkpoint: str) -> StreamingQuery:
-    """Start the query. It ends when it has read what is there."""
+    """Start the query. It ends when everything that is there has been read."""
     return (
         spark.readStream.format("tailrace")
         .option("kafka.bootstrap.servers", servers)

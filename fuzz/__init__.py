@@ -1,4 +1,4 @@
 """Hostile bytes, made by machine: coverage-guided for everything that decodes, and thrown at a running node.
 
-`python -m fuzz` runs all of it (`make fuzz`); docs/limits.md says what each part promises.
+`python -m fuzz` runs both parts (`make fuzz`); docs/limits.md says what each part promises.
 """

@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
     executions: int
     coverage: int
-    """Branches that were reached, 0 if they are not counted."""
+    """Branches that were reached, 0 if the run does not count branches."""
     findings: tuple[Path, ...]
 
 
@@ -81,7 +81,7 @@ def _names(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in TARGETS:
-            raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(TARGETS)}")
+            raise argparse.ArgumentTypeError(f"{name} is not one of {', '.join(TARGETS)}")
     return names
 
 

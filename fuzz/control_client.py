@@ -1,4 +1,4 @@
-"""An honest client beside the hostile ones: `python -m fuzz.control_client HOST PORT`.
+"""An honest client beside the hostile clients: `python -m fuzz.control_client HOST PORT`.
 
 It produces a record and fetches it back on a connection of its own, over and over, until stdin ends, and prints for
 each round trip how many ms it took. It ends with an error if an answer is wrong or late.
@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 0.003
 
 
 class ControlClient:
-    """One connection, one topic that no other client uses."""
+    """A connection and a topic that no other client uses."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = socket.create_connection((host, port), timeout=TOO_LATE_SECONDS)
@@ -49,7 +49,7 @@ class ControlClient:
         self._socket.close()
 
     def round_trip_ms(self) -> float:
-        """Produce a record, fetch it, and compare."""
+        """Produce a record, fetch the record, and compare."""
         started = time.perf_counter()
         value = b"%s %d" % (self._topic.encode(), self._count)
         offset = self._produce(value)

@@ -22,11 +22,11 @@ from tailrace.protocol.source import Layout
 BATCH = bytes(build_batch([Record(0, 1_700_000_000_000, b"key", b"value", (("header", b"h"),))]))
 
 Known = Callable[[Field], tuple[Any] | None]
-"""The value of a field, if the caller has one that gets further than ours."""
+"""The value of a field, if the caller has a value that gets further than ours."""
 
 
 def examples(cls: type[Any], version: int, known: Known = lambda _: None) -> Iterator[Any]:
-    """A value with everything in it, one with every array twice as long, and one with as little as possible."""
+    """A value with everything, a value with every array twice as long, and a value with as little as possible."""
     for size in (1, 2, 0):
         yield _struct(schema_of(cls), version, size, known)
 

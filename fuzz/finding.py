@@ -1,4 +1,4 @@
-"""The exception of a target for a broken promise, beside those that escape from the product by themselves."""
+"""The exception of a target for a broken promise, beside the exceptions that escape from the product by themselves."""
 
 from typing import NoReturn
 

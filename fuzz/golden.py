@@ -28,7 +28,7 @@ def hex_lines(name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def client_frames(api_name: str) -> Iterator[bytes]:
-    """Requests of one API as foreign clients sent them, without a length prefix."""
+    """Requests of one API that foreign clients sent, without a length prefix."""
     for name, frame in hex_lines("client_frames.txt"):
         if name.split("-")[-2] == api_name:
             yield frame

@@ -1,8 +1,8 @@
 """Mutations of valid frames, thousands of every API, against a node that is a process of its own.
 
-Beside them a control client goes on with its work (`fuzz.control_client`). The promises: all of its round trips
-succeed, the node lives, no handler failed, and the node's memory grows by less than 64 MiB. Times of the round trips
-are reported, and judged only if the caller gives a limit: on a busy machine they prove nothing.
+Beside them a control client goes on with its work (`fuzz.control_client`). The promises: every round trip of this
+client succeeds, the node lives, no handler failed, and the node's memory grows by less than 64 MiB. Times of the round
+trips are reported, and judged only if the caller gives a limit: on a busy machine they prove nothing.
 """
 
 import re
@@ -76,7 +76,7 @@ class Trips(NamedTuple):
 def attack_node(
     mutations: int, seed: int, *, say: Callable[[str], object] = lambda _: None, longest_trip_ms: float | None = None
 ) -> Verdict:
-    """Send so many mutations of every API; `say` gets a line for each API when it is done."""
+    """Send so many mutations of every API; `say` gets a line for each API when the API is done."""
     began = time.monotonic()
     trips: list[Trips] = []
     faults: list[str] = []
@@ -154,7 +154,7 @@ def _faults(
 
 
 class _Control:
-    """The honest client's process and what it has said."""
+    """The honest client's process and its output."""
 
     def __init__(self, host: str, port: int) -> None:
         command = [sys.executable, "-m", "fuzz.control_client", host, str(port)]
@@ -183,7 +183,7 @@ class _Control:
         return self._process.poll() is not None
 
     def trips_so_far(self) -> list[float]:
-        """Those since the last call, and at least one: the client is waited for."""
+        """The round trips since the last call, and at least one trip: the call waits for the client."""
         deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
         while not self._trips and not self.has_ended and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -191,7 +191,7 @@ class _Control:
         return trips
 
     def stop(self) -> str:
-        """The complaint, empty without one."""
+        """The complaint of the client; empty if the client has no complaint."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
@@ -216,7 +216,7 @@ def memory_mib(process_id: int) -> float:
 
 
 def frames_of(api: Api, topic_id: bytes) -> Iterator[bytes]:
-    """Valid requests of every version, without a length prefix: captured ones, and ours about things that exist."""
+    """Valid requests of every version, without a length prefix: captured requests, and ours about things that exist."""
     yield from golden.client_frames(api.name)
     known = {**_KNOWN, "topic_id": topic_id}
 
@@ -246,7 +246,7 @@ def _attack(address: tuple[str, int], api: Api, topic_id: bytes, mutations: int,
 
 
 def _is_legible(body: bytes) -> bool:
-    """Whether the node will take further requests behind this one."""
+    """Whether the node will take further requests behind this request."""
     try:
         header, position = decode_request_header(body)
         api = CLIENT_APIS.get(header.api_key)
@@ -259,7 +259,7 @@ def _is_legible(body: bytes) -> bool:
 
 
 def _send(address: tuple[str, int], bodies: Sequence[bytes], random: Random) -> None:
-    """All of them on one connection; one in a hundred times the last one lies about its length."""
+    """Send the bodies on one connection; now and then (1 in 100) the last body lies about its length."""
     if not bodies:
         return
     stream = bytearray()

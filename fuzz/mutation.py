@@ -9,7 +9,7 @@ _INTEGERS = (0, 1, -1, 127, 128, 255, 32_767, -32_768, 65_535, 10**8, 2**31 - 1,
 
 
 class Mutator:
-    """Gives bytes that are a few changes away from one of the seeds. The same `random` gives the same bytes."""
+    """Gives bytes that are a few changes away from some seed. The same `random` gives the same bytes."""
 
     def __init__(self, seeds: Sequence[bytes], random: Random, *, max_bytes: int = 1 << 20) -> None:
         self._seeds = seeds
@@ -17,7 +17,7 @@ class Mutator:
         self._max_bytes = max_bytes
 
     def next(self) -> bytes:
-        """One seed, changed once to six times."""
+        """Change a seed once to six times."""
         random = self._random
         data = bytearray(random.choice(self._seeds))
         for _ in range(random.choice((1, 1, 1, 2, 3, 6))):

@@ -1,7 +1,7 @@
 """Fuzzes one target in this process: `python -m fuzz.worker TARGET SECONDS SEED DIRECTORY guided|random`.
 
-With atheris (libFuzzer for Python) coverage guides the search, and what it learns is kept in DIRECTORY/corpus for the
-next run. Without it, seeds are changed at random. Either way the last lines are for `fuzz.__main__` to read, and bytes
+With atheris (libFuzzer for Python) coverage guides the search, and the corpus is kept in DIRECTORY/corpus for the next
+run. Without atheris, seeds are changed at random. Either way the last lines are for `fuzz.__main__` to read, and bytes
 that break a promise are left in DIRECTORY/crashes.
 """
 
@@ -16,11 +16,11 @@ from random import Random
 from typing import Any
 
 LONGEST_RUN_SECONDS = 60
-"""One input may take this long; a libFuzzer timeout, and a finding."""
+"""An input may take this long; a libFuzzer timeout, and a finding."""
 MOST_MEMORY_MB = 1_500
 
 GUIDED = importlib.util.find_spec("atheris") is not None
-"""Whether atheris is installed: it has no wheel for every Python."""
+"""Whether atheris is installed: not every Python has a wheel."""
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def _guided(name: str, seconds: int, seed: int, directory: Path) -> None:
 
 
 def _instrument_generated_code(source: Any, instrument: Callable[[Any], Any]) -> None:
-    """The codecs are compiled at first use, from text: no import hook sees them."""
+    """The codecs are compiled at first use, from text: no import hook sees that text."""
     compile_plain = source.compile
 
     def compile_instrumented(self: Any, function: str, title: str) -> Any:

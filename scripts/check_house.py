@@ -1,4 +1,4 @@
-"""Checks the sizes of files, folders and the whole, and how often prose points at a noun instead of naming it.
+"""Checks the sizes of files, folders and the whole, and how often prose points at a noun instead of naming the noun.
 
     python scripts/check_house.py             the numbers and every finding; exit code 1 if there is any
     python scripts/check_house.py --numbers   the numbers alone
@@ -72,11 +72,11 @@ class Numbers(NamedTuple):
     full_folders: Mapping[str, int]
     small_modules: Mapping[str, str]
     """Small modules with a single importer, and the importer."""
-    ones: float
+    pronouns: float
     pointers: float
 
     def findings(self) -> Iterator[str]:
-        """Each limit that is exceeded, and how to go on."""
+        """The limits that are exceeded, and how to go on."""
         for name, lines in self.long_files.items():
             yield f"{name} has {lines} lines, of {MOST_LINES}: split it by noun"
         for name, modules in self.full_folders.items():
@@ -87,7 +87,7 @@ class Numbers(NamedTuple):
         for what, number, most in (
             ("lines of the source", self.source_lines, MOST_SOURCE_LINES),
             ("lines of tests, kit and simulation", self.trial_lines, MOST_TRIAL_LINES),
-            ("pronouns `one` in 1,000 words of the source", self.ones, MOST_ONES),
+            ("pronouns `one` in 1,000 words of the source", self.pronouns, MOST_ONES),
             ("pronouns such as `those` and `others` in 1,000 words", self.pointers, MOST_POINTERS),
         ):
             if number > most:
@@ -99,12 +99,12 @@ class Numbers(NamedTuple):
             f"{len(self.long_files)} files above {MOST_LINES} lines; "
             f"{len(self.full_folders)} folders above {MOST_MODULES} modules; "
             f"{len(self.small_modules)} small modules with a single importer; "
-            f"in 1,000 words of the source {self.ones:.2f} pronouns `one`, {self.pointers:.2f} such as `those`"
+            f"in 1,000 words of the source {self.pronouns:.2f} pronouns `one`, {self.pointers:.2f} such as `those`"
         )
 
 
 def modules(folder: str) -> list[Module]:
-    """All modules below the folder, by path."""
+    """The modules below the folder, by path."""
     paths = (path for path in sorted((ROOT / folder).rglob("*.py")) if "node_modules" not in path.parts)
     return [Module(path, path.read_text()) for path in paths]
 
@@ -114,14 +114,14 @@ def count() -> Numbers:
     source = modules(SOURCE)
     trials = [module for folder in TRIALS for module in modules(folder)]
     everything = [*source, *trials, *modules("benchmarks")]
-    ones, pointers = rates(source)
+    pronouns, pointers = rates(source)
     return Numbers(
         source_lines=sum(module.lines for module in source),
         trial_lines=sum(module.lines for module in trials),
         long_files={module.name: module.lines for module in everything if module.lines > MOST_LINES},
         full_folders=full_folders(everything),
         small_modules=small_modules(source),
-        ones=ones,
+        pronouns=pronouns,
         pointers=pointers,
     )
 

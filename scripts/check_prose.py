@@ -2,16 +2,17 @@
 
     python scripts/check_prose.py              the whole repository, as `make check` runs it
     python scripts/check_prose.py PATH...      every finding below these paths, exceptions and unwritten parts included
-    python scripts/check_prose.py --count      the number of findings per folder, those of unwritten parts included
+    python scripts/check_prose.py --count      the number of findings per folder, unwritten parts included
 
 Text in backquotes and, outside of code, in double quotes is not checked: it quotes code or a KIP. Two lists stand
 beside this file. An entry of either that no finding needs any more is an error.
 
-`prose_exceptions.txt` has the findings that are right as they are, `path | phrase | reason` on each line: the phrase is
-part of the line in which the finding begins, or * for any.
+`prose_exceptions.txt` has the findings that stand as right, `path | phrase | reason` on each line: the phrase is part
+of the line in which the finding begins, or * for any.
 
 `prose_unwritten.txt` has the parts of the repository that rules have not reached yet, `path` or `path | rules` on each
-line: a file, `folder/*` for the files of one folder, or `folder/` for all below it. Without rules none has reached it.
+line: a file, `folder/*` for the files of one folder, or `folder/` for the whole tree. Without rules the entry covers
+every rule.
 """
 
 import argparse
@@ -39,7 +40,7 @@ _ALL = _PROSE | {NAME, TEST_NAME}
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: `pattern` finds what breaks it in texts of these `kinds`."""
+    """A rule: `pattern` finds what breaks the rule in texts of these `kinds`."""
 
     number: str
     message: str
@@ -127,7 +128,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Text:
-    """One docstring, comment, message, name or page, with the line of the file on which it begins."""
+    """A docstring, comment, message, name or page, with the line of the file on which it begins."""
 
     kind: str
     line: int
@@ -136,7 +137,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Finding:
-    """One breach of a rule; `source` is the line of the file that has it."""
+    """A breach of a rule; `source` is the line of the file with the breach."""
 
     path: str
     line: int
@@ -171,7 +172,7 @@ def findings_in(path: str, source: str) -> list[Finding]:
         for rule in RULES
         if text.kind in rule.kinds
         for match in rule.pattern.finditer(content)
-        if rule.number != "P4" or text.kind != DOCSTRING or content[: match.start("hit")].strip()  # else it is P1
+        if rule.number != "P4" or text.kind != DOCSTRING or content[: match.start("hit")].strip()  # else P1
         for line in [text.line + text.content.count("\n", 0, match.start("hit"))]
     }
     return [found[key] for key in sorted(found)]
@@ -224,7 +225,7 @@ def _literal_parts(joined: ast.JoinedStr) -> str:
 
 
 def _comments(source: str) -> Iterator[Text]:
-    """Each block of comments on lines that follow each other is one text."""
+    """Comments on lines that follow each other are one text."""
     if not any(_SUSPECT.search(line, line.index("#")) for line in source.splitlines() if "#" in line):
         return  # the tokenizer is slower still
     block: list[str] = []

@@ -172,10 +172,10 @@ def _progress(total: Sweep[Any]) -> None:
 
 
 def _hunt(options: argparse.Namespace) -> int:
-    mutants = [one for one in all_mutants(options.directory) if not options.names or one.name in options.names]
+    mutants = [mutant for mutant in all_mutants(options.directory) if not options.names or mutant.name in options.names]
     if options.unit_tests:
         return _try_unit_tests(options.directory, mutants)
-    known = {one.name: one for one in mutants}
+    known = {mutant.name: mutant for mutant in mutants}
     look = partial(hunt, seeds=range(options.first, options.first + options.count), kills=options.kills)
     alive = []
     with get_context("spawn").Pool(options.processes) as pool:
@@ -203,32 +203,32 @@ def _try_unit_tests(directory: Path, mutants: Sequence[Mutant]) -> int:
 
 def _run_scope(options: argparse.Namespace) -> int:
     budget = Budget(*(getattr(options, name) for name in Budget._fields))
-    one = LongScope(budget, options.instant_disk, options.may_look)
-    found = _search(one, options.voters, options.max_states, options.max_seconds, options.processes)
+    scope = LongScope(budget, options.instant_disk, options.may_look)
+    found = _search(scope, options.voters, options.max_states, options.max_seconds, options.processes)
     return 1 if found is None else 0
 
 
 def _run_scopes(options: argparse.Namespace) -> int:
-    """All that must end, one after the other."""
+    """Search the scopes that must end, one scope after the other."""
     began = time.monotonic()
     searches: list[Callable[[], Explored | None]] = []
     if options.only in (None, "sessions"):
         searches += [
-            partial(_search_sessions, one, options.max_states, options.processes)
-            for one in (*SHORT_SESSION_SCOPES, *LONG_SESSION_SCOPES)
+            partial(_search_sessions, named, options.max_states, options.processes)
+            for named in (*SHORT_SESSION_SCOPES, *LONG_SESSION_SCOPES)
         ]
     if options.only in (None, "commits"):
         searches += [
-            partial(_search_commits, one, options.max_states, options.processes)
-            for one in (*SHORT_COMMIT_SCOPES, *LONG_COMMIT_SCOPES)
+            partial(_search_commits, named, options.max_states, options.processes)
+            for named in (*SHORT_COMMIT_SCOPES, *LONG_COMMIT_SCOPES)
         ]
     if options.only in (None, "sinks"):
         searches += [
-            partial(_search_sinks, one, options.max_states, options.processes)
-            for one in (*SHORT_SINK_SCOPES, *LONG_SINK_SCOPES)
+            partial(_search_sinks, named, options.max_states, options.processes)
+            for named in (*SHORT_SINK_SCOPES, *LONG_SINK_SCOPES)
         ]
     if options.only in (None, "quorum"):
-        searches += [partial(_search, one, 3, options.max_states, 1e9, options.processes) for one in LONG_SCOPES]
+        searches += [partial(_search, named, 3, options.max_states, 1e9, options.processes) for named in LONG_SCOPES]
     states = open_ends = 0
     for search in searches:
         found = search()
@@ -241,33 +241,33 @@ def _run_scopes(options: argparse.Namespace) -> int:
     return 1 if open_ends else 0
 
 
-def _search_sessions(one: NamedScope, max_states: int, processes: int) -> Explored | None:
+def _search_sessions(named: NamedScope, max_states: int, processes: int) -> Explored | None:
     """None if a law was broken."""
-    scope = SessionScope(one.kind)
-    _say(f"{one.name}: {one.kind}, {one.budget}")
-    return _explored(scope, scope.start(one.budget), max_states, 1e9, processes)
+    scope = SessionScope(named.kind)
+    _say(f"{named.name}: {named.kind}, {named.budget}")
+    return _explored(scope, scope.start(named.budget), max_states, 1e9, processes)
 
 
-def _search_commits(one: CommitsScope, max_states: int, processes: int) -> Explored | None:
+def _search_commits(named: CommitsScope, max_states: int, processes: int) -> Explored | None:
     """None if a law was broken."""
-    scope = CommitScope(one.kind)
-    _say(f"{one.name}: {one.kind}, {one.budget}")
-    return _explored(scope, scope.start(one.budget), max_states, 1e9, processes)
+    scope = CommitScope(named.kind)
+    _say(f"{named.name}: {named.kind}, {named.budget}")
+    return _explored(scope, scope.start(named.budget), max_states, 1e9, processes)
 
 
-def _search_sinks(one: NamedBudget, max_states: int, processes: int) -> Explored | None:
+def _search_sinks(named: NamedBudget, max_states: int, processes: int) -> Explored | None:
     """None if a law was broken."""
     scope = SinkScope()
-    _say(f"{one.name}: {one.budget}")
-    return _explored(scope, scope.start(one.budget), max_states, 1e9, processes)
+    _say(f"{named.name}: {named.budget}")
+    return _explored(scope, scope.start(named.budget), max_states, 1e9, processes)
 
 
-def _search(one: LongScope, voters: int, max_states: int, max_seconds: float, processes: int) -> Explored | None:
+def _search(long: LongScope, voters: int, max_states: int, max_seconds: float, processes: int) -> Explored | None:
     """None if a law was broken."""
-    scope = RaftScope(voters, instant_disk=one.instant_disk, may_look=one.may_look)
-    looks = ", every node asks every other" if one.may_look else ""
-    _say(f"{voters} voters, {one.budget}, disks {'instant' if one.instant_disk else 'apart'}{looks}")
-    return _explored(scope, scope.start(one.budget), max_states, max_seconds, processes)
+    scope = RaftScope(voters, instant_disk=long.instant_disk, may_look=long.may_look)
+    looks = ", every node asks every other" if long.may_look else ""
+    _say(f"{voters} voters, {long.budget}, disks {'instant' if long.instant_disk else 'apart'}{looks}")
+    return _explored(scope, scope.start(long.budget), max_states, max_seconds, processes)
 
 
 def _explored(model: Model[W, A], start: W, max_states: int, max_seconds: float, processes: int) -> Explored | None:

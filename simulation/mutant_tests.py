@@ -1,6 +1,6 @@
 """Finds the unit tests that notice a mutant: `python -m simulation.mutant_tests MUTANT.toml TESTS...`
 
-Prints the names of the tests that fail, a line each. A process of its own, so that every module is the mutant's.
+Prints the names of the tests that fail, one name a line. A process of its own, so that every module is the mutant's.
 """
 
 import os
@@ -64,7 +64,7 @@ def main() -> int:
     path, *tests = sys.argv[1:]
     noticed, out = _Noticed(Mutant.read(Path(path))), sys.stdout
     sys.stdout = sys.stderr
-    for name in [one for one in sys.modules if one.startswith("tailrace")]:
+    for name in [module for module in sys.modules if module.startswith("tailrace")]:
         del sys.modules[name]  # pytest wants to be the first to load the package, which is a plugin of its own
     options = ["-q", "--tb=no", "-p", "no:cacheprovider", f"--maxfail={_MOST}"]
     code = pytest.main([*options, *tests], plugins=[noticed])

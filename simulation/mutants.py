@@ -1,8 +1,8 @@
 """Small faults put into the product's own source, to see whether a law notices.
 
-A mutant is a file of TOML: which text of which file of `src/tailrace` becomes which other one, the law that must break,
-and a seed of a run in which it does. The old text must be there exactly once, so that no refactoring disarms a mutant
-unnoticed. The mutated modules are loaded beside the real ones, for as long as the runs take.
+A mutant is a file of TOML: which text of which file of `src/tailrace` becomes which other text, the law that must
+break, and a seed of a run in which it does. The old text must be there exactly once, so that no refactoring disarms a
+mutant unnoticed. The mutated modules are loaded beside the real modules, for as long as the runs take.
 """
 
 import logging
@@ -74,30 +74,30 @@ BY_A_UNIT_TEST = "unit tests"
 
 
 class Patch(NamedTuple):
-    """One text in one file, and what it becomes. The file is named from `src/tailrace` on."""
+    """A text in a file, and what it becomes. The file is named from `src/tailrace` on."""
 
     file: str
     old: str
     new: str
 
     def occurrences(self) -> int:
-        """The number of places of the old text. Once, or the mutant is none."""
+        """The number of places of the old text. A mutant needs exactly one place."""
         return (SOURCE / self.file).read_text().count(self.old)
 
 
 class Mutant(NamedTuple):
-    """A fault, and what it must break."""
+    """A fault, and the law that the fault must break."""
 
     name: str
     what: str
     """In words."""
     kind: str
-    """The world that runs with it, of `WORLDS`."""
+    """The world that runs with the fault, of `WORLDS`."""
     law: str
     seed: int
     unit_tests: tuple[str, ...] | None
-    """Of the unit tests of the packages that it patches, those that notice it too, as far as three; known, not checked.
-    None: it was not tried."""
+    """The unit tests of the patched packages that notice the mutant too, as far as three; known, not checked. None: no
+    unit tests were tried."""
     patches: tuple[Patch, ...]
 
     @classmethod
@@ -150,7 +150,7 @@ class Mutant(NamedTuple):
 
 
 def all_mutants(directory: Path) -> list[Mutant]:
-    """Those of a directory, by name."""
+    """The mutants of a directory, by name."""
     return [Mutant.read(path) for path in sorted(directory.glob("*.toml"))]
 
 
@@ -159,14 +159,14 @@ class Hunt(NamedTuple):
 
     name: str
     seed: int | None
-    """The first one in which its law was broken."""
+    """The first seed in which its law was broken."""
     seeds: int
     broken: dict[str, int]
     """The number of breaches of each law, and of other exceptions."""
 
 
 def hunt(mutant: Mutant, seeds: range, kills: int = 1) -> Hunt:
-    """Look for seeds that kill it, until so many have."""
+    """Look for seeds that kill the mutant, until so many have killed it."""
     broken: Counter[str] = Counter()
     first, tried = None, 0
     with mutant.loaded() as run:
@@ -193,16 +193,16 @@ def store_seed(directory: Path, name: str, seed: int) -> None:
 
 
 def store_unit_tests(directory: Path, name: str, unit_tests: Sequence[str]) -> None:
-    """Write into the mutant's file which unit tests notice it."""
+    """Write into the mutant's file which unit tests notice the mutant."""
     path = directory / f"{name}.toml"
-    named = "".join(f'  "{one}",\n' for one in unit_tests)
+    named = "".join(f'  "{test}",\n' for test in unit_tests)
     entry = f"unit_tests = [\n{named}]\n" if named else "unit_tests = []\n"
     text = re.sub(r'^unit_tests = \[(\n(  ".*",\n)*)?\]\n', "", path.read_text(), count=1, flags=re.MULTILINE)
     path.write_text(re.sub(r"^(seed = \d+\n)", lambda seed: seed[1] + entry, text, count=1, flags=re.MULTILINE))
 
 
 class _Mutator(MetaPathFinder, Loader):
-    """Finds modules whose source is to be another one."""
+    """Finds modules whose source is to be replaced."""
 
     def __init__(self, patches: Sequence[Patch]) -> None:
         self._sources: dict[str, str] = {}
@@ -227,14 +227,14 @@ class _Mutator(MetaPathFinder, Loader):
 def mutate_this_process(mutant: Mutant) -> None:
     """From now on every module of this process that the mutant patches is the mutant's. Nothing brings it back."""
     mutator = _Mutator(mutant.patches)
-    for name in [one for one in sys.modules if one == "tailrace" or one.startswith("tailrace.")]:
+    for name in [module for module in sys.modules if module == "tailrace" or module.startswith("tailrace.")]:
         del sys.modules[name]
     sys.meta_path.insert(0, mutator)
 
 
 @contextmanager
 def _mutated(patches: Sequence[Patch], packages: Sequence[str]) -> Iterator[None]:
-    """Inside, the modules concerned and all that build on them are loaded anew, with the patches."""
+    """Inside, the patched modules and the modules that import them are loaded anew, with the patches."""
     mutator = _Mutator(patches)
     own = {name: module for name, module in sys.modules.items() if _is_reloaded(name, packages)}
     for name in own:
@@ -244,7 +244,7 @@ def _mutated(patches: Sequence[Patch], packages: Sequence[str]) -> Iterator[None
         yield
     finally:
         sys.meta_path.remove(mutator)
-        for name in [one for one in sys.modules if _is_reloaded(one, packages)]:
+        for name in [module for module in sys.modules if _is_reloaded(module, packages)]:
             del sys.modules[name]
         sys.modules.update(own)
         for name in packages:  # a package knows its parts as attributes too

@@ -51,7 +51,7 @@ ENDPOINT = Endpoint(listener_name="PLAINTEXT", host="127.0.0.1", port=9092)
 
 
 class AdminPath(DataPath):
-    """A node that is its own controller. With immediate flushes it is ready when the constructor returns."""
+    """A node that is its own controller. With immediate flushes the node is ready when the constructor returns."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class AdminPath(DataPath):
         return self.broker.replicas.applier
 
     def submit(self, command: ControllerCommand) -> list[ControllerResponse | KafkaError]:
-        """Give the controller a command; the answer is in the list once there is one."""
+        """Give the controller a command; the answer is in the list when the controller has answered."""
         answers: list[ControllerResponse | KafkaError] = []
         self.controller.submit(command, answers.append)
         return answers
@@ -156,7 +156,7 @@ class AdminPath(DataPath):
 
     @property
     def secret(self) -> bytes:
-        """Of the broker's incarnation."""
+        """The secret of the broker's incarnation."""
         return self._start.to_bytes(16, "big")
 
     def _register(self) -> None:

@@ -37,7 +37,7 @@ class _Node(AdminPath):
 
 
 class AdminServer:
-    """Serves connections, one thread each; requests are carried out one after the other."""
+    """Serves connections, a thread per connection; requests are carried out one after the other."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -67,7 +67,7 @@ class AdminServer:
             thread.join(_PATIENCE_S)
 
     def submit(self, command: ControllerCommand) -> ControllerResponse:
-        """Have the controller carry out a command. Raises KafkaError if it refuses."""
+        """Give the controller a command. Raises KafkaError if the controller refuses."""
         with self._lock:
             answers = self.node.submit(command)
             self.node.end_turn()

@@ -1,4 +1,4 @@
-"""Record batches for tests, as a log stores them."""
+"""Record batches for tests, in the form of a log."""
 
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker

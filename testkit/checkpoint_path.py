@@ -1,4 +1,4 @@
-"""One coordinator partition of one node, with a keeper of checkpoints that looks when the test says so."""
+"""A coordinator partition of one node, with a keeper of checkpoints that looks when the test says so."""
 
 from tailrace.coordinators.groups.records import GroupLogRecord, OffsetCommitValue, OffsetRecord, encode_record
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
@@ -59,7 +59,7 @@ class CheckpointPath:
         return self.checkpoint.path_of(self.checkpoint.id)
 
     def commit(self, group_id: str, *offsets: int | None, metadata: str = "") -> None:
-        """Commit offsets of the group, one batch each; None: delete the offset."""
+        """Commit offsets of the group, a batch per offset; None: delete the offset."""
         for offset in offsets:
             value = None
             if offset is not None:
@@ -76,7 +76,7 @@ class CheckpointPath:
             self.node.end_turn()
 
     def look(self) -> int | None:
-        """Have the keeper look once, and do all that is due; the end of the checkpoint afterwards."""
+        """The keeper looks once, and does everything that is due. Returns the end of the checkpoint afterwards."""
         self.clock.advance(LOOK_MS)
         self.clock.advance(100)
         return self.end_of_checkpoint
@@ -87,7 +87,7 @@ class CheckpointPath:
             compact(self.partition.log, self.clock.now_ms(), end_offset=self.partition.last_stable_offset)
 
     def load(self) -> tuple[dict[str, list[int]], int]:
-        """The offsets by group that a load gives, and the offset from which it has read the log."""
+        """The offsets by group that a load gives, and the offset from which the load has read the log."""
         found = GroupStoreReceiver(decode_log_record)
         done: list[bool] = []
         load = Load[GroupLogRecord](

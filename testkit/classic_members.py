@@ -34,8 +34,8 @@ Partition = tuple[str, int]
 class ClassicTableMember:
     """A classic consumer: it reads what it was assigned, and assigns if it leads.
 
-    An eager one gives up all that it reads before it joins again; a cooperative one says what it reads and gives up
-    what it is not assigned any more (KIP-429).
+    An eager member gives up its partitions before it joins again; a cooperative member says what it reads and gives up
+    the partitions that are not assigned to it any more (KIP-429).
     """
 
     node: GroupPath
@@ -55,7 +55,8 @@ class ClassicTableMember:
     joining: Exchange | None = None
     syncing: Exchange | None = None
     led_for: dict[str, int] | None = None
-    """If it leads: the partitions of each topic that it assigned, since it joins again when there are others."""
+    """If it leads: the partitions of each topic that it assigned, since it joins again when a topic has other
+    partitions."""
 
     @property
     def protocol(self) -> str:
@@ -86,7 +87,7 @@ class ClassicTableMember:
         return self._take_join() if self.joining.is_answered else ErrorCode.NONE
 
     def join_request(self) -> JoinGroupRequest:
-        """Its JoinGroup as it stands."""
+        """The member's JoinGroup as it stands."""
         return JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self.session_timeout_ms,

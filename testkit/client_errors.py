@@ -1,4 +1,4 @@
-"""The errors of clients while faults are injected: each needs something that explains it.
+"""The errors of clients while faults are injected: every error needs an explanation.
 
 | Error | Explained by |
 |---|---|
@@ -7,9 +7,9 @@
 | any other | a fault that had begun by then, and had not been over for some grace when what has failed was begun |
 
 A client begins a transaction, or its life: what it does in that, and the waits of its requests, lie between the begin
-and the error. If transactions fail in a row, it is the begin of the first: a client that has given one up does not know
-that the coordinator has ended it, too, and is fenced in the next. The grace of a hang is longer: a client notices that
-the coordinator it knows is none any more only when it needs it.
+and the error. If transactions fail in a row, the begin of the first transaction counts: a client that has given up a
+transaction does not know that the coordinator has ended it too, and is fenced in the next. The grace of a hang is
+longer: a client notices that the coordinator it knows has lost that role only when the client needs a coordinator.
 """
 
 import re
@@ -60,7 +60,7 @@ class Excuses:
     """The limits of explanations, in ns."""
 
     timeout_ns: int
-    """Of transactions."""
+    """The time-out of transactions."""
     grace_ns: int = 5_000_000_000
     """So long after its end a fault explains errors: nodes elect leaders and load coordinators."""
     hang_grace_ns: int = 60_000_000_000

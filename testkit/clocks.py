@@ -4,7 +4,7 @@ from tailrace.testing.clock import ManualClock
 
 
 class TickingClock(ManualClock):
-    """A millisecond passes with each look at it."""
+    """A clock on which a millisecond passes with each look."""
 
     def monotonic_ms(self) -> int:
         self._monotonic_ms += 1
@@ -12,7 +12,7 @@ class TickingClock(ManualClock):
 
 
 class BusyClock(ManualClock):
-    """Work takes time on it."""
+    """A clock on which work takes time."""
 
     _spent_ms = 0
 
@@ -21,7 +21,7 @@ class BusyClock(ManualClock):
         self._monotonic_ms += milliseconds
 
     def advance(self, milliseconds: int) -> None:
-        """Calls that become due in the time spent by others are made in the next `advance`."""
+        """Calls that become due in the time spent by other calls are made in the next `advance`."""
         before_ms = self._spent_ms
         super().advance(milliseconds)
         self._monotonic_ms += self._spent_ms - before_ms

@@ -24,7 +24,7 @@ def _on_the_wire(owned: Mapping[TopicId, set[int]]) -> tuple[HeartbeatTopicParti
 
 @dataclass(slots=True)
 class TableMember:
-    """A client as KIP-848 wants it: it reads exactly its assignment, and reports it."""
+    """A client as KIP-848 wants clients: the member reads exactly its assignment, and reports that."""
 
     node: GroupPath
     name: str
@@ -67,7 +67,7 @@ class TableMember:
         return self.subscribe_to_pattern("", *topics)
 
     def subscribe_to_pattern(self, regex: str, *topics: str) -> ErrorCode:
-        """Want the topics that this matches from now on, and these; an empty one matches nothing."""
+        """Want the topics that this matches from now on, and `topics`; an empty regex matches nothing."""
         self.topics, self.regex = topics, regex or None
         return self._take(
             self._send(
@@ -114,7 +114,7 @@ class TableMember:
 
 
 def describe(node: GroupPath, group_id: str = "g") -> DescribedConsumerGroup:
-    """The group as clients see it."""
+    """The group as seen by clients."""
     group: DescribedConsumerGroup
     (group,) = node.send(ConsumerGroupDescribeRequest(group_ids=(group_id,)), 1).response.groups
     return group

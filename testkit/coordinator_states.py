@@ -1,4 +1,4 @@
-"""The state of a coordinator as clients can see it, now and after any end of the open transactions: for comparisons."""
+"""The state of a coordinator as seen by clients, now and after any end of the open transactions: for comparisons."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
@@ -11,7 +11,7 @@ from tailrace.protocol.records.record import Record
 
 
 class GroupStoreReceiver:
-    """A `GroupStore` that is fed with a log's records, as the load of a group coordinator does it."""
+    """A `GroupStore` that is fed with a log's records, as at the load of a group coordinator."""
 
     def __init__(self, decode: Callable[[Record, int], GroupLogRecord | None]) -> None:
         self.store = GroupStore()
@@ -29,7 +29,7 @@ class GroupStoreReceiver:
 
 
 def groups_seen(store: GroupStore, producer_ids: Sequence[int] = ()) -> dict[str, Any]:
-    """All groups, with the offsets that the commits of these producers' transactions would leave, in each order."""
+    """The groups, with the offsets that the commits of these producers' transactions would leave, in each order."""
     orders = [order for count in range(len(producer_ids) + 1) for order in permutations(producer_ids, count)]
     return {group_id: _group_seen(group, orders) for group_id, group in store.groups.items()}
 

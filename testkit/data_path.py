@@ -56,7 +56,7 @@ OwnHandlers = Callable[[Broker], HandlerTable]
 
 
 class Exchange:
-    """One request and its answer."""
+    """A request and its answer."""
 
     def __init__(self, connection: RecordingConnection, slot: int, response_type: type[Any], version: int) -> None:
         self._connection = connection
@@ -92,10 +92,10 @@ class Exchange:
 
 
 class DataPath:
-    """One broker on a test's ports. Every flush is done at once unless another disk is given."""
+    """A broker on a test's ports. Every flush is done at once unless another disk is given."""
 
     SETTINGS: ClassVar[Mapping[str, str]] = {}
-    """The settings of every node of this kind, unless a test has others."""
+    """The settings of every node of this kind, unless a test has other settings."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class DataPath:
         replica_selector: ReplicaSelector | None = None,
     ) -> None:
         """`start` tells one start of the process from the next: it makes the ids that are random otherwise.
-        `own_handlers` stand in for those of the broker with the same API. `controller`: a double of the way to the
-        active one. `failures` gets replicas that fail, instead of the broker's own. `replica_selector` stands in for
-        that of the settings."""
+        `own_handlers` stand in for the broker's handlers with the same API. `controller`: a double of the way to the
+        active controller. `failures` gets replicas that fail, instead of the broker's own. `replica_selector` stands in
+        for that of the settings."""
         self.files = OsFiles() if files is None else files
         self.clock = ManualClock() if clock is None else clock
         self.disk: Disk = ImmediateDisk(self.clock.call_soon) if disk is None else disk
@@ -185,7 +185,7 @@ class DataPath:
         topic_id: TopicId | None = None,
         config: TopicConfig | None = None,
     ) -> Partition:
-        """A partition of a topic, led by this broker unless said otherwise; for one that exists a new state."""
+        """A partition of a topic, led by this broker unless said otherwise; for a partition that exists a new state."""
         created = self.table.create(
             TopicPartition(topic, partition),
             state=PartitionState(
@@ -239,7 +239,7 @@ class DataPath:
         transactional_id: str | None = None,
         same_turn: bool = False,
     ) -> Exchange:
-        """Send values as one batch to one partition; `records` instead if they are given."""
+        """Send values as one batch to one partition; `records` instead, if given."""
         request = ProduceRequest(
             transactional_id=transactional_id,
             acks=acks,
@@ -340,7 +340,7 @@ def topic_id_of(topic: str) -> TopicId:
 
 
 def batch_of(*values: bytes | None, now: Callable[[], int] = lambda: 1_700_000_000_000, **options: Any) -> bytes:
-    """A batch as a producer sends it; options as those of `build_batch`."""
+    """A batch in the form of a producer; options are the options of `build_batch`."""
     return bytes(build_batch([Record(index, now(), b"k", value) for index, value in enumerate(values)], **options))
 
 

@@ -21,7 +21,7 @@ def kill_at(operation: int) -> Callable[[int, str], None]:
 
 
 class HastyDisk(ImmediateDisk):
-    """A mutant: it reports a flush as done without doing it."""
+    """A mutant: the disk reports a flush as done without doing the flush."""
 
     def flush(self, log: Log, on_done: Callable[[], None]) -> None:
         def pretend() -> None:

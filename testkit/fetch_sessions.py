@@ -1,4 +1,4 @@
-"""Fetch sessions as a test wants them, in a cache of a broker."""
+"""Fetch sessions for tests, in a cache of a broker."""
 
 from itertools import count
 
@@ -28,7 +28,7 @@ def open_session(
     client_host: str = "127.0.0.1",
     now_ms: int = 0,
 ) -> FetchSession:
-    """A session with so many partitions, opened at this monotonic time; privileged if it is a follower's."""
+    """A session with so many partitions, opened at this monotonic time; a follower's session is privileged."""
     session = cache.open(
         owner,
         Newcomer(client_host, partitions, 0, owner.replica_id >= 0),

@@ -1,4 +1,4 @@
-"""A stream of frames, as a client reads it: an int32 length, then that many bytes."""
+"""A stream of frames, as read by a client: an int32 length, then that many bytes."""
 
 from struct import Struct
 

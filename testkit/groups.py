@@ -62,7 +62,7 @@ class NoTopics:
 
 
 class GroupScene:
-    """One group "g" and its coordinator. Writes are committed at once unless `holds_writes`."""
+    """A group "g" and its coordinator. Writes are committed at once unless `holds_writes`."""
 
     group_id = "g"
 
@@ -160,7 +160,7 @@ class GroupScene:
         return self._ask(lambda request_id: SyncAsked(request_id=request_id, request=request))
 
     def heartbeat(self, member_id: str, generation_id: int, *, instance_id: str | None = None) -> ErrorCode:
-        """Send Heartbeat; it is always answered at once."""
+        """Send Heartbeat; the answer always comes at once."""
         request = HeartbeatRequest(
             group_id=self.group_id, generation_id=generation_id, member_id=member_id, group_instance_id=instance_id
         )
@@ -168,7 +168,7 @@ class GroupScene:
         return self.code(request_id)
 
     def leave(self, *members: str | Identity) -> tuple[ErrorCode, ...]:
-        """Send LeaveGroup; a code for each."""
+        """Send LeaveGroup; a code for each member."""
         identities = [(member, None) if isinstance(member, str) else member for member in members]
         request = LeaveGroupRequest(
             group_id=self.group_id,
@@ -209,7 +209,7 @@ class GroupScene:
         return self.submit(DeleteGroup(group_id=self.group_id))
 
     def submit(self, command: Command) -> ErrorCode:
-        """Have a command decided; its records are committed at once, or held."""
+        """The coordinator decides a command; its records are committed at once, or held."""
         try:
             decision = self.coordinator.decide(command, self.wall_ms)
         except KafkaError as refusal:
@@ -218,7 +218,8 @@ class GroupScene:
         return decision.response[0] if decision.response else ErrorCode.NONE
 
     def form_group(self, *names: str, rebalance_timeout_ms: int = 30_000, **options: Any) -> tuple[list[str], int]:
-        """Members that have joined and synced, the leader first; each is assigned its own id. Also the generation."""
+        """Members that have joined and synced, the leader first; a member is assigned its own id. Also the
+        generation."""
         ids = [self.new_id(client_id=name, rebalance_timeout_ms=rebalance_timeout_ms, **options) for name in names]
         joins = [self.join(member_id, rebalance_timeout_ms=rebalance_timeout_ms, **options) for member_id in ids]
         self.pass_time(0)
@@ -276,7 +277,7 @@ class GroupScene:
         return response
 
     def assignment(self, request_id: RequestId) -> bytes:
-        """The answer to a SyncGroup; it must have succeeded."""
+        """The answer to a SyncGroup, which must have succeeded."""
         assert self.code(request_id) is ErrorCode.NONE
         assignment: bytes = getattr(self.answers[request_id], "assignment")  # noqa: B009 - a union of responses
         return assignment

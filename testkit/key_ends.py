@@ -1,4 +1,4 @@
-"""Ends of key ranges as a walk over all records of a log finds them, without any index."""
+"""Ends of key ranges found by a walk over every record of a log, without any index."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ ANY_HASH = -1
 
 def readable_hashes(log: Log) -> list[tuple[int, int]]:
     """Every offset with a record, with the hash of its key; `ANY_HASH` for markers and where records cannot be read."""
-    return [one for one in _hashes(log) if one[0] >= log.log_start_offset]
+    return [pair for pair in _hashes(log) if pair[0] >= log.log_start_offset]
 
 
 def _hashes(log: Log) -> Iterator[tuple[int, int]]:
@@ -30,7 +30,7 @@ def _hashes(log: Log) -> Iterator[tuple[int, int]]:
                 if header.is_control:
                     yield header.last_offset, ANY_HASH
                 else:
-                    yield from ((one.offset, hash_of(one.key, one.offset)) for one in records)
+                    yield from ((record.offset, hash_of(record.key, record.offset)) for record in records)
         if not result.size_bytes:
             return
         offset = result.next_offset
@@ -43,7 +43,7 @@ def end_by_walk(log: Log, found: list[tuple[int, int]], wanted: KeyRange, end_of
 
 
 def end_by_index(log: Log, wanted: KeyRange, end_offset: int, monotonic_ms: Callable[[], int] = lambda: 0) -> int:
-    """The end of this range as the log says it, after all the steps that it takes."""
+    """The end of this range as the log says, after the steps that this takes."""
     for _ in range(5_000):
         answer = log.keys.end(*wanted, end_offset)
         if answer is not None:

@@ -1,8 +1,10 @@
-"""The ledger of transactions that many clients write: its records, the clients' diaries, and the readings of it.
+"""The ledger of transactions that many clients write: its records, the clients' diaries, and the readings of the
+ledger.
 
-Two topics. In *accounts* each partition is an account, and a transfer moves amounts between two of them: its records
-sum to zero. Between its first record and its second it reads, and the second one names the records that it has seen.
-In *copies* stand copies of the records of a client's own source, made together with the commit of its group's offset.
+Two topics. In *accounts* each partition is an account, and a transfer moves amounts between two accounts: its records
+sum to zero. Between its first record and its second it reads, and the second record names the records that the transfer
+has seen. In *copies* stand copies of the records of a client's own source, made together with the commit of its group's
+offset.
 """
 
 import json
@@ -35,7 +37,7 @@ class Observation(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """The records that a transfer has read since its client's last one; of each partition the latest, in order."""
+    """The records that a transfer has read since its client's last transfer; of each partition the latest, in order."""
 
     at_ns: int
     """The time when the last of them had come."""
@@ -51,7 +53,7 @@ class Entry:
     size: int
     """The number of records of its transaction."""
     amount: int = 0
-    """Of a transfer."""
+    """The amount of a transfer."""
     copied: tuple[str, int] | None = None
     """The client and the offset of the source's record of which this is the copy."""
     sight: Sight | None = None
@@ -59,7 +61,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A transaction as the diary of its client has it. Times are of one clock for all processes, in ns."""
+    """A transaction in the diary of its client. Times are of one clock for all processes, in ns."""
 
     name: str
     client: str
@@ -78,18 +80,18 @@ Reading = Mapping[Place, Sequence[tuple[int, Entry]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEvidence:
-    """All that a run has gathered."""
+    """The evidence that a run has gathered."""
 
     attempts: Mapping[str, Attempt]
     """By name."""
     readings: Mapping[str, Reading]
-    """By reader. All have read from the beginning to the end."""
+    """The readings by reader. Every reader has read from the beginning to the end."""
     copied_to: Mapping[str, int]
     """The committed offset of each client's group in its source, in the end."""
 
 
 def entry_of(value: str | bytes) -> Entry:
-    """The record with this value. Raises ValueError or KeyError if it is none of the ledger."""
+    """The record with this value. Raises ValueError or KeyError if the ledger has no such records."""
     fields = json.loads(value)
     copied, sight = fields.get("copied"), fields.get("saw")
     return Entry(
@@ -98,5 +100,5 @@ def entry_of(value: str | bytes) -> Entry:
         size=fields["of"],
         amount=fields.get("amount", 0),
         copied=None if copied is None else (copied[0], copied[1]),
-        sight=None if sight is None else Sight(fields["at"], tuple(Observation(*one) for one in sight)),
+        sight=None if sight is None else Sight(fields["at"], tuple(Observation(*seen) for seen in sight)),
     )

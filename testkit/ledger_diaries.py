@@ -14,7 +14,7 @@ class DiaryReader:
         self._client = client
         self._life = life
         self._began_ns = 0
-        """The begin of the last transaction, of the first of those that failed in a row, or of the first line."""
+        """The begin of the last transaction, of the first in a row of failed transactions, or of the first line."""
         self._has_failed = False
         self._facts: dict[str, dict[str, Any]] = {}
         self.errors: list[ClientError] = []

@@ -9,15 +9,15 @@
 | torn | a transaction is there whole or not at all |
 | repeated | a record is there once |
 | invented | each record is of a transaction that a client began |
-| reordered | the records of a client stand in the order in which it sent them, in each partition |
+| reordered | the records of a client stand in the order of sending, in each partition |
 | intermediate read | of the records in a stretch of a partition, a transaction reads all or none (G1b) |
-| cycle | no transaction reads, over however many others, of one that reads of it (G1c) |
+| cycle | no transaction reads, over however many other transactions, of a transaction that reads of it (G1c) |
 | sum | the amounts of all accounts sum to zero |
 | not copied | a record of a source that its group is past is copied |
-| copied again | a record of a source is copied once, and none that the group has not passed |
+| copied again | a record of a source is copied once, and no record that the group has not passed |
 
 The names in parentheses are Adya's, as Jepsen has them for Kafka. Cycles are looked for among reads alone: the writes
-of transactions may interleave (G0), and Kafka promises no more. `write_cycles` counts these.
+of transactions may interleave (G0), and Kafka promises no more. `write_cycles` counts the cycles of writes.
 """
 
 from collections import Counter, defaultdict
@@ -84,12 +84,12 @@ def _faults_of(evidence: LedgerEvidence, reading: Reading) -> Iterator[str]:
 
 def _differences(first: str, expected: Reading, reader: str, reading: Reading) -> Iterator[str]:
     for place in sorted({*expected, *reading}):
-        one, two = expected.get(place, ()), reading.get(place, ())
-        if one == two:
+        wanted, found = expected.get(place, ()), reading.get(place, ())
+        if wanted == found:
             continue
-        at = next((rank for rank, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]), None)
-        rank = min(len(one), len(two)) if at is None else at
-        here, there = (_text(records[rank : rank + 1]) for records in (one, two))
+        at = next((rank for rank, pair in enumerate(zip(wanted, found, strict=False)) if pair[0] != pair[1]), None)
+        rank = min(len(wanted), len(found)) if at is None else at
+        here, there = (_text(records[rank : rank + 1]) for records in (wanted, found))
         yield f"{DIFFERS}: {_name(place)}: {first} has {here}, {reader} has {there} as record {rank}"
 
 
@@ -137,7 +137,7 @@ def _orders(evidence: LedgerEvidence, reading: Reading) -> Iterator[str]:
 
 
 def _sights(evidence: LedgerEvidence, reading: Reading) -> Iterator[str]:
-    """The records that transactions have read, beside those that the reader has got."""
+    """The records that transactions have read, beside the records that the reader has got."""
     accounts = {place.partition: records for place, records in reading.items() if place.topic == ACCOUNTS}
     at = {number: dict(records) for number, records in accounts.items()}
     ranks = {number: {offset: rank for rank, (offset, _) in enumerate(records)} for number, records in accounts.items()}
@@ -163,7 +163,7 @@ def _sights(evidence: LedgerEvidence, reading: Reading) -> Iterator[str]:
 
 
 def _skipped(offsets: Sequence[int], records: Sequence[tuple[int, Entry]], ranks: Mapping[int, int]) -> str:
-    """The first record between the first and the last of these offsets that is not among them."""
+    """The first record between the first and the last of these offsets whose offset is not among the offsets."""
     known = [ranks[offset] for offset in offsets if offset in ranks]
     if not known:
         return ""
@@ -183,7 +183,7 @@ def _cycles(reading: Reading) -> Iterator[str]:
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for reader, entry in _transfers(reading):
         if entry.sight is not None:
-            sorter.add(reader, *{one.transaction for one in entry.sight.observations} - {reader})
+            sorter.add(reader, *{observation.transaction for observation in entry.sight.observations} - {reader})
     try:
         sorter.prepare()
     except CycleError as fault:
@@ -221,8 +221,10 @@ def write_cycles(reading: Reading) -> int:
     turned: set[tuple[str, str]] = set()
     for records in reading.values():
         for (_, before), (_, after) in pairwise(records):
-            one, two = ranks[before.transaction], ranks[after.transaction]
-            if before.transaction != after.transaction and any(one[place] > two[place] for place in one.keys() & two):
+            earlier, later = ranks[before.transaction], ranks[after.transaction]
+            if before.transaction != after.transaction and any(
+                earlier[place] > later[place] for place in earlier.keys() & later
+            ):
                 turned.add((before.transaction, after.transaction))
     return len(turned)
 

@@ -1,4 +1,4 @@
-"""The metadata quorum of one node on the ports of a test: the product's hosts, a voter without others."""
+"""The metadata quorum of one node on the ports of a test: the product's hosts, a voter alone."""
 
 from collections.abc import Callable
 
@@ -29,8 +29,8 @@ class _Never:
 class Unhurried:
     """A `server.ports.Clock` by which only what is due at once ever happens.
 
-    For a lone voter that is all that matters. A test may let years go by: no session of a broker ends, and there is no
-    check every second.
+    A lone voter needs nothing else. A test may let years go by: no session of a broker ends, and there is no check
+    every second.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -46,7 +46,7 @@ class Unhurried:
 
 
 class LoneQuorum:
-    """One voter and its controller. `start` makes it lead as fast as the disk allows."""
+    """A voter and its controller. `start` makes the voter lead as fast as the disk allows."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class LoneQuorum:
         self.controller = self._replica.controller
 
     def start(self, on_ready: Callable[[], None]) -> None:
-        """Take the lead, and call `on_ready` when all of the log is in the image and commands are taken."""
+        """Take the lead, and call `on_ready` when the whole log is in the image and commands are taken."""
         own_epoch = self.log.end_offset + 1
         self._replica.start()
         self.controller.when_applied(own_epoch, on_ready)

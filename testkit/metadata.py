@@ -13,7 +13,7 @@ from tailrace.protocol.messages.metadata import (
 
 
 def metadata_of(leaders: Mapping[TopicPartition, int], *, topic_id: bytes = bytes(16)) -> MetadataResponse:
-    """The answer of a cluster of nodes 1 and 2, both in sync for each of these partitions."""
+    """The answer of a cluster of nodes 1 and 2, both in sync for every given partition."""
     partitions: dict[str, list[MetadataResponsePartition]] = defaultdict(list)
     for (topic, number), leader in leaders.items():
         partitions[topic].append(

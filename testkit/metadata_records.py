@@ -1,4 +1,4 @@
-"""Records of the metadata log as only tests write and derive them."""
+"""Records of the metadata log that only tests write and derive."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def new_broker(broker_id: int, *, epoch: int | None = None, **fields: Any) -> Re
 
 
 def new_topic(name: str, topic_id: bytes, *replicas: tuple[int, ...], **fields: Any) -> list[MetadataRecord]:
-    """A topic and its partitions, each with these replicas."""
+    """A topic and its partitions, every partition with these replicas."""
     partitions = (new_partition(topic_id, number, *ids, **fields) for number, ids in enumerate(replicas))
     return [TopicRecord(name=name, topic_id=topic_id), *partitions]
 
@@ -40,5 +40,6 @@ def new_partition(topic_id: bytes, number: int, *replicas: int, **fields: Any) -
 
 
 def derived_changes(image: ClusterImage, record: BrokerEvent) -> tuple[PartitionChange, ...]:
-    """The changes that follow from this record for the partitions of this image, the one before it."""
+    """The changes that follow from this record for the partitions of this image, which is the image before the
+    record."""
     return result_of(derivation(image, record)).changes

@@ -1,4 +1,5 @@
-"""Anomalies that are planted into the evidence of a run without a fault: the verdict must name the kind of each.
+"""Anomalies that are planted into the evidence of a run without a fault: the verdict must name the kind of every
+anomaly.
 
 Each planter takes evidence and returns a changed copy. It needs a topic of each sort: plain, compacted, transactional;
 readers alone and in a group.
@@ -23,7 +24,9 @@ def _plain(evidence: Evidence) -> Place:
 
 
 def _of(topics: frozenset[str], evidence: Evidence) -> Place:
-    return max((place for place in evidence.logs if place[0] in topics), key=lambda one: len(evidence.logs[one].values))
+    return max(
+        (place for place in evidence.logs if place[0] in topics), key=lambda place: len(evidence.logs[place].values)
+    )
 
 
 def _with_log(evidence: Evidence, place: Place, log: FinalLog) -> Evidence:
@@ -31,7 +34,7 @@ def _with_log(evidence: Evidence, place: Place, log: FinalLog) -> Evidence:
 
 
 def _with_values(evidence: Evidence, place: Place, changes: Mapping[int, str | None]) -> Evidence:
-    """Other values at these offsets of a log; None: no record."""
+    """The evidence with other values at these offsets of a log; None: no record."""
     log = evidence.logs[place]
     values = {offset: value for offset, value in {**log.values, **changes}.items() if value is not None}
     keys = {offset: key for offset, key in log.keys.items() if offset in values}
@@ -66,10 +69,10 @@ def _committed(evidence: Evidence) -> tuple[Place, int]:
     place = _of(evidence.transactional, evidence)
     history = evidence.history
     numbers = {
-        (one.producer, number): key
-        for key, one in history.transactions.items()
+        (transaction.producer, number): key
+        for key, transaction in history.transactions.items()
         if history.outcomes.get(key) == "committed"
-        for number in range(one.first, one.first + one.size)
+        for number in range(transaction.first, transaction.first + transaction.size)
     }
     return place, _middle([at for at, value in evidence.logs[place].values.items() if number_of(value) in numbers])
 
@@ -84,8 +87,8 @@ def _tear_a_transaction(evidence: Evidence) -> Evidence:
     producer, number = number_of(evidence.logs[place].values[offset])
     key = next(
         key
-        for key, one in evidence.history.transactions.items()
-        if one.producer == producer and one.first <= number < one.first + one.size
+        for key, transaction in evidence.history.transactions.items()
+        if transaction.producer == producer and transaction.first <= number < transaction.first + transaction.size
     )
     outcomes = {**evidence.history.outcomes, key: "unknown"}
     return _with_history(_with_values(evidence, place, {offset: None}), outcomes=outcomes)
@@ -153,22 +156,24 @@ def _with_polls(
     in_group: bool = False,
     place: Place | None = None,
 ) -> Evidence:
-    """Other polls of one partition by one reader, which has begun at its start."""
+    """The evidence with other polls of one partition by one reader, which has begun at its start."""
     wanted = place or _plain(evidence)
     polls = {
-        reader: [one for one in events if one["op"] == "polled" and (one["topic"], one["partition"]) == wanted]
+        reader: [
+            event for event in events if event["op"] == "polled" and (event["topic"], event["partition"]) == wanted
+        ]
         for reader, events in evidence.history.reads.items()
         if (reader in evidence.groups) is in_group
     }
-    reader = max(polls, key=lambda one: len(polls[one]))
-    others = [one for one in evidence.history.reads[reader] if one not in polls[reader]]
+    reader = max(polls, key=lambda name: len(polls[name]))
+    others = [event for event in evidence.history.reads[reader] if event not in polls[reader]]
     reads = {**evidence.history.reads, reader: [*others, *change(polls[reader])]}
     return _with_history(evidence, reads=reads)
 
 
 def _without_middle(polls: list[Event]) -> list[Event]:
-    """Without a record in the middle of all."""
-    number = max(range(len(polls)), key=lambda one: len(polls[one]["offsets"]))
+    """The polls without a record in the middle."""
+    number = max(range(len(polls)), key=lambda index: len(polls[index]["offsets"]))
     poll = polls[number]
     at = len(poll["offsets"]) // 2
     assert len(poll["offsets"]) > 2, "a poll has some records"
@@ -201,14 +206,18 @@ def _with_group(evidence: Evidence, change: Callable[[list[Event]], list[Event]]
     place = _plain(evidence)
     reads = dict(evidence.history.reads)
     for reader in evidence.groups:
-        polls = [one for one in reads[reader] if one["op"] == "polled" and (one["topic"], one["partition"]) == place]
+        polls = [
+            event
+            for event in reads[reader]
+            if event["op"] == "polled" and (event["topic"], event["partition"]) == place
+        ]
         if polls:
-            reads[reader] = [*(one for one in reads[reader] if one not in polls), *change(polls)]
+            reads[reader] = [*(event for event in reads[reader] if event not in polls), *change(polls)]
     return _with_history(evidence, reads=reads)
 
 
 def _lose_commits(evidence: Evidence) -> Evidence:
-    """A member begins again at the start, after all has been read and committed."""
+    """A member begins again at the start, after everything has been read and committed."""
     place = _plain(evidence)
     log = evidence.logs[place]
     topic, partition = place

@@ -1,4 +1,5 @@
-"""Anomalies that are planted into the evidence of a ledger without a fault: the verdict must name the kind of each.
+"""Anomalies that are planted into the evidence of a ledger without a fault: the verdict must name the kind of every
+anomaly.
 
 Each planter takes evidence and returns a changed copy. It needs two readers, transfers that have read, and copies.
 """
@@ -55,7 +56,9 @@ def _first(evidence: LedgerEvidence) -> Reading:
 def _a_committed(evidence: LedgerEvidence, topic: str = ACCOUNTS) -> _Found:
     """A record of a transaction whose commit was acknowledged, in the middle."""
     all_ = [
-        one for one in _found(_first(evidence), topic) if evidence.attempts[one[2].transaction].outcome == COMMITTED
+        found
+        for found in _found(_first(evidence), topic)
+        if evidence.attempts[found[2].transaction].outcome == COMMITTED
     ]
     return all_[len(all_) // 2]
 
@@ -66,7 +69,7 @@ def _for_all(evidence: LedgerEvidence, change: Callable[[Reading], Reading]) -> 
 
 
 def _without(reading: Reading, is_left_out: Callable[[Entry], bool]) -> Reading:
-    return {place: [one for one in records if not is_left_out(one[1])] for place, records in reading.items()}
+    return {place: [record for record in records if not is_left_out(record[1])] for place, records in reading.items()}
 
 
 def _replaced(reading: Reading, place: Place, rank: int, entry: Entry) -> Reading:
@@ -110,7 +113,7 @@ def _show_an_unfinished_transaction(evidence: LedgerEvidence) -> LedgerEvidence:
 
 def _forget_a_transaction(evidence: LedgerEvidence) -> LedgerEvidence:
     name = _a_committed(evidence)[2].transaction
-    return replace(evidence, attempts={one: attempt for one, attempt in evidence.attempts.items() if one != name})
+    return replace(evidence, attempts={kept: attempt for kept, attempt in evidence.attempts.items() if kept != name})
 
 
 def _two_of_a_client(evidence: LedgerEvidence) -> tuple[Place, int, int]:
@@ -126,11 +129,11 @@ def _two_of_a_client(evidence: LedgerEvidence) -> tuple[Place, int, int]:
 
 
 def _swap_records_of_a_client(evidence: LedgerEvidence) -> LedgerEvidence:
-    place, one, two = _two_of_a_client(evidence)
+    place, early, late = _two_of_a_client(evidence)
 
     def swap(reading: Reading) -> Reading:
-        first, second = reading[place][one][1], reading[place][two][1]
-        return _replaced(_replaced(reading, place, one, second), place, two, first)
+        first, second = reading[place][early][1], reading[place][late][1]
+        return _replaced(_replaced(reading, place, early, second), place, late, first)
 
     return _for_all(evidence, swap)
 
@@ -153,13 +156,15 @@ def _turn_two_records_for_one_reader(evidence: LedgerEvidence) -> LedgerEvidence
 
 def _change_an_amount(evidence: LedgerEvidence) -> LedgerEvidence:
     place, rank, chosen = _a_committed(evidence)
-    return _for_all(evidence, lambda one: _replaced(one, place, rank, replace(chosen, amount=chosen.amount + 1)))
+    return _for_all(
+        evidence, lambda reading: _replaced(reading, place, rank, replace(chosen, amount=chosen.amount + 1))
+    )
 
 
 def _a_sight(evidence: LedgerEvidence) -> tuple[Place, int, Entry, Sight]:
-    """A transfer that has read, the one with the most."""
-    seen = [(*one, one[2].sight) for one in _found(_first(evidence)) if one[2].sight is not None]
-    place, rank, entry, sight = max(seen, key=lambda one: len(one[3].observations))
+    """A transfer that has read, the transfer with the most records read."""
+    seen = [(*found, found[2].sight) for found in _found(_first(evidence)) if found[2].sight is not None]
+    place, rank, entry, sight = max(seen, key=lambda seen_record: len(seen_record[3].observations))
     assert sight.observations, "a transfer has read"
     return place, rank, entry, sight
 
@@ -169,7 +174,7 @@ def _with_observations(sight: Sight, observations: list[Observation]) -> Sight:
 
 
 def _with_sight(evidence: LedgerEvidence, place: Place, rank: int, entry: Entry, sight: Sight) -> LedgerEvidence:
-    return _for_all(evidence, lambda one: _replaced(one, place, rank, replace(entry, sight=sight)))
+    return _for_all(evidence, lambda reading: _replaced(reading, place, rank, replace(entry, sight=sight)))
 
 
 def _read_an_aborted_transaction(evidence: LedgerEvidence) -> LedgerEvidence:
@@ -191,20 +196,20 @@ def _read_itself(evidence: LedgerEvidence) -> LedgerEvidence:
     place, rank, entry, sight = _a_sight(evidence)
     own = next(
         Observation(where.partition, _first(evidence)[where][at][0], entry.transaction)
-        for where, at, one in _found(_first(evidence))
-        if one.transaction == entry.transaction
+        for where, at, record in _found(_first(evidence))
+        if record.transaction == entry.transaction
     )
     return _with_sight(evidence, place, rank, entry, _with_observations(sight, [*sight.observations, own]))
 
 
 def _read_a_part(evidence: LedgerEvidence) -> LedgerEvidence:
-    """A transfer that reads the records of a stretch but for one in the middle."""
+    """A transfer that reads the records of a stretch but for a record in the middle."""
     place, rank, entry, sight = _a_sight(evidence)
     where, records = max(
         ((where, records) for where, records in _first(evidence).items() if where.topic == ACCOUNTS),
-        key=lambda one: len(one[1]),
+        key=lambda entries: len(entries[1]),
     )
-    names = [(offset, one.transaction) for offset, one in records if one.transaction != entry.transaction][:3]
+    names = [(offset, record.transaction) for offset, record in records if record.transaction != entry.transaction][:3]
     ends = [Observation(where.partition, *names[0]), Observation(where.partition, *names[2])]
     return _with_sight(evidence, place, rank, entry, _with_observations(sight, ends))
 
@@ -214,8 +219,10 @@ def _read_in_a_circle(evidence: LedgerEvidence) -> LedgerEvidence:
     _, _, entry, sight = _a_sight(evidence)
     reading = _first(evidence)
     name = sight.observations[0].transaction
-    place, rank, read = next(one for one in _found(reading) if one[2].transaction == name and one[2].sight is not None)
-    where, at, _ = next(one for one in _found(reading) if one[2].transaction == entry.transaction)
+    place, rank, read = next(
+        found for found in _found(reading) if found[2].transaction == name and found[2].sight is not None
+    )
+    where, at, _ = next(found for found in _found(reading) if found[2].transaction == entry.transaction)
     back = Observation(where.partition, reading[where][at][0], entry.transaction)
     assert read.sight is not None
     return _with_sight(evidence, place, rank, read, _with_observations(read.sight, [*read.sight.observations, back]))
@@ -228,14 +235,14 @@ def _skip_a_copy(evidence: LedgerEvidence) -> LedgerEvidence:
 
 def _copy_again(evidence: LedgerEvidence) -> LedgerEvidence:
     place, rank, chosen = _a_committed(evidence, COPIES)
-    other = next(one for one in _found(_first(evidence), COPIES) if one[2].copied != chosen.copied)
+    other = next(found for found in _found(_first(evidence), COPIES) if found[2].copied != chosen.copied)
     changed = replace(chosen, copied=other[2].copied)
     return _for_all(evidence, lambda reading: _replaced(reading, place, rank, changed))
 
 
 def _forget_an_offset(evidence: LedgerEvidence) -> LedgerEvidence:
-    """Copies are committed, and the offset that belongs to them is not."""
-    client = max(evidence.copied_to, key=lambda one: evidence.copied_to[one])
+    """Copies are committed, and the offset that belongs to these copies is not."""
+    client = max(evidence.copied_to, key=lambda copier: evidence.copied_to[copier])
     return replace(evidence, copied_to={**evidence.copied_to, client: evidence.copied_to[client] - 1})
 
 

@@ -118,9 +118,9 @@ class DeferredPeer:
         self.waiting: list[tuple[int, Any, Callable[[Any], None]]] = []
         """(node, request, `on_reply`) of each request."""
         self.oldest_version = 0
-        """Of the last request."""
+        """The version of the last request."""
         self.timeout_ms: int | None = None
-        """Of the last request."""
+        """The time-out of the last request."""
 
     def send(
         self,
@@ -152,7 +152,7 @@ class LedElsewhere:
 
 
 class ScriptedVerifier:
-    """A `TransactionVerifier` that answers with `code`, at once or, if it is slow, when the test says so."""
+    """A `TransactionVerifier` that answers with `code`, at once or, if `is_slow`, when the test says so."""
 
     def __init__(self, *, is_slow: bool = False) -> None:
         self.code = ErrorCode.NONE
@@ -293,7 +293,7 @@ class ScriptedHandler:
 
 
 class RecordingConnection:
-    """A `server.ports.ServerConnection` that keeps what it is given, by slot."""
+    """A `server.ports.ServerConnection` that keeps, by slot, what is sent."""
 
     def __init__(self, *, principal: str = ANONYMOUS, listener: str = "PLAINTEXT") -> None:
         self.is_open = True

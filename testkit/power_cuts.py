@@ -1,7 +1,8 @@
-"""A story told to a disk whose power goes at one operation after the other, and what must be true of it afterwards.
+"""A story told to a disk whose power goes at one operation after the other, and what must be true of the disk
+afterwards.
 
-Each telling of a story has the same operations of the disk, so an operation has a number. The power can go
-before the operation or after it, or the process alone can be killed there.
+Each telling of a story has the same operations of the disk, so an operation has a number. The power can go before or
+after the operation, or the process alone can be killed there.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ class ToldStory(Protocol):
     """Works on a disk, and remembers what was acknowledged."""
 
     def tell(self) -> None:
-        """All of it, from an empty directory on."""
+        """Tell the whole story, from an empty directory on."""
         ...
 
     def verify(self) -> None:
@@ -77,7 +78,7 @@ class PowerCuts(Generic[S]):
         return story
 
     def losses(self, *, after: bool = False, lying_sync: bool = False, seeds: int = 1) -> Iterator[int]:
-        """The operations at which a cut loses something, as they are found."""
+        """The operations at which a cut loses something, in the order of the search."""
         for seed in range(seeds):
             for operation in self.operations():
                 try:

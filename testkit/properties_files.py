@@ -1,4 +1,4 @@
-"""Properties files of all kinds, and what Java reads in them."""
+"""Properties files of many kinds, and what Java reads in these files."""
 
 LISTENERS = "PLAINTEXT://localhost:9092"
 FILES = {

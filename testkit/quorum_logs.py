@@ -1,4 +1,4 @@
-"""The state that a log of a quorum holds, as a state machine would load it."""
+"""The state that a log of a quorum holds, as loaded by a state machine."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The committed progress of a group as a server with rectangles keeps it, in memory, for clients without a socket."""
+"""The committed progress of a group as kept by a server with rectangles, in memory, for clients without a socket."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ class RangesOfAGroup:
         self.progress: dict[TopicPartition, CommittedProgress] = {}
         self.refused = dict(refused or {})
         self.commits: list[dict[TopicPartition, tuple[Rectangle, ...]]] = []
-        """Those that were taken."""
+        """The commits that were taken."""
         self.cuts: list[tuple[TopicPartition, int]] = []
-        """Those that were taken."""
+        """The cuts that were taken."""
         self.refused_cuts: dict[TopicPartition, ErrorCode] = {}
         self.knows = knows
         self.answers: dict[TopicPartition, ProgressOfAGroup] = {}
@@ -36,7 +36,7 @@ class RangesOfAGroup:
         self._tried = asyncio.Event()
 
     async def until(self, is_true: Callable[[], bool]) -> None:
-        """Return when it is true; that is looked at after each request."""
+        """Return when the condition is true; each request checks it again."""
         while not is_true():
             self._tried.clear()
             await self._tried.wait()

@@ -1,6 +1,6 @@
 """Batches written byte by byte, for what no builder makes: lengths, counts, times and offsets that contradict.
 
-The checksum is right in all of them: it is the sender that is at fault, and no damage on the way.
+The checksum of every such batch is right: the sender is at fault, and no damage on the way.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tailrace.protocol.records.compression import Codec, compress, decompress_in
 
 
 def raw_bytes(content: bytes | None, length: int | None = None) -> bytes:
-    """Nullable bytes as a record has them; `length` is the length stated, that of the content by default."""
+    """Nullable bytes as part of a record; `length` is the length stated, that of the content by default."""
     stated = length if length is not None else -1 if content is None else len(content)
     return varint(stated) + (content or b"")
 
@@ -29,7 +29,7 @@ def raw_record(
     attributes: int = 0,
     length: int | None = None,
 ) -> bytes:
-    """One record. Key, value and headers (their number first) are given as the bytes of the wire."""
+    """A record. Key, value and headers (their number first) are given as the bytes of the wire."""
     body = bytes([attributes]) + varint(timestamp_delta) + varint(offset_delta) + key + value + headers
     return varint(len(body) if length is None else length) + body
 
@@ -44,7 +44,8 @@ def raw_batch(
     stored: bytes | None = None,
     **fields: Any,
 ) -> bytes:
-    """A batch of these records; `stored` replaces what the codec makes of them. `fields` are those of the header."""
+    """A batch of these records; `stored` replaces what the codec makes of the records. `fields` are fields of the
+    header."""
     section = records if isinstance(records, bytes) else b"".join(records)
     if stored is None:
         stored = bytes(compress(codec, section)) if codec else section

@@ -1,7 +1,7 @@
 """The history of clients of replicated topics, and the logs that the replicas have at its end.
 
-A history is a list of events, each client's in its own order; an event is a mapping whose `op` names it. Values of
-records are `producer:number`. Times are seconds of one monotonic clock of the machine.
+A history is a list of events, each client's in its own order; an event is a mapping whose `op` names the kind. Values
+of records are `producer:number`. Times are seconds of one monotonic clock of the machine.
 
 | op | client | facts |
 |---|---|---|
@@ -29,7 +29,7 @@ Place = tuple[str, int]
 
 
 class StoredBatch(NamedTuple):
-    """One batch of a replica's log: its offsets, and its bytes or a digest of them."""
+    """A batch of a replica's log: its offsets, and its bytes or their digest."""
 
     base_offset: int
     last_offset: int
@@ -43,7 +43,7 @@ class ReplicaLog:
     start_offset: int
     batches: Sequence[StoredBatch]
     last_values: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Of a compacted topic: the offset and the value of the last record of each key."""
+    """The offset and the value of the last record of each key, of a compacted topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class SentTransaction(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The end of a transaction as its producer requested it."""
+    """The end of a transaction as requested by its producer."""
 
     commits: bool
     at_s: float
@@ -88,7 +88,7 @@ class ReplicaHistory:
     endings: dict[tuple[str, int], Ending] = field(default_factory=dict)
     outcomes: dict[tuple[str, int], str] = field(default_factory=dict)
     reads: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
-    """Of each reader: assigned, polled, committed, commit-unknown."""
+    """The events of each reader: assigned, polled, committed, commit-unknown."""
     resets: list[Event] = field(default_factory=list)
 
     def add(self, events: Iterable[Event]) -> None:

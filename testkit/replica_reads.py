@@ -1,4 +1,5 @@
-"""One broker with a replica of `orders-0`, as its consumers and the other replicas meet it: a leader, or a follower."""
+"""A broker with a replica of `orders-0`, as its consumers and the other replicas meet the broker: a leader, or a
+follower."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -137,7 +138,7 @@ class FollowingBroker:
         self.node.end_turn()
 
     def hear(self, high_watermark: int, *, log_start_offset: int = 0) -> None:
-        """The leader's offsets, in an answer of it that is stored."""
+        """The leader's offsets, in an answer of the leader that is stored."""
         self.partition.following.take_leader_offsets(high_watermark=high_watermark, log_start_offset=log_start_offset)
         self.node.end_turn()
 

@@ -17,8 +17,8 @@
 | reset | no reader loses its position |
 | diverged | replicas have equal bytes from the larger log start to the high watermark; if compacted, the last values |
 
-The rules are those of `jepsen.tests.kafka`, for clients that name partitions and readers that read committed records.
-Each kind is reported once per client and partition, with the count.
+The rules are the rules of `jepsen.tests.kafka`, for clients that name partitions and readers that read committed
+records. Each kind is reported once per client and partition, with the count.
 """
 
 from bisect import bisect_left, bisect_right
@@ -70,9 +70,10 @@ class Evidence:
     compacted: frozenset[str] = frozenset()
     """Topics that keep the last record of each key."""
     transactional: frozenset[str] = frozenset()
-    """Topics whose records are all in transactions."""
+    """Topics all of whose records belong to transactions."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """The group of each reader that is in one. The others read the partitions of their first `assigned` events."""
+    """The group of each reader that is in a group. The other readers read the partitions of their first `assigned`
+    events."""
     key_of: Callable[[str], str | None] = lambda value: None
     """The key of the record with this value, in compacted topics."""
 
@@ -109,11 +110,11 @@ def broken_promises(evidence: Evidence) -> list[str]:
         *_acknowledged_faults(evidence),
         *_old_values(evidence),
         *_log_faults(evidence),
-        *(f"given up: {one['producer']}:{one['number']}: {one['why']}" for one in evidence.history.failed),
+        *(f"given up: {failed['producer']}:{failed['number']}: {failed['why']}" for failed in evidence.history.failed),
         *_transaction_faults(evidence),
         *_reader_faults(evidence),
         *_group_faults(evidence),
-        *(f"reset: {one['reader']}: {one['why']}" for one in evidence.history.resets),
+        *(f"reset: {lost['reader']}: {lost['why']}" for lost in evidence.history.resets),
         *divergences(evidence),
     ]
 
@@ -230,9 +231,9 @@ def _reader_faults(evidence: Evidence) -> Iterator[str]:
 
 def _transactions_by_record(history: ReplicaHistory) -> _TransactionOf:
     return {
-        (one.producer, number): one
-        for one in history.transactions.values()
-        for number in range(one.first, one.first + one.size)
+        (transaction.producer, number): transaction
+        for transaction in history.transactions.values()
+        for number in range(transaction.first, transaction.first + transaction.size)
     }
 
 
@@ -245,7 +246,8 @@ class _Cursor:
         self._is_compacted = place[0] in evidence.compacted
         self._transaction_of = transaction_of if place[0] in evidence.transactional else {}
         self._last: int | None = None
-        """The offset of the last record since the assignment, or the one before the first that it must get."""
+        """The offset of the last record since the assignment, or the offset before the first that the reader must
+        get."""
         self.faults: dict[str, list[str]] = defaultdict(list)
 
     def assign(self, offset: int | None) -> None:
@@ -303,7 +305,7 @@ class _Cursor:
                 self.faults["uncommitted shown"].append(f"{value}, before the end of its transaction was requested")
 
     def end(self) -> None:
-        """All that is committed must have been read."""
+        """Everything that is committed must have been read."""
         left = len(self._shape.offsets) - (0 if self._last is None else self._shape.next_rank(self._last))
         if left:
             self.faults["unseen"].append(f"{left} records behind {self._last}")
@@ -320,17 +322,17 @@ def _group_faults(evidence: Evidence) -> Iterator[str]:
 
 
 def _group_faults_of(shape: LogShape, group: str, place: Place, events: Iterable[tuple[str, Event]]) -> Iterator[str]:
-    """A member must begin between the last acknowledged commit and the furthest requested one."""
+    """A member must begin between the last acknowledged commit and the furthest requested commit."""
     timeline: list[tuple[float, int, str, Event]] = []
     for reader, event in events:
         if event["op"] in ("committed", "commit-unknown"):
             timeline.append((event["asked_s"], 0, reader, {**event, "op": "asked"}))
         if event["op"] != "commit-unknown":
             timeline.append((event["at_s"], 1, reader, event))
-    timeline.sort(key=lambda one: one[:2])
+    timeline.sort(key=lambda timed: timed[:2])
     committed = possible = 0
     seen = 0
-    """The number of visible records up to the furthest one that a member has got."""
+    """The number of visible records up to the furthest record that a member has got."""
     lower: dict[str, int | None] = {}
     back: list[str] = []
     skipped: list[str] = []
@@ -371,14 +373,14 @@ def divergences(evidence: Evidence) -> Iterator[str]:
                 yield from _other_last_values(place, (first_node, first), (node, log))
                 continue
             start_offset = max(first.start_offset, log.start_offset)
-            one, two = (_between(each, start_offset, high_watermark) for each in (first, log))
-            if one != two:
-                base = min(batch.base_offset for batch in set(one) ^ set(two))
+            expected, found = (_between(each, start_offset, high_watermark) for each in (first, log))
+            if expected != found:
+                base = min(batch.base_offset for batch in set(expected) ^ set(found))
                 yield f"diverged: {_name(place)} of nodes {first_node} and {node}, from {base} on"
 
 
-def _other_last_values(place: Place, one: tuple[int, ReplicaLog], two: tuple[int, ReplicaLog]) -> Iterator[str]:
-    (first_node, first), (node, log) = one, two
+def _other_last_values(place: Place, expected: tuple[int, ReplicaLog], found: tuple[int, ReplicaLog]) -> Iterator[str]:
+    (first_node, first), (node, log) = expected, found
     keys = first.last_values.keys() | log.last_values.keys()
     different = sorted(key for key in keys if first.last_values.get(key) != log.last_values.get(key))
     if different:

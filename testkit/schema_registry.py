@@ -1,4 +1,4 @@
-"""A schema registry of a test: an HTTP server on 127.0.0.1 with the answers that the test gives it."""
+"""A schema registry of a test: an HTTP server on 127.0.0.1 with the answers that the test gives."""
 
 import json
 import ssl
@@ -24,13 +24,13 @@ class Asked(NamedTuple):
 class ScriptedRegistry:
     """Answers for its schemas as Confluent's registry does, and for paths with a script by that.
 
-    `is_over` is set at the end: a script that waits, waits for it.
+    `is_over` is set at the end: a script that waits, waits for that event.
     """
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
         self.scripts: dict[str, list[Respond]] = {}
-        """By path; the last one of a path stays, the others answer one request each."""
+        """The scripts by path; the last script of a path stays, every other script answers one request."""
         self.is_over = threading.Event()
         self._schemas: dict[int, dict[str, Any]] = {}
         self._versions: dict[str, list[int]] = {}

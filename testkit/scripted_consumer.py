@@ -65,7 +65,7 @@ def run_bench(
     partitions: Sequence[TopicPartition] = (ORDERS,),
     **settings: Any,
 ) -> None:
-    """Run a test of a consumer to which these partitions are assigned; it begins at offset 0 of each."""
+    """Run a test of a consumer to which these partitions are assigned; it begins at offset 0 of every partition."""
 
     async def run() -> None:
         bench = ConsumerBench(partitions, **settings)

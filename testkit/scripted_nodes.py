@@ -44,7 +44,7 @@ TOPIC_ID = b"1" * 16
 
 
 class ScriptedNodes(Router):
-    """Nodes 1 and 2, and the metadata of their partitions; the time stands still unless the script moves it.
+    """Nodes 1 and 2, and the metadata of their partitions; the time stands still unless the script moves the clock.
 
     `leaders` and `epochs` are in the next metadata; `newest` is the newest version of each API, by its key.
     """
@@ -70,7 +70,7 @@ class ScriptedNodes(Router):
         self.gone: set[int] = set()
         """Nodes to which no connection can be made."""
         self.passed_ms = 0
-        """By how much the clock is ahead of the real one."""
+        """By how much the clock is ahead of the real clock."""
         self.metadata_requests = 0
         self._has_answered = True
         self.describe()
@@ -141,10 +141,10 @@ class _ScriptedConnection:
 
 
 class ScriptedReplica:
-    """The replica of every partition on one node: a log, and the answers from it: one batch of each partition.
+    """The replica of every partition on one node: a log, and the answers from that log: one batch of each partition.
 
-    A fetch of an offset above its log end is out of range, at the end it is empty at once. `faults` are the error codes
-    of the next fetches, in order. Sessions: each full fetch that may create one gets `session_id`.
+    A fetch of an offset above its log end is out of range, a fetch at the end is empty at once. `faults` are the error
+    codes of the next fetches, in order. Sessions: each full fetch that may create one gets `session_id`.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class ScriptedReplica:
         self.batch_records = 1
         self.log_start = 0
         self.gives_bounds = True
-        """Whether an answer to an offset out of range has the log start (Apache Kafka's has not)."""
+        """Whether an answer to an offset out of range states the log start (Apache Kafka's does not)."""
         self.preferred = -1
         """The replica that a fetch with a rack is sent to."""
         self.faults: list[int] = []

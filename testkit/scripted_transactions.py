@@ -49,12 +49,13 @@ class AskedRequest(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`EndTxn` with its version, as the producer has sent it."""
+        """`EndTxn` with its version, as sent by the producer."""
         return f"{type(self.request).__name__.removesuffix('Request')} v{self.version}"
 
 
 class ScriptedTransactions(Router):
-    """One node, the leader of these partitions and the coordinator of everything. It is right about nothing but epochs.
+    """A node, the leader of these partitions and the coordinator of everything. The node is right about nothing but
+    epochs.
 
     `newest` has the newest version of an API that it knows, by the type of the request.
     """
@@ -64,7 +65,7 @@ class ScriptedTransactions(Router):
     ) -> None:
         super().__init__(ClientSettings("127.0.0.1:1", retry_backoff_ms=1))
         self.version = version
-        """Its transaction.version."""
+        """The node's transaction.version."""
         self.newest = newest or {}
         self.asked: list[AskedRequest] = []
         self.epoch = -1

@@ -46,7 +46,7 @@ class SessionReader:
         rack_id: str = "",
         same_turn: bool = False,
     ) -> Exchange:
-        """Send one fetch of the present id and epoch, which stay as they are. `offsets` names partitions."""
+        """Send a fetch of the present id and epoch, which stay the same. `offsets` names partitions."""
         topic_id = topic_id_of(self.topic)
         partitions = tuple(
             FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=partition_max_bytes)

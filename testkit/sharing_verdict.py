@@ -5,13 +5,13 @@
 3. The first deliveries of a key's records are in their order.
 4. In the end the group's offset is the end of each partition.
 5. Nothing that is not done is covered: when an acknowledged commit was sent, the handlers of all records in it had
-   ended with Done, be it in another process.
+   ended with Done, perhaps in another process.
 
-Times are of one clock for all processes: a delivery has the time at which its handler began, an acknowledgement the one
-at which its consumer had the answer. So a delivery behind an acknowledgement is behind it at the broker too. A handler
-notes its end before its consumer knows of it, and a commit is made before the time at which it is sent: an end behind
-that time is one that the commit cannot know. A comparison with the time of the answer would let pass what ends while
-the consumer waits for it.
+Times are of one clock for all processes: a delivery has the time at which its handler began, an acknowledgement the
+time at which its consumer had the answer. So a delivery behind an acknowledgement is behind it at the broker too. A
+handler notes its end before its consumer knows that the handler has ended, and a commit is made before the time of its
+sending: the commit cannot know an end behind that time. A comparison with the time of the answer would let pass a
+record whose handler ends while the consumer waits for the answer.
 """
 
 from bisect import bisect_right
@@ -41,7 +41,7 @@ class Delivery(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """A handler has ended with a record, and it is done."""
+    """A handler has ended with a record, and the record is done."""
 
     at_ns: int
     partition: TopicPartition
@@ -59,7 +59,7 @@ class Acknowledgement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingEvidence:
-    """All that a run has gathered."""
+    """The evidence that a run has gathered."""
 
     produced: Mapping[TopicPartition, Mapping[int, bytes | None]]
     """The keys of acknowledged records, by offset."""
@@ -68,11 +68,11 @@ class SharingEvidence:
     acknowledged: Sequence[Acknowledgement]
     stable_offsets: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
-    """Of the logs, in the end."""
+    """The ends of the logs, when the run is over."""
 
 
 def broken_promises(evidence: SharingEvidence) -> list[str]:
-    """The faults, each with its kind."""
+    """The faults, with their kinds."""
     return [
         *_repeated(evidence),
         *_skipped(evidence),
@@ -115,14 +115,16 @@ def _covered_at(
 ) -> dict[tuple[TopicPartition, int], int]:
     """The time of the first acknowledged commit that covers a record that was delivered."""
     left: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
-    for _, partition, offset, key in sorted(evidence.deliveries, key=lambda one: (one.partition, one.offset)):
+    for _, partition, offset, key in sorted(
+        evidence.deliveries, key=lambda delivery: (delivery.partition, delivery.offset)
+    ):
         left[partition][offset] = hash_of(key, offset)
     covered: dict[tuple[TopicPartition, int], int] = {}
     for acknowledgement in sorted(evidence.acknowledged, key=time_of):
         partition, rectangles = acknowledgement.partition, acknowledgement.rectangles
-        by_hash = sorted(rectangles, key=lambda one: (one.first_hash, one.first_offset))
-        starts = [one.first_hash for one in by_hash]
-        last = max(one.last_offset for one in rectangles)
+        by_hash = sorted(rectangles, key=lambda rectangle: (rectangle.first_hash, rectangle.first_offset))
+        starts = [rectangle.first_hash for rectangle in by_hash]
+        last = max(rectangle.last_offset for rectangle in rectangles)
         of_partition = left[partition]
         found = []
         for offset, key_hash in of_partition.items():
@@ -137,16 +139,17 @@ def _covered_at(
 
 
 def _is_in(by_hash: Sequence[Rectangle], starts: Sequence[int], offset: int, key_hash: int) -> bool:
-    """Whether one of these has the record: most often the last one that begins at its hash or before, or the first."""
+    """Whether a rectangle has the record: most often the last rectangle that begins at its hash or before, or the
+    first."""
     for place in range(bisect_right(starts, key_hash) - 1, -1, -1):
-        one = by_hash[place]
-        if one.first_offset <= offset <= one.last_offset and key_hash <= one.last_hash:
+        rectangle = by_hash[place]
+        if rectangle.first_offset <= offset <= rectangle.last_offset and key_hash <= rectangle.last_hash:
             return True
     return False
 
 
 def _skipped(evidence: SharingEvidence) -> Iterator[str]:
-    delivered = {(one.partition, one.offset) for one in evidence.deliveries}
+    delivered = {(delivery.partition, delivery.offset) for delivery in evidence.deliveries}
     for partition, keys in evidence.produced.items():
         for offset in keys:
             if (partition, offset) not in delivered:
@@ -156,7 +159,7 @@ def _skipped(evidence: SharingEvidence) -> Iterator[str]:
 def _disordered(evidence: SharingEvidence) -> Iterator[str]:
     seen: set[tuple[TopicPartition, int]] = set()
     latest: dict[tuple[TopicPartition, bytes], int] = {}
-    for _, partition, offset, key in sorted(evidence.deliveries, key=lambda one: one.at_ns):
+    for _, partition, offset, key in sorted(evidence.deliveries, key=lambda delivery: delivery.at_ns):
         if key is None or (partition, offset) in seen:
             continue
         seen.add((partition, offset))

@@ -31,7 +31,7 @@ DECIDED, REPEATED = SinkCommitted(is_repetition=False), SinkCommitted(is_repetit
 
 
 class SinkCoordinator:
-    """The machine, with every decision committed at once unless it is held."""
+    """The machine, with every decision committed at once unless the decision is held."""
 
     def __init__(self, **config: int) -> None:
         self.machine = TransactionCoordinator(config=TransactionConfig(**config))

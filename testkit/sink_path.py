@@ -1,4 +1,4 @@
-"""Writers of a sink on a `TransactionPath`: tasks that write members, and drivers that commit them."""
+"""Writers of a sink on a `TransactionPath`: tasks that write members, and drivers that commit these members."""
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.sinks import SinkMember, sink_key
@@ -14,7 +14,7 @@ from testkit.transaction_path import TransactionalClient, TransactionPath
 
 
 class SinkWriter:
-    """One run of a writer of a sink. `version` is the transaction.version that its tasks go by."""
+    """A run of a writer of a sink. `version` is the transaction.version that its tasks go by."""
 
     def __init__(self, node: TransactionPath, run: str, *, sink: str = "copy", version: int = 2) -> None:
         self.node = node
@@ -69,7 +69,7 @@ class SinkWriter:
         return answer
 
     def describe(self) -> DescribedSink:
-        """The sink, as tools see it."""
+        """The sink, as seen by tools."""
         (described,) = self.node.send(DescribeSinksRequest(sink_ids=(self.sink,)), 0).response.sinks
         assert isinstance(described, DescribedSink)
         return described
@@ -81,7 +81,7 @@ def find_sink(node: TransactionPath, sink: str = "copy") -> None:
 
 
 def identity(client: TransactionalClient) -> MemberToCommit:
-    """The member as a task reports it."""
+    """The member as reported by a task."""
     return MemberToCommit(
         transactional_id=client.transactional_id,
         producer_id=client.producer_id,

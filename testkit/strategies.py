@@ -15,7 +15,7 @@ from tailrace.protocol.source import Layout
 T = TypeVar("T")
 
 Override = Callable[[Field], "st.SearchStrategy[Any] | None"]
-"""A strategy for one field that a test wants to narrow, or None for the ordinary one."""
+"""A strategy for a field that a test wants to narrow, or None for the ordinary strategy."""
 
 _BITS = {"b": (8, True), "h": (16, True), "i": (32, True), "q": (64, True), "H": (16, False), "I": (32, False)}
 
@@ -69,7 +69,7 @@ def _values(kind: WireType, version: int, flexible: bool, override: Override) ->
 
 
 def integers(bits: int, *, signed: bool = True) -> st.SearchStrategy[int]:
-    """All integers of this width; the ends of the range more often than chance would have it."""
+    """Integers of this width; the ends of the range more often than by chance."""
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     return st.integers(low, high) | st.sampled_from([low, high])
 
@@ -140,7 +140,7 @@ def crowds_of(items: tuple[Any, ...], numbers: int) -> Iterator[tuple[Any, ...]]
 
 
 def numbered(item: Any, number: int) -> Any:
-    """A value like `item`, different for every number; None if it has no name and no number."""
+    """A value like `item`, different for every number; None if `item` has no name and no number."""
     if isinstance(item, str):
         return f"{item}{number}"
     if isinstance(item, int):

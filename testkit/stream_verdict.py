@@ -8,7 +8,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class StreamEvidence:
-    """The records of a topic as a read_committed consumer sees them in the end, and the outputs of the streams."""
+    """The records of a topic that a read_committed consumer sees in the end, and the outputs of the streams."""
 
     acknowledged: frozenset[bytes]
     """The values of transactions whose commit was answered."""
@@ -21,7 +21,7 @@ class StreamEvidence:
 
 
 def broken_promises(evidence: StreamEvidence) -> list[str]:
-    """The promises that are broken, one in each line, with its kind before the colon."""
+    """The promises that are broken, a promise per line, with its kind before the colon."""
     return list(_broken(evidence))
 
 
@@ -37,7 +37,7 @@ def _broken(evidence: StreamEvidence) -> Iterator[str]:
         yield f"written twice: {sorted(twice)[:5]}"
     for partition, values in evidence.committed.items():
         rows = evidence.rows.get(partition, ())
-        if not all(one[0] < other[0] for one, other in pairwise(rows)):
+        if not all(row[0] < other[0] for row, other in pairwise(rows)):
             yield f"order of rows: partition {partition}"
         if [value for _, value in rows] != list(values):
             yield f"rows: partition {partition} has {len(rows)} for {len(values)} records, or others"

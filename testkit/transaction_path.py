@@ -49,7 +49,7 @@ class TransactionPath(GroupPath):
     """A node that coordinates transactions. Defaults as `--dev`: four partitions of `__transaction_state`."""
 
     def find_transaction_coordinator(self, transactional_id: str) -> ErrorCode:
-        """Find it; the topic is there and loaded afterwards, if flushes are immediate."""
+        """Find the coordinator; the topic is there and loaded afterwards, if flushes are immediate."""
         request = FindCoordinatorRequest(key_type=_TRANSACTION, coordinator_keys=(transactional_id,))
         return ErrorCode(self.send(request, 4).response.coordinators[0].error_code)
 
@@ -72,7 +72,7 @@ class TransactionPath(GroupPath):
                 offset = header.end_offset
 
     def describe_transaction(self, transactional_id: str) -> DescribedTransaction:
-        """As tools see it."""
+        """The transaction as seen by tools."""
         request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
         described: DescribedTransaction = self.send(request, 0).response.transaction_states[0]
         return described
@@ -106,7 +106,7 @@ class MarkerCopies:
         self.attach(node)
 
     def attach(self, node: TransactionPath) -> None:
-        """Keep copies of the markers of this node too: the same one, after a restart."""
+        """Keep copies of the markers of this node too: the same node, after a restart."""
         self._node, sender = node, node.broker.coordination.marker_sender
         deliver = sender.write_here
 
@@ -119,7 +119,7 @@ class MarkerCopies:
     def send_again(
         self, markers: Sequence[TransactionMarker] | None = None, *, to: TransactionPath | None = None
     ) -> dict[str, ErrorCode]:
-        """Send copies of all markers, or of these; the codes by topic."""
+        """Send copies of `markers`, by default of every marker; the codes by topic."""
         request = WriteTxnMarkersRequest(markers=tuple(map(on_the_wire, self.markers if markers is None else markers)))
         node = self._node if to is None else to
         answer = node.send(request, 2)
@@ -189,7 +189,7 @@ class TransactionalClient:
         return ErrorCode(result.results_by_partition[0].partition_error_code)
 
     def ask_to_add(self, topic: str, *, partition: int = 0, version: int = 3) -> Exchange:
-        """Send AddPartitionsToTxn: up to version 3 as a producer does, from 4 on as a broker does for it."""
+        """Send AddPartitionsToTxn: up to version 3 as a producer does, from 4 on as a broker does for the producer."""
         topics = (AddPartitionsToTxnTopic(name=topic, partitions=(partition,)),)
         transaction = AddPartitionsToTxnTransaction(
             transactional_id=self.transactional_id,
@@ -291,7 +291,7 @@ class TransactionalClient:
         return self.node.send(request, 5 if self.version >= _ADDS_PARTITIONS else 4)
 
     def end(self, *, is_commit: bool) -> ErrorCode:
-        """EndTxn; the producer goes on with what it is given."""
+        """EndTxn; the producer goes on with the identity in the answer."""
         answer = self.ask_for_end(is_commit=is_commit).response
         assert isinstance(answer, EndTxnResponse)
         code = ErrorCode(answer.error_code)

@@ -1,8 +1,8 @@
 """The verdict on a node that was killed, from a history of its clients: every broken promise, as a sentence.
 
 A history is a list of events, each client's in its own order, with what a reader found at the end. An event is a
-mapping whose `op` says what it is (see `History`). One whose op ends in `unknown` may have happened or not; everything
-else was acknowledged. Values are `producer:number`, keys are text.
+mapping whose `op` names its kind (see `History`). An event whose op ends in `unknown` may have happened or not;
+everything else was acknowledged. Values are `producer:number`, keys are text.
 
 The promises: an acknowledged record is there once, at its offset, and in the order in which it was sent; there is no
 record that was not sent; a compacted topic keeps each key's last value; a group goes on where it committed, and reads
@@ -20,10 +20,11 @@ Place = tuple[str, int, int]
 Record = tuple[str, int]
 """Producer and number: what a value says."""
 UNKNOWN_OFFSET = -1
-"""The offset of an acknowledged record when its producer was not told where it is.
+"""The offset of an acknowledged record when the acknowledgement did not state the offset to its producer.
 
-librdkafka takes a later record's acknowledgement for those of all before it. So it is when the new leader refuses the
-retry of one batch, as it has not taken its role yet, and then finds the next one in its log.
+librdkafka takes a later record's acknowledgement for acknowledgements of every earlier record. That happens when the
+new leader refuses the retry of a batch, since the leader has not taken its role yet, and then finds the next batch in
+its log.
 """
 
 
@@ -41,16 +42,16 @@ class AtTheEnd:
 
 @dataclass(slots=True)
 class History:
-    """The events, sorted by what they are about.
+    """The events, sorted by their subject.
 
-    Producers: `acked` and `unknown` (of one record), `sent` (how many, and how many of them were not even tried).
-    The reader: `read`. The group: `assigned`, `polled`, `committed`, `commit-unknown`. The administrator, each also
-    with `-unknown`: `create`, `enlarge`, `delete`, `set`.
+    Producers: `acked` and `unknown` (of one record), `sent` (how many, and how many records were not even tried). The
+    reader: `read`. The group: `assigned`, `polled`, `committed`, `commit-unknown`. The administrator, each also with
+    `-unknown`: `create`, `enlarge`, `delete`, `set`.
     """
 
     acked: dict[Record, Place] = field(default_factory=dict)
     keys: dict[Record, str] = field(default_factory=dict)
-    """The keys of acknowledged records that have one."""
+    """The keys of acknowledged records with a key."""
     unknown: set[Record] = field(default_factory=set)
     sent: dict[str, int] = field(default_factory=dict)
     unsent: dict[str, int] = field(default_factory=dict)
@@ -95,8 +96,8 @@ def record_of(value: str) -> Record:
 def broken_promises(history: History, end: AtTheEnd, *, compacted: str, careful: Sequence[str]) -> list[str]:
     """A sentence per promise that was broken, at most one of a kind per producer or partition.
 
-    `compacted` is the topic that keeps only last values; `careful` has the first letters of the producers that may not
-    fail at all, since they repeat what fails.
+    `compacted` is the topic that keeps only last values; `careful` has the first letters of the producers that may
+    never fail, since they repeat what fails.
     """
     return [
         *_lost(history, compacted),
@@ -155,7 +156,7 @@ def _given_up(history: History, careful: Sequence[str]) -> Iterator[str]:
 
 
 def _old_values(history: History, compacted: str) -> Iterator[str]:
-    """Of each key, the last record of the log must be at least as new as the newest that was acknowledged."""
+    """The last record of each key in the log must be at least as new as the newest that was acknowledged."""
     there: dict[str, int] = {}
     for (topic, _), records in history.logs.items():
         if topic == compacted:
@@ -176,7 +177,7 @@ def _group_faults(history: History, end: AtTheEnd, compacted: str) -> Iterator[s
         if topic != compacted
     }
     committed: dict[int, int] = {}
-    """By partition, the offset of the last commit that was acknowledged: none at all is no promise of offset 0."""
+    """By partition, the offset of the last commit that was acknowledged: no commit is no promise of offset 0."""
     possible: dict[int, int] = defaultdict(int)
     position: dict[tuple[str, int], int | None] = {}
     for event in history.group:

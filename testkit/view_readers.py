@@ -100,7 +100,7 @@ class ViewReader:
     """A reader of one view partition that goes on behind the last batch, as Kafka's consumer does."""
 
     def __init__(self, node: ViewNode, view: str, partition: int, **options: Any) -> None:
-        """`options` are those of `ViewNode.fetch_views`."""
+        """`options` are the options of `ViewNode.fetch_views`."""
         self.node = node
         self.view = view
         self.partition = partition
@@ -123,7 +123,7 @@ class ViewReader:
         self.fetches += 1
         for header, records in batches_of(data):
             assert records, "no client gets a batch of no records"
-            self.records += [one for one in records if one.offset >= self.position and not header.is_control]
+            self.records += [record for record in records if record.offset >= self.position and not header.is_control]
             self.position = header.end_offset
 
     def read_on(self, *, until: int, most: int = 1_000) -> None:
@@ -136,11 +136,11 @@ class ViewReader:
 
     @property
     def offsets(self) -> list[int]:
-        return [one.offset for one in self.records]
+        return [record.offset for record in self.records]
 
 
 def batches_of(data: PartitionData) -> list[Any]:
-    """The batches of an answer, each with its header and its records."""
+    """The batches of an answer, with their headers and records."""
     view = bytes(data.records or b"")
     return [
         (header, read_records(view[position : position + header.size_bytes])) for position, header in iter_batches(view)

@@ -50,11 +50,11 @@ class Line(NamedTuple):
     measure: Callable[[Rounds, int], Section]
     rounds: int = 5
     warm_ups: int = 3
-    """A JVM compiles what it runs often, and is slower before: one round is not enough for it."""
+    """A JVM compiles what it runs often, and is slower before: one round is not enough for a JVM."""
     size: int = partitions.DEFAULT
     """Number of partitions, rows or megabytes, as its help says, unless another number is asked for."""
     experiment: str = ""
-    """The text beside which it is measured: its section stands on that page of docs/experiments."""
+    """The text beside which the line is measured: its section stands on that page of docs/experiments."""
 
 
 LINES = {

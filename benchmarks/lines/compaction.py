@@ -48,7 +48,7 @@ B = TypeVar("B", bound=Buffer)
 
 
 class _Reads(NamedTuple):
-    """Of one cycle, from one clean state to the next."""
+    """The reads of one cycle, from one clean state to the next."""
 
     changes: int
     log_bytes: int
@@ -165,7 +165,7 @@ def _with_snapshots(home: Path, image: ClusterImage) -> _Reads:
         changed.update((change.topic_id, change.number) for change in batch)
         log_bytes += len(_batch((None, _delta(change)) for change in batch))
         count += len(batch)
-    # The next snapshot is as large as this one.
+    # The next snapshot is as large as the last snapshot.
     return _Reads(count, log_bytes, read)
 
 
@@ -216,7 +216,7 @@ def _batch(entries: Iterable[tuple[bytes | None, bytes]], base_offset: int = 0) 
 
 
 def _clean(log: Log) -> int:
-    """Compact it to the end; the bytes that were read for it."""
+    """Compact the log to the end; the bytes that were read for that."""
     log.flush()
     compaction = log.compactions.begin(0, end_offset=log.log_end_offset, memory_bytes=128 * MIB)
     assert compaction is not None, "there is something to compact"

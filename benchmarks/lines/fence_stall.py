@@ -28,7 +28,7 @@ BROKERS = 10
 PER_TOPIC = 10
 HERE = BrokerId(1)
 AWAKE = 1_000
-"""Of the partitions of this broker, which has 30,000: as many logs are open and in use."""
+"""The open logs in use of this broker, which has 30,000 partitions."""
 LONGEST_TURN_MS = 20.0
 DECIDED, REPLAYED = "decided and acted on", "snapshot loaded, record replayed"
 
@@ -92,7 +92,7 @@ async def _round(rounds: Rounds, test: str, home: Path, image: ClusterImage) -> 
 
 
 async def _broker_beside(replica: Replica) -> PartitionTable:
-    """The partitions of a broker on this node, all durable and some of them in use."""
+    """The partitions of a broker on this node, all durable and some partitions in use."""
     table_of_all = PartitionTable(
         LogDirectory(str(replica.directory), files=replica.files, is_durable=False),
         broker_id=HERE,

@@ -21,7 +21,8 @@ PER_TOPIC = 1_000
 VALUE_BYTES = 100
 FETCHES = {0: 10_000, 1: 10_000, 100: 200, 10_000: 10}
 ROW = 16
-"""Fetches that are sent together where one is short: a broker at work has no wake-up for each, and its code cached."""
+"""Fetches that are sent together where a fetch is short: a busy broker has no wake-up per fetch, and its code
+cached."""
 """Fetches of a round, by changes: the most, as many as fit into LONGEST_S."""
 LEAST_FETCHES = 5
 LONGEST_S = 10.0
@@ -101,11 +102,11 @@ def _section(rounds: Rounds, most: int) -> Section:
 
 
 def _targets(most: int) -> list[Target]:
-    idle, one, many = (_test(most, changed) for changed in (0, 1, 10_000))
+    idle, single, many = (_test(most, changed) for changed in (0, 1, 10_000))
     return [
         Target(test=idle, server=TAILRACE, quantity="request_B", limit=MOST_BYTES, unit="B", is_upper=True),
         Target(test=idle, server=TAILRACE, quantity="answer_B", limit=MOST_BYTES, unit="B", is_upper=True),
-        Target(test=one, server=TAILRACE, quantity="net_cpu_us", limit=MOST_CPU_US, unit="us", is_upper=True),
+        Target(test=single, server=TAILRACE, quantity="net_cpu_us", limit=MOST_CPU_US, unit="us", is_upper=True),
         Target(
             test=many,
             server=TAILRACE,
@@ -128,7 +129,7 @@ def _room_of_kafka() -> int:
 
 
 class _Run:
-    """One server with its partitions, created once, and the offset up to which each is written."""
+    """A server with its partitions, created once, and the offset up to which each partition is written."""
 
     def __init__(self, rounds: Rounds, peer: Peer, echoing: Echo, partitions: int) -> None:
         self._rounds = rounds
@@ -191,9 +192,9 @@ class _Run:
             if chosen:
                 wire.socket.sendall(append)
                 wire.receive()
-                for one in chosen:
-                    fetcher.offsets[one] = self._ends[one]
-                    self._ends[one] += 1
+                for place in chosen:
+                    fetcher.offsets[place] = self._ends[place]
+                    self._ends[place] += 1
             is_repeated = changed >= LEAST_CHANGES_AGAIN
             # Made after the answer to the append, so that the node has gone back to its loop by then.
             if is_repeated and number % 2:
@@ -210,7 +211,7 @@ class _Run:
             self._record(_test(len(places), changed), f"{self._peer.name}, {FULL_AGAIN}", again)
 
     def _rows(self, wire: Wire, fetcher: Fetcher, places: list[Place], changed: int) -> None:
-        """Fetches with no change, or with one each, sent in rows: an answer has room for one batch."""
+        """Fetches with no change, or with a single change, sent in rows: an answer has room for one batch."""
         chosen = spread(min(ROW, len(places)), len(places)) if changed else []
         append = appending_frame([places[number] for number in chosen], self._records)
         exchanges: list[Exchange] = []
@@ -223,12 +224,12 @@ class _Run:
                 continue
             for number in chosen:
                 fetcher.offsets[number] = self._ends[number]
-            fetcher.incremental(chosen)  # all are at their ends, and clean
+            fetcher.incremental(chosen)  # every partition is at its end, and clean
             fetcher.incremental()
             wire.socket.sendall(append)
             wire.receive()
             frames = []
-            for behind in (None, *chosen):  # each names the one before; the last one has nothing left
+            for behind in (None, *chosen):  # each fetch names the place before; the last fetch has nothing left
                 if behind is not None:
                     self._ends[behind] += 1
                     fetcher.offsets[behind] = self._ends[behind]
@@ -237,7 +238,7 @@ class _Run:
                 )
             row = fetcher.take_row(frames)
             if self._peer.name == TAILRACE:  # Kafka's first answer has the other high watermarks too
-                assert len({one.answer_bytes for one in row[:-1]}) == 1, "each answer has one change"
+                assert len({answer.answer_bytes for answer in row[:-1]}) == 1, "each answer has one change"
             whole_s = sum(exchange.cpu_s for exchange in row)
             exchanges += [row[1]._replace(cpu_s=whole_s / len(chosen))] * len(chosen)
         assert fetcher.answered_partitions() == 0, "each change is answered once"

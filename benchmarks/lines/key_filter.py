@@ -36,7 +36,7 @@ class Chunk(NamedTuple):
 
     batches: Sequence[bytes]
     plain_bytes: int
-    """The batches as they are without compression."""
+    """The batches without compression."""
 
 
 def measure(rounds: Rounds, megabytes: int) -> Section:
@@ -49,7 +49,7 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
             for _ in rounds:
                 rounds.record(f"{kind}, one range", TAILRACE, gb_s=_speed(chunk, [readers[:1]], times))
                 rounds.record(f"{kind}, split for eight", TAILRACE, gb_s=_speed(chunk, [readers], times))
-                each = [[one] for one in readers]
+                each = [[reader] for reader in readers]
                 rounds.record(f"{kind}, eight filters", TAILRACE, gb_s=_speed(chunk, each, times))
     samples = rounds.samples
     head, rows = table(samples, (Column("gb_s", "GB/s", digits=2, shows_rounds=True),))
@@ -71,7 +71,7 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
 
 
 def chunk_of(value_bytes: int, codec: Codec) -> Chunk:
-    """A chunk of records with these values, each with a key of its own."""
+    """A chunk of records with these values; every record has a key of its own."""
     batches: list[bytes] = []
     stored_bytes = plain_bytes = offset = 0
     per_batch = BATCH_BYTES // value_bytes
@@ -89,7 +89,7 @@ def chunk_of(value_bytes: int, codec: Codec) -> Chunk:
 
 
 def _value(number: int, size: int) -> bytes:
-    """Something like JSON: it takes a third when it is compressed."""
+    """Something like JSON: compressed, it takes a third."""
     text = b'{"order":%d,"amount":%d,"currency":"EUR","status":"shipped"}' % (number, number * 7919 % 100_000)
     return (text * (size // len(text) + 1))[:size]
 

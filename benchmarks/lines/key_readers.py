@@ -1,4 +1,5 @@
-"""Readers that share a partition by key ranges, beside one that reads all of it: the broker's CPU (KIP-X)."""
+"""Readers that share a partition by key ranges, beside a single reader of the whole partition: the broker's CPU
+(KIP-X)."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -95,11 +96,11 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
                 kind = size if codec == Codec.NONE else f"{size}, {codec.name.lower()}"
                 written = [_write(peer, value_bytes, codec, megabytes) for peer in (keeping, apart)]
                 for _ in rounds:
-                    one = _cost(keeping, written[0], 1)
-                    rounds.record(f"{kind}, {ONE}", TAILRACE, us_per_mb=one, times_one=1.0)
+                    alone = _cost(keeping, written[0], 1)
+                    rounds.record(f"{kind}, {ONE}", TAILRACE, us_per_mb=alone, times_one=1.0)
                     for what, peer, place in ((SHARED, keeping, 0), (APART, apart, 1)):
                         cost = _cost(peer, written[place], READERS)
-                        rounds.record(f"{kind}, {what}", TAILRACE, us_per_mb=cost, times_one=cost / one)
+                        rounds.record(f"{kind}, {what}", TAILRACE, us_per_mb=cost, times_one=cost / alone)
     samples = rounds.samples
     columns = (Column("us_per_mb", "CPU us per MB"), Column("times_one", "x one reader", digits=2, shows_rounds=True))
     head, rows = table(samples, columns)

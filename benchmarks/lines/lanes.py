@@ -16,7 +16,7 @@ from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
 
 NAME = "lanes"
 DEFAULT = 1_600
-"""Records that sixteen lanes work on in a round; one lane works on a sixteenth of them."""
+"""Records that sixteen lanes work on in a round; a single lane works on a sixteenth of that."""
 LANES: Final = 16
 KEYS: Final = 400
 PARTITIONS: Final = 2
@@ -33,7 +33,8 @@ CONDITIONS = (
 
 
 class OrderCheck:
-    """Counts records, and stops at one that is not the next of its key, or comes beside another one of it."""
+    """Counts records, and stops at a record that is not the next of its key, or comes beside another record of its
+    key."""
 
     def __init__(self, wanted: int, stop: Callable[[], None]) -> None:
         self._wanted = wanted
@@ -70,10 +71,10 @@ def measure(rounds: Rounds, count: int) -> Section:
         write(peer, count)
         for number in rounds:
             for kind in ("asyncio", "threads"):
-                one = _rate(peer, kind, 1, max(count // LANES, 1), f"{kind}-{number}-one")
+                alone = _rate(peer, kind, 1, max(count // LANES, 1), f"{kind}-{number}-one")
                 many = _rate(peer, kind, LANES, count, f"{kind}-{number}-many")
-                rounds.record(f"{kind}, one lane", TAILRACE, rate=one, times_one=1.0)
-                rounds.record(f"{kind}, {LANES} lanes", TAILRACE, rate=many, times_one=many / one)
+                rounds.record(f"{kind}, one lane", TAILRACE, rate=alone, times_one=1.0)
+                rounds.record(f"{kind}, {LANES} lanes", TAILRACE, rate=many, times_one=many / alone)
     samples = rounds.samples
     columns = (Column("rate", "records/s"), Column("times_one", "x one lane", digits=2, shows_rounds=True))
     head, rows = table(samples, columns)

@@ -1,4 +1,4 @@
-"""Latency of one small request on an idle server, and the disk's part of it."""
+"""Latency of one small request on an idle server, and the disk's part of that latency."""
 
 import os
 import tempfile
@@ -35,7 +35,7 @@ def measure(rounds: Rounds, _: int) -> Section:
             for durability, peers in contests.items():
                 for peer in rounds.in_turn(peers):
                     _round(rounds, peer, _test(durability), f"latency-{durability}-{number}")
-                    if durability == "flushed":  # what a record costs that can be read when it is acknowledged
+                    if durability == "flushed":  # the cost of a record that can be read when the record is acknowledged
                         _round(rounds, peer, _test(f"acks=1, {durability}"), f"latency-acks1-{number}", acks=1)
     samples = rounds.samples
     columns = (

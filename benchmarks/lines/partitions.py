@@ -1,4 +1,4 @@
-"""Cost of many partitions for one node: creating them, restarting with them, keeping them."""
+"""Cost of many partitions for one node: the cost of creating, of a restart, of keeping."""
 
 import time
 from collections.abc import Callable

@@ -20,7 +20,7 @@ NAME = "range-commits"
 DEFAULT = 1_000
 """Rectangles in the state."""
 COMMITS: Final = 200
-"""Of a round."""
+"""The commits of a round."""
 VERSION: Final = 9
 GROUP: Final = "workers"
 TOPIC: Final = "orders"
@@ -91,7 +91,7 @@ def _write(peer: Peer) -> None:
 
 def _find_coordinators(wire: Wire) -> None:
     answer = wire.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=(GROUP, "plain")), 4)
-    assert not any(one.error_code for one in answer.coordinators), answer
+    assert not any(coordinator.error_code for coordinator in answer.coordinators), answer
 
 
 def _commit(wire: Wire, ends: Sequence[int], chosen: Sequence[int]) -> None:

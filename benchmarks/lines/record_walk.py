@@ -1,4 +1,4 @@
-"""The walk over the records of produced batches (decision 0068): a leader's append with it, and without it."""
+"""The walk over the records of produced batches (decision 0068): a leader's append with the walk, and without."""
 
 import tempfile
 import time

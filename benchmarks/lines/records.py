@@ -16,7 +16,7 @@ NAME = "records"
 TOPICS = 16
 PARTITIONS = 4
 SIZES = {100: 2_000_000, 1000: 280_000}
-"""Record size in bytes -> records per round. The mock keeps 5 MB per partition: all of it must fit."""
+"""Record size in bytes -> records per round. The mock keeps 5 MB per partition: every record must fit."""
 
 TESTS = ("produce", "consume")
 _LOAD_TIMEOUT_S = 300

@@ -1,4 +1,4 @@
-"""Rate of small requests: one record each, many in flight."""
+"""Rate of small requests: one record per request, many in flight."""
 
 import time
 from contextlib import ExitStack

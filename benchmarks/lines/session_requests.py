@@ -45,7 +45,7 @@ CONDITIONS = (
 
 
 class Place(NamedTuple):
-    """One partition, the key of a session."""
+    """A partition, the key of a session."""
 
     topic_id: bytes
     partition: int
@@ -117,9 +117,9 @@ class _Session:
                 self._requester = FetchSessionRequester()
             for number in chosen:
                 self._offsets[number] += 1
-            one = self._fetch(chosen, answer)
-            request_s += one[0]
-            answer_s += one[1]
+            fetch = self._fetch(chosen, answer)
+            request_s += fetch[0]
+            answer_s += fetch[1]
         return Cost(request_s / fetches * 1e6, answer_s / fetches * 1e6)
 
     def _fetch(self, chosen: Sequence[int], answer: bytes) -> tuple[float, float]:

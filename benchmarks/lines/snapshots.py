@@ -1,4 +1,4 @@
-"""A snapshot of the metadata: how fast it is written and loaded, and for how long nothing else runs (KIP-630)."""
+"""A snapshot of the metadata: the time to write and to load it, and for how long nothing else runs (KIP-630)."""
 
 import gc
 import time

@@ -19,7 +19,7 @@ TASKS: Final = 8
 ONE = "one task"
 RANGES = f"{TASKS} tasks by key ranges"
 MEMORY_ONE, MEMORY = "one task, from memory", f"{TASKS} tasks, from memory"
-"""The same rows from a Python source that has them in memory: the gain that Spark itself leaves to more tasks."""
+"""The same rows from a Python source that keeps the rows in memory: the gain that Spark itself leaves to more tasks."""
 LEAST_TIMES_ONE = 1.6
 _TEST = f"{PYTHON_US} us of Python a row"
 

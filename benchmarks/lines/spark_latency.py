@@ -1,4 +1,4 @@
-"""A record until Spark has finished the batch that has it: our source and Spark's own connector."""
+"""A record until Spark has finished the batch with this record: our source and Spark's own connector."""
 
 import statistics
 from contextlib import ExitStack

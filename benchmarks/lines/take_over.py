@@ -30,7 +30,7 @@ DEFAULT_MEGABYTES = 100
 LONGEST_S = 2.0
 BY_LOG, BY_CHECKPOINT = "the log replayed", TAILRACE
 _TAIL_BYTES: Final = 4_000_000
-"""Appended behind the checkpoint: another one is due at 4 MiB."""
+"""Appended behind the checkpoint: another checkpoint is due at 4 MiB."""
 _KEYS: Final = 8
 _BATCHES_AT_ONCE: Final = 1_000
 _PAUSE_S: Final = 0.002
@@ -105,7 +105,7 @@ def _round(rounds: Rounds, megabytes: int) -> None:
 
 
 def _transactions() -> list[KeyValue]:
-    """Transactions of a few ids, one after the other, as their coordinator writes them."""
+    """Transactions of a few ids, one after the other, as written by their coordinator."""
     partitions = frozenset((TopicPartition("orders", 0), TopicPartition("payments", 3)))
     states = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
     found: list[KeyValue] = []

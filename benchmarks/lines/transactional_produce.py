@@ -1,4 +1,4 @@
-"""Transactions of a whole client, librdkafka, in a process of its own: small ones, and large ones."""
+"""Transactions of a whole client, librdkafka, in a process of its own: small transactions, and large transactions."""
 
 import os
 import subprocess

@@ -37,7 +37,7 @@ DIRECTORY: Final = "/data/orders-0"
 CONFIG: Final = TopicConfig(segment_bytes=1_000, index_interval_bytes=200, retention_ms=-1)
 COUNT: Final = 24
 _EPOCH_END: Final = 16
-"""The checksum covers neither the leader epoch nor what lies before it."""
+"""The checksum covers neither the leader epoch nor the fields before."""
 _OPERATION: Final = struct.Struct(">BBHB")
 
 
@@ -54,7 +54,7 @@ def _sound_files() -> dict[str, bytes]:
 
 @cache
 def _sound_batches() -> dict[int, bytes]:
-    """Each batch by its offset, without what the checksum does not cover."""
+    """The batches by offset, without what the checksum does not cover."""
     batches: dict[int, bytes] = {}
     for name, content in _sound_files().items():
         if name.endswith(".log"):
@@ -83,7 +83,7 @@ def check_recovery(data: bytes) -> None:
 
 
 def _checked_from(disk: SimulatedDisk, recovery_point: int) -> int:
-    """Recovery trusts the segments before the one with the recovery point."""
+    """Recovery trusts the segments before the segment of the recovery point."""
     bases = sorted(int(name[:20]) for name in disk.list_dir(DIRECTORY) if name.endswith(".log"))
     return max((base for base in bases if base <= recovery_point), default=0)
 
@@ -271,7 +271,7 @@ _READERS: tuple[tuple[Callable[[bytes], object], Callable[[], Iterator[bytes]]],
 
 
 def check_files(data: bytes) -> None:
-    """The first byte says which file it is, the rest is its content."""
+    """The first byte says which file the data is, the rest is the content of that file."""
     if not data:
         return
     read: Callable[[bytes], Any] = _READERS[data[0] % len(_READERS)][0]

@@ -47,7 +47,7 @@ _EVERYTHING = 2**63 - 1
 
 
 def check_batch(data: bytes) -> None:
-    """A first byte whose bits repair length, checksum and record count, then a batch and whatever follows it."""
+    """A first byte whose bits repair length, checksum and record count, then a batch and whatever follows the batch."""
     if not data:
         return
     batch = bytearray(data[1:])
@@ -203,7 +203,7 @@ def _bitmap(is_there: int, body: bytes) -> bytes | None:
 
 
 def _aligned(body: bytes, width: int, part: int, parts: int) -> bytes:
-    """One of several equal parts, cut to whole numbers."""
+    """A part of several equal parts, cut to whole numbers."""
     size = len(body) // parts // width * width
     return body[part * size : (part + 1) * size]
 

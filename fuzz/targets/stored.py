@@ -68,7 +68,7 @@ def check_group_record(data: bytes) -> None:
 
 
 def _is_older_form(key: bytes, value: bytes) -> bool:
-    """Offsets and groups are written in one version; of the others some fields have no place in it."""
+    """Offsets and groups are written in one version; in other versions some fields have no place."""
     return struct.unpack(">h", key[:2])[0] <= 2 and len(value) >= 2
 
 
@@ -95,7 +95,7 @@ def check_control_record(data: bytes) -> None:
     if value is None:
         return
     if not isinstance(value, EndTransactionMarker) and not schema_of(type(value)).versions.has(value.version):
-        return  # of a later version: read as far as it is known, and never written
+        return  # of a later version: read as far as known, and never written
     if decode_control(*encode_control(value)) != value:
         found("decode(encode(value)) == value")
 

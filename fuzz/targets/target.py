@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Target(NamedTuple):
-    """One way into the product for foreign bytes."""
+    """A way into the product for foreign bytes."""
 
     name: str
     promise: str

@@ -41,7 +41,7 @@ def _split(pieces: list[bytes]) -> tuple[list[bytes], bool]:
         try:
             frames += splitter.feed(piece)
         except MalformedMessage:
-            # A splitter that has refused is done; what came before in the same piece went with it.
+            # A splitter that has refused is done; frames before the fault in the same piece went with the fault.
             return _whole_frames_before_the_fault(b"".join(pieces)), True
         if splitter.buffered_bytes > MAX_FRAME + 4:
             found("no more is kept than one frame")

@@ -1,9 +1,9 @@
 """Commits of one partition as a small world, for `small_scope`: ranges, plain commits, resets and deletions (KIP-X).
 
-Two committers have half of the key hashes each, and do their records in order. Their commits, those of a member and of
-a tool arrive at any moment, late, or twice; the coordinator decides on its appended records, which are replicated one
-by one, or are lost when another broker takes over. That one has the bytes of the log. The product decides, and encodes
-and decodes the records.
+Two committers share the key hashes, half and half, and do their records in order. Their commits and the commits of a
+member and of a tool arrive at any moment, late, or twice; the coordinator decides on its appended records, which are
+replicated record by record, or are lost when another broker takes over. The new broker has the bytes of the log. The
+product decides, and encodes and decodes the records.
 
 Beside the product there is a plain set of (offset, half), and the history of each record: see `_check`.
 """
@@ -69,7 +69,7 @@ class CommitScope:
         return World(budget, committed, (), (Committer(), Committer()), (), frozenset())
 
     def _offsets(self) -> SharedOffsets:
-        """One that has nothing decoded yet: each record is read from its bytes."""
+        """Offsets with nothing decoded yet: each record is read from its bytes."""
         return SharedOffsets(max_rectangles=self.kind.max_rectangles)
 
     def name(self, action: Action) -> str:
@@ -91,14 +91,14 @@ class CommitScope:
     def actions(self, world: World) -> Sequence[Action]:
         budget = world.budget
         found: list[Action] = []
-        for who, one in enumerate(world.committers):
-            if one.fetches < budget.fetches:
+        for who, committer in enumerate(world.committers):
+            if committer.fetches < budget.fetches:
                 found.append(Action("fetch", who))
-            if one.fetches and one.position < self.kind.offsets:
-                found.append(Action("do", who, one.position))
-            if one.position > one.first and one.commits < budget.commits:
+            if committer.fetches and committer.position < self.kind.offsets:
+                found.append(Action("do", who, committer.position))
+            if committer.position > committer.first and committer.commits < budget.commits:
                 found.append(Action("commit", who))
-            if one.state_epoch >= 0 and budget.cuts:
+            if committer.state_epoch >= 0 and budget.cuts:
                 found += (Action("cut", who, offset) for offset in range(self.kind.offsets + 1))
         for index, flight in enumerate(world.flights):
             found.append(Action("deliver", index))
@@ -147,7 +147,7 @@ class CommitScope:
                 return _spent(world, "failovers")._replace(staged=())
 
     def _fetch(self, world: World, who: int) -> World:
-        """The committer starts over from its frontier, as the replicated records have it."""
+        """The committer starts over from its frontier, as the replicated records state it."""
         entry = world.committed
         record = _record(entry)
         before = world.committers[who]
@@ -163,22 +163,22 @@ class CommitScope:
 
     @staticmethod
     def _do(world: World, who: int) -> World:
-        one = world.committers[who]
+        committer = world.committers[who]
         return world._replace(
-            committers=_changed(world.committers, who, one._replace(position=one.position + 1)),
-            done=world.done | {(one.position, who, one.seen_reset)},
+            committers=_changed(world.committers, who, committer._replace(position=committer.position + 1)),
+            done=world.done | {(committer.position, who, committer.seen_reset)},
         )
 
     def _commit(self, world: World, who: int) -> World:
-        one = world.committers[who]
-        pairs = frozenset((offset, who) for offset in range(one.first, one.position))
-        flight = Flight("ranges", who, one.stable_offset, one.state_epoch, pairs)
-        after = one._replace(commits=one.commits + 1)
+        committer = world.committers[who]
+        pairs = frozenset((offset, who) for offset in range(committer.first, committer.position))
+        flight = Flight("ranges", who, committer.stable_offset, committer.state_epoch, pairs)
+        after = committer._replace(commits=committer.commits + 1)
         return self._sent(world._replace(committers=_changed(world.committers, who, after)), flight)
 
     @staticmethod
     def _sent(world: World, flight: Flight) -> World:
-        flights = sorted((*world.flights, flight), key=lambda one: (*one[:4], sorted(one.pairs), one.copies))
+        flights = sorted((*world.flights, flight), key=lambda sent: (*sent[:4], sorted(sent.pairs), sent.copies))
         return world._replace(flights=tuple(flights))
 
     # The coordinator
@@ -252,7 +252,7 @@ class CommitScope:
     # Laws
 
     def _entry(self, before: Entry, flight: Flight, record: OffsetRecord) -> Entry:
-        """The truth behind this record, from the truth before it."""
+        """The truth behind this record, from the truth before this record."""
         encoded = encode_record(record)
         below = frozenset((offset, half) for offset in range(flight.offset) for half in (0, 1))
         stable_offset = _stable(before.cover, self.kind.offsets)
@@ -297,8 +297,8 @@ class CommitScope:
 
     def _check(self, entry: Entry, before: Entry, world: World) -> None:
         """1. A record covers what the model has, and no more.
-        2. All that is acknowledged and was not reset since stays covered.
-        3. All that is covered was done by a reader that knew of all resets, or a plain commit has stated it.
+        2. Every acknowledged record that was not reset since stays covered.
+        3. Every covered record was done by a reader that knew of all resets, or was stated by a plain commit.
         4. The stable offset is the lowest frontier, and falls in a reset alone.
         """
         record = _record(entry)
@@ -334,7 +334,7 @@ def _stable(cover: Pairs, end: int) -> int:
 
 
 def _plain(part: object) -> object:
-    """Of a part of a world: its sets in order."""
+    """Sorts the sets in a part of a world."""
     if isinstance(part, Entry):
         return (part.value, part.kind, sorted(part.cover), sorted(part.promised), *part[4:])
     if isinstance(part, Flight):
@@ -359,7 +359,7 @@ def _only(records: Iterable[GroupLogRecord]) -> OffsetRecord | None:
 
 
 def _changed(values: Sequence[Committer], index: int, value: Committer) -> tuple[Committer, ...]:
-    return tuple(value if place == index else one for place, one in enumerate(values))
+    return tuple(value if place == index else kept for place, kept in enumerate(values))
 
 
 def _spent(world: World, name: str) -> World:

@@ -1,4 +1,5 @@
-"""The scopes of commits whose exhaustive search ends: short ones in seconds, all others in a quarter of an hour."""
+"""The scopes of commits whose exhaustive search ends: short scopes in seconds, the long scopes in a quarter of an
+hour."""
 
 from typing import Final, NamedTuple
 
@@ -42,15 +43,15 @@ LONG_SCOPES: Final = (
     NamedScope("three offsets", Budget(failovers=1), Kind(offsets=3)),
     NamedScope("all of them", Budget(duplicates=1, plain_commits=1, resets=1, deletions=1, failovers=1)),
 )
-"""With the short ones a quarter of an hour, nearly all of it for the last one."""
+"""With the short scopes a quarter of an hour, nearly all that time for the last scope."""
 
 
 def run_scope(number: int) -> None:
     """Search the scope of this number, the short ones first. Raises Breach."""
-    one = (*SHORT_SCOPES, *LONG_SCOPES)[number]
-    model = CommitScope(one.kind)
+    named = (*SHORT_SCOPES, *LONG_SCOPES)[number]
+    model = CommitScope(named.kind)
     try:
-        explore(model, model.start(one.budget), max_states=20_000)
+        explore(model, model.start(named.budget), max_states=20_000)
     except ScopeBreach as breach:
         assert breach.__cause__ is not None
         raise breach.__cause__ from None

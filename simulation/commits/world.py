@@ -14,12 +14,12 @@ class Budget(NamedTuple):
     """The numbers of events that may still happen."""
 
     fetches: int = 1
-    """Of each committer."""
+    """The fetches of each committer."""
     commits: int = 1
-    """Of each committer."""
+    """The commits of each committer."""
     duplicates: int = 0
     plain_commits: int = 0
-    """Of a member that has the whole partition, at any offset."""
+    """Commits of a member that has the whole partition, at any offset."""
     resets: int = 0
     """Plain commits of a tool."""
     cuts: int = 0
@@ -43,12 +43,12 @@ class Committer(NamedTuple):
 
     state_epoch: int = -1
     seen_reset: int = NEVER
-    """The number of the last reset whose outcome it has seen."""
+    """The number of the last reset whose outcome the committer has seen."""
     stable_offset: int = -1
     first: int = 0
-    """Its frontier then."""
+    """The frontier of the committer at that look."""
     position: int = 0
-    """It has done its records below this."""
+    """The records below this position are done."""
     fetches: int = 0
     commits: int = 0
 
@@ -66,18 +66,18 @@ class Flight(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The state behind one record of the log: the record's bytes, and the truth about it."""
+    """The state behind one record of the log: the record's bytes, and the truth about the record."""
 
     value: tuple[bytes, bytes | None] | None
     kind: str
     cover: Pairs
-    """All that is committed, by the model."""
+    """Every pair that is committed, by the model."""
     promised: Pairs
-    """All that would be acknowledged, and was not reset since, if this were replicated."""
+    """Every pair that would be acknowledged, and was not reset since, if this record were replicated."""
     stated: int
     """Plain commits have stated that everything below this is done."""
     resets: int
-    """All that could lower a frontier so far."""
+    """The number of records so far that could lower a frontier."""
     since: tuple[tuple[int, int], ...] = ()
     """For each reset or cut: the offset from which records that were done before it count no more, and its number."""
     is_forgiven: bool = False
@@ -93,4 +93,4 @@ class World(NamedTuple):
     committers: tuple[Committer, ...]
     flights: tuple[Flight, ...]
     done: frozenset[tuple[int, int, int]]
-    """Offset, half, and the last reset that the committer had seen when it did it."""
+    """Offset, half, and the last reset that the committer had seen when it did the record."""

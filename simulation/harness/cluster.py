@@ -1,4 +1,4 @@
-"""A cluster in a simulated world: how a run goes, and which faults it has had."""
+"""A cluster in a simulated world: the course of a run, and the faults that the run has had."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -46,7 +46,7 @@ class SimulatedCluster(ABC, Generic[N, P]):
     """Nodes by id, with a network, and turns of clients and of a nemesis. A subclass makes the nodes."""
 
     fault_states: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Kind of fault -> the states of the world that show it; those of the network are known."""
+    """Kind of fault -> the states of the world that show the fault; the faults of the network are known."""
     nodes: dict[int, N]
 
     def __init__(self, seed: int, plan: P) -> None:

@@ -1,4 +1,5 @@
-"""The disks of simulated nodes: each work takes a while, which the world draws; those of an ended life do nothing."""
+"""The disks of simulated nodes: each work takes a while, which the world draws; the works of an ended life do
+nothing."""
 
 from collections import deque
 from collections.abc import Callable
@@ -24,7 +25,7 @@ class _Disk:
 
 
 class SlowDisk(_Disk):
-    """A `server.ports.Disk` that does one work at a time, and takes a while for each."""
+    """A `server.ports.Disk` that does one work at a time, and takes a while for each work."""
 
     def __init__(self, world: World, guard: Callable[[Action], None], life: Life, *, key: int, longest_ms: int) -> None:
         super().__init__(world, guard, life, key=key, longest_ms=longest_ms)

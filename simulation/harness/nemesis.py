@@ -14,7 +14,7 @@ class Nemesis(Turns, Generic[N, P]):
     """Acts on a cluster from the start of a run until `stop`."""
 
     def __init__(self, cluster: SimulatedCluster[N, P], only: Collection[Turn] | None = None) -> None:
-        """`only`: the turns that are taken before calm begins; None means all."""
+        """`only`: the turns that are taken before calm begins; None means every turn."""
         super().__init__(cluster.world, only)
         self._cluster = cluster
 
@@ -28,12 +28,12 @@ class Nemesis(Turns, Generic[N, P]):
         return (self._cluster.leader() or node) if self.chance(0.3, "the leader") else node
 
     def _crash_for(self, node: N, longest_ms: Sequence[int], *, shortest_ms: int = 10) -> None:
-        """Crash the node, and start it again up to one of these times later."""
+        """Crash the node, and start it again later: at most after a time that the world draws from these times."""
         node.crash()
         self._cluster.revive_in(self.between(shortest_ms, self.choice(longest_ms, "longest"), "down"), node)
 
     def _partition(self, *, side: str = "side {}", source: str = "from") -> None:
-        """Heal the network, or split it, silence a node, or cut off the leader.
+        """Heal the network, or split the network, silence a node, or cut off the leader.
 
         `side` and `source` name the draws, so that the seeds of a world stay the runs that they were.
         """

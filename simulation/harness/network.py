@@ -32,15 +32,15 @@ class Network:
         self.counts: Counter[str] = Counter()
 
     def block(self, sources: Iterable[int], destinations: Iterable[int]) -> None:
-        """Nothing passes from these to those; the way back is another matter."""
+        """Nothing passes from `sources` to `destinations`; the way back is another matter."""
         targets = list(destinations)
         self._blocked.update((source, target) for source in sources for target in targets if source != target)
 
     def separate(self, left: Iterable[int], right: Iterable[int]) -> None:
         """Nothing passes either way."""
-        one, other = list(left), list(right)
-        self.block(one, other)
-        self.block(other, one)
+        these, other = list(left), list(right)
+        self.block(these, other)
+        self.block(other, these)
 
     def heal(self) -> None:
         """Every node reaches every other."""

@@ -17,7 +17,7 @@ class Swarm:
         self._world = World(seed)
 
     def some(self, name: str, most: float) -> float:
-        """A rate of up to `most`; in two plans of five it is 0."""
+        """A rate of up to `most`; in two plans of five the rate is 0."""
         return most * self._world.draw("size", name) if self.chance(0.6, name) else 0.0
 
     def chance(self, rate: float, name: str) -> bool:
@@ -40,7 +40,8 @@ class Swarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """The fields that every plan has. Rates in a second (`..._per_s`) are averages; all others are from 0 to 1."""
+    """The fields that every plan has. Rates in a second (`..._per_s`) are averages; the other fields are from 0 to
+    1."""
 
     simpler: ClassVar[tuple[tuple[str, float], ...]] = (
         ("network.loss", 0.0),
@@ -54,7 +55,7 @@ class RunPlan:
     converge_ms: int = 30_000
 
     def simplified(self, path: str, value: float) -> Self | None:
-        """This plan with another value of a field; None if it has no more of it already."""
+        """This plan with another value of a field; None if the field has no more than `value` already."""
         of, _, name = path.rpartition(".")
         part: Any = getattr(self, of) if of else self
         if getattr(part, name) <= value:

@@ -47,11 +47,11 @@ class Failure(Generic[P]):
     """The actions of the nemesis until then."""
     trace: tuple[str, ...]
     state: str
-    """Of all nodes, in the end."""
+    """The states of all nodes, in the end."""
 
 
 class Build(Protocol[P_contra, R_co]):
-    """The class of a cluster, or a function that makes one."""
+    """The class of a cluster, or a function that makes a cluster."""
 
     def __call__(self, seed: int, plan: P_contra, only: Collection[Turn] | None = None) -> R_co:
         """A cluster that will run by this plan, with these turns of the nemesis; None: with all turns."""
@@ -66,7 +66,7 @@ class Attempts(Generic[P]):
     seed: int
 
     def failure(self, plan: P, only: Sequence[Turn] | None = None) -> Failure[P] | None:
-        """Run it; None if all laws hold."""
+        """Run the plan; None if all laws hold."""
         cluster = self.build(self.seed, plan, None if only is None else frozenset(only))
         try:
             cluster.run()
@@ -78,7 +78,7 @@ class Attempts(Generic[P]):
 
 
 class Shrinker(Generic[P]):
-    """Looks for a smaller run of the same seed that breaks the same law, as long as it may run."""
+    """Looks for a smaller run of the same seed that breaks the same law, within its time."""
 
     def __init__(self, attempts: Attempts[P], failure: Failure[P], max_runs: int = 150) -> None:
         self.smallest = failure
@@ -87,7 +87,7 @@ class Shrinker(Generic[P]):
         self._max_runs = max_runs
 
     def shrink(self) -> Failure[P]:
-        """The smallest one that was found."""
+        """The smallest failing run that was found."""
         for path, value in self.smallest.plan.simpler:
             plan = self.smallest.plan.simplified(path, value)
             if plan is not None:

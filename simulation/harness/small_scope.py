@@ -1,11 +1,11 @@
 """Exhaustive search of small worlds: every order in which a few things can happen to a few nodes.
 
-A world is an immutable value with a fingerprint of 64 bits; of worlds with the same one only one is looked at. When the
-search ends without a breach there is none within that scope, but for the chance that two different worlds have the same
-fingerprint: with ten million of them less than one in a hundred thousand, for the whole search.
+A world is an immutable value with a fingerprint of 64 bits; of worlds with the same fingerprint only one world is
+looked at. When the search ends without a breach, that scope has no breach, but for the chance that two different worlds
+have the same fingerprint: with ten million of them less than 1 : 100,000, for the whole search.
 
-Several processes search depth first from different worlds and share one table of what has been seen. Two of them may
-look at a world twice, if they reach it within the same moment; each is looked at once at least.
+Several processes search depth first from different worlds and share one table of what has been seen. Two processes that
+reach a world within the same moment may both look at that world; every world is looked at once at least.
 """
 
 import mmap
@@ -24,7 +24,7 @@ W = TypeVar("W")
 A = TypeVar("A")
 
 STARTS_PER_PROCESS = 200
-"""Worlds from which the search goes on in several processes, for each of them: many, since some end soon."""
+"""Worlds from which the search goes on in several processes, per process: many worlds, since some end soon."""
 REPORT_EVERY = 20_000
 """Transitions between two looks at the clock."""
 
@@ -115,12 +115,12 @@ class Seen(Protocol):
     """The fingerprints that have been seen."""
 
     def claim(self, fingerprint: int) -> bool:
-        """Note this one. Whether it was not there."""
+        """Note this fingerprint. Whether it was not there."""
         ...
 
 
 class SeenHere:
-    """Of one process."""
+    """The fingerprints seen by one process."""
 
     def __init__(self) -> None:
         self._known: set[int] = set()
@@ -132,10 +132,10 @@ class SeenHere:
 
 
 class SeenTogether:
-    """Of a process and of those that it forks: a table with open addresses in shared memory.
+    """The fingerprints seen by a process and the processes that it forks: a table with open addresses in shared memory.
 
-    Nothing is locked. Of two that write to the same place at once one is forgotten, and looked at again if it is met
-    again.
+    Nothing is locked. When two processes write to the same place at once, one fingerprint is forgotten, and its world
+    is looked at again if the search meets it again.
     """
 
     def __init__(self, most: int) -> None:
@@ -170,7 +170,7 @@ class _Visit(Generic[W, A]):
 
 
 class _Search(Generic[W, A]):
-    """One process's part."""
+    """The part of the search that one process does."""
 
     def __init__(self, model: Model[W, A], seen: Seen, *, max_states: int, deadline_s: float) -> None:
         self._model = model
@@ -188,7 +188,7 @@ class _Search(Generic[W, A]):
         return is_new
 
     def below(self, start: W, way: list[str]) -> None:
-        """All that can be reached from a world that has been visited. Raises ScopeBreach with the way to it."""
+        """Visit every world that can be reached from a visited world. Raises ScopeBreach with the way to the breach."""
         model, seen, found = self._model, self._seen, self.found
         stack = [_Visit(start, list(model.actions(start)))]
         tried: list[A] = []
@@ -206,7 +206,7 @@ class _Search(Generic[W, A]):
             try:
                 world = model.take(visit.world, action)
             except AssertionError as error:
-                names = [model.name(one) for one in (*tried, action)]
+                names = [model.name(taken) for taken in (*tried, action)]
                 raise ScopeBreach(f"{type(error).__name__}: {error}", [*way, *names]) from error
             if seen.claim(model.fingerprint(world)):
                 found.states += 1
@@ -223,7 +223,7 @@ class _Search(Generic[W, A]):
             self.found.is_complete = False
 
     def spread(self, start: W, count: int) -> list[tuple[W, list[str]]]:
-        """Breadth first until so many worlds wait, each with the way to it: where processes can begin."""
+        """Breadth first until so many worlds wait, each world with its way: where processes can begin."""
         model, waiting = self._model, [(start, list[str]())]
         while waiting and len(waiting) < count:
             following: list[tuple[W, list[str]]] = []
@@ -317,7 +317,7 @@ def _explore_together(
 
 
 def _drawn(starts: Sequence[tuple[W, list[str]]], next_start: Any) -> Iterator[tuple[W, list[str]]]:
-    """Those that no other process has taken."""
+    """The starts that no other process has taken."""
     while True:
         with next_start.get_lock():
             index = next_start.value
@@ -328,24 +328,25 @@ def _drawn(starts: Sequence[tuple[W, list[str]]], next_start: Any) -> Iterator[t
 
 
 def _gather(workers: dict[Connection, BaseProcess], total: Explored, tell: Callable[[int], None]) -> None:
-    """Read the results of all processes until they are done. Raises ScopeBreach, when the others have been stopped."""
+    """Read the results of all processes until the last has ended. Raises ScopeBreach, after the other processes are
+    stopped."""
     running: dict[Connection, int] = dict.fromkeys(workers, 0)
     try:
         while running:
-            for one in wait(list(running)):
-                assert isinstance(one, Connection)
-                message = one.recv()
+            for connection in wait(list(running)):
+                assert isinstance(connection, Connection)
+                message = connection.recv()
                 if isinstance(message, Explored):
                     total.add(message)
-                    del running[one]
+                    del running[connection]
                 elif isinstance(message, int):
-                    running[one] = message
+                    running[connection] = message
                     tell(total.states + sum(running.values()))
                 else:
                     raise ScopeBreach(*message)
     finally:
-        for one, worker in workers.items():
-            if one in running:
+        for connection, worker in workers.items():
+            if connection in running:
                 worker.terminate()
             worker.join()
-            one.close()
+            connection.close()

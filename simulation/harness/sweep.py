@@ -108,7 +108,7 @@ S = TypeVar("S", bound=Sweep[Any])
 
 
 def run_seed(kind: type[S], build: Build[P, C], plan_of: Callable[[int], P], seed: int) -> S:
-    """One run; a failure is in the result, cut down to the few turns of the nemesis that it takes."""
+    """Run one seed; a failure is in the result, cut down to the few turns of the nemesis that it takes."""
     found = kind(seeds=1)
     with _quiet():
         cluster = build(seed, plan_of(seed))
@@ -187,7 +187,7 @@ class SweepFile:
     """A version of the code: seeds that ran with other code say nothing."""
 
     def load(self, kind: type[S]) -> S:
-        """The results in the file; no results if there is no file, or if other code wrote it."""
+        """The results in the file; no results without a file, or if other code wrote the file."""
         stored = json.loads(self.path.read_text()) if self.path.exists() else {}
         if stored.pop("code", None) != self.code:
             return kind()

@@ -1,6 +1,7 @@
-"""The turns of a nemesis and of clients: each has a name and a number, and all its chances hang on these two.
+"""The turns of a nemesis and of clients: a turn has a name and a number, and all its chances hang on this pair.
 
-So a turn that is left out changes nothing about the others, and a failing run can be cut down to those that it takes.
+So a turn that is left out changes nothing about the other turns, and a failing run can be cut down to the turns that it
+takes.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +23,7 @@ class Turns:
     """Takes turns from the start of a run until `stop`; clients go on after that."""
 
     def __init__(self, world: World, only: Collection[Turn] | None = None) -> None:
-        """`only`: the turns that are taken before calm begins; None means all."""
+        """`only`: the turns that are taken before calm begins; None means every turn."""
         self.taken: list[Turn] = []
         self.turn = Turn("", 0)
         """The turn that is being taken."""

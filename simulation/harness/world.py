@@ -1,4 +1,4 @@
-"""Time, order and chance of a simulation: all that happens is in one queue, all that is random in one seed."""
+"""Time, order and chance of a simulation: every event is in one queue, every random choice in one seed."""
 
 import heapq
 from collections import Counter

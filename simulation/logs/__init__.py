@@ -1,1 +1,1 @@
-"""One log on one simulated disk."""
+"""A log on a simulated disk."""

@@ -1,4 +1,4 @@
-"""One log on a disk that loses power and keeps what it likes of what was not synced, and in which a bit flips.
+"""A log on a disk that loses power and keeps what it likes of what was not synced, and in which a bit flips.
 
 A run is many short lives of a log: appends, flushes, checkpoints, new leader epochs, rolls; then the process is killed
 or the power goes, perhaps in the middle of a flush; then, perhaps, a bit flips in a segment; then the log is opened.
@@ -26,11 +26,11 @@ _DIRECTORY: Final = f"{_ROOT}/{_PARTITION}"
 _CONFIG: Final = TopicConfig(segment_bytes=900, index_interval_bytes=150, retention_ms=-1)
 _MOST_STEPS: Final = 30
 _NOT_CHECKED_BYTES: Final = 17
-"""Base offset, length, leader epoch and magic: no checksum covers them."""
+"""Base offset, length, leader epoch and magic: no checksum covers these fields."""
 
 
 class _Life:
-    """One log from its first batch to its recovery."""
+    """The life of a log from its first batch to its recovery."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -40,11 +40,11 @@ class _Life:
         self.epoch = 0
         self.noted = {checkpoints.RECOVERY_POINTS: 0, checkpoints.HIGH_WATERMARKS: 0}
         self.reported_end = 0
-        """The log has reported that it is flushed up to here."""
+        """The log has reported that everything is flushed up to here."""
         self.has_lost_power = self.is_flipped = False
 
     def live(self) -> None:
-        """Go on until something ends it."""
+        """Go on until an event ends this life."""
         random = self.random
         if random.random() < 0.5:
             self.disk.cut_power_at(

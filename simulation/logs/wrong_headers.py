@@ -1,8 +1,8 @@
 """A leader that gets batches whose headers contradict their records, and a log that an older release has left.
 
 A run produces batches of some times, counts and offsets, in all codecs, with right and with wrong headers, to one
-partition; then it looks records up by time, and has retention go over them. Then the same for a log that holds such
-batches as their producers sent them.
+partition; then it looks records up by time, and retention goes over them. Then the same for a log that holds such
+batches as they come from their producers.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class _Sent(NamedTuple):
     data: bytes
     times: Sequence[int]
     fault: str
-    """The reason why no reader can parse it; empty if it can be read."""
+    """The reason why no reader can parse the batch; empty if a reader can."""
 
 
 def _batch(
@@ -106,7 +106,7 @@ class _Reference:
             raise Breach(FOUND, f"{found} is the latest, and not {largest}")
 
     def check_retention(self, log: Log, now_ms: int) -> None:
-        """As a node does it: a log that awaits its times is walked, and retention goes over it again."""
+        """As on a node: a log that awaits its times is walked, and retention goes over it again."""
         log.retention.apply(now_ms, log.log_end_offset)
         while log.times.await_check(now_ms):
             while log.times.check_on(lambda: 0):
@@ -169,7 +169,7 @@ def _open_old(random: Random) -> None:
 
 
 def _append(log: Log, random: Random, now_ms: int, *, checked_from: int, states_oldest: bool = False) -> Sequence[int]:
-    """Append a batch as its producer has sent it; returns the times of its records."""
+    """Append a batch as a producer sends it; returns the times of its records."""
     offset = log.log_end_offset
     sent = _batch(
         random, now_ms, must_parse=True, states_oldest=states_oldest, base_offset=offset, partition_leader_epoch=0

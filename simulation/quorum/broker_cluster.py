@@ -1,8 +1,9 @@
 """Clients that administer a simulated cluster through any of its nodes, while the controller moves.
 
 Laws: an answer is given once; what it says is true where it was given, and committed; a topic that was acknowledged is
-there until its deletion is asked for, and one whose deletion was acknowledged does not come back; a request is carried
-out at most once (its name never stands for two topics); producer ids are given away once; in the end all brokers serve.
+there until its deletion is asked for, and a topic whose deletion was acknowledged does not come back; a request is
+carried out at most once (its name never stands for two topics); producer ids are given away once; in the end all
+brokers serve.
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class BrokerPlan(RunPlan):
 
 
 class BrokerCluster(SimulatedCluster[BrokerNode, BrokerPlan]):
-    """Nodes with ids from 1 on: voters, then observers, each of them a broker."""
+    """Nodes with ids from 1 on: voters, then observers, every node a broker."""
 
     def __init__(self, seed: int, plan: BrokerPlan) -> None:
         super().__init__(seed, plan)

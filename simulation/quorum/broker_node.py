@@ -1,7 +1,7 @@
 """A node of a simulated quorum that is a broker too: its channel to the active controller, its life, its clients.
 
-Requests of the node to others, and of clients to it, go through Kafka's bytes and the product's dispatchers.
-The broker acts on no metadata, so that it has no partitions: it leads what the metadata says that it leads.
+Requests of the node to other nodes, and of clients to this node, go through Kafka's bytes and the product's
+dispatchers. The broker acts on no metadata, so it keeps no partitions: it leads what the metadata says that it leads.
 """
 
 from collections.abc import Callable
@@ -46,14 +46,14 @@ OnReply = Callable[[Any], None]
 
 
 class BrokerNode(QuorumNode):
-    """A voter or observer with a broker beside it. `fatal` is why the broker gave up, if it has."""
+    """A voter or observer with a broker beside it. `fatal` is the reason why the broker gave up."""
 
     starts = 0
     fatal: KafkaError | None = None
     link: ControllerLink
     session: BrokerSession
     secret: bytes
-    """Of its incarnation."""
+    """The secret of its incarnation."""
 
     def describe(self) -> str:
         return f"{super().describe()}, broker {self.session.state.name if self.is_up else 'down'}"

@@ -1,4 +1,5 @@
-"""A cluster's metadata in a simulated world: clients that administer it, a nemesis, and what must hold in the end."""
+"""A cluster's metadata in a simulated world: clients that administer the cluster, a nemesis, and what must hold in the
+end."""
 
 from collections.abc import Collection
 from functools import partial
@@ -34,7 +35,7 @@ __all__ = ["QuorumCluster", "QuorumPlan", "run_seed"]
 
 
 class QuorumCluster(SimulatedCluster[QuorumNode, QuorumPlan]):
-    """Voters from id 1 on, observers behind them, and two brokers that only send heartbeats."""
+    """Voters from id 1 on, then the observers, and two brokers that only send heartbeats."""
 
     fault_states = MappingProxyType(
         {
@@ -50,7 +51,7 @@ class QuorumCluster(SimulatedCluster[QuorumNode, QuorumPlan]):
     )
 
     def __init__(self, seed: int, plan: QuorumPlan, only: Collection[Turn] | None = None) -> None:
-        """`only`: the turns of the nemesis that are taken; None means all."""
+        """`only`: the turns of the nemesis that are taken; None means every turn."""
         super().__init__(seed, plan)
         self.laws = QuorumLaws()
         secrets = [bytes([number]) * 16 for number in range(1, plan.voters + plan.observers + 1)]
@@ -200,7 +201,8 @@ class QuorumCluster(SimulatedCluster[QuorumNode, QuorumPlan]):
     # The end
 
     def _is_at_rest(self) -> bool:
-        """One active controller, more committed than when calm began (if clients write), applied by all."""
+        """Whether every node has applied more than was committed when calm began (if clients write), under one active
+        controller."""
         leader = self.leader()
         is_asked = self.plan.commands_per_s > 0
         if leader is None or (is_asked and self.laws.committed_end <= self._before):

@@ -1,7 +1,7 @@
 """Laws of a metadata quorum of whole nodes, checked after every event, whatever fails.
 
-The keeper has its own log of committed records, read from the first node that reports them, and its own replay of it:
-the committed records and image of every node must be the same, at every offset, in every life.
+The keeper has its own log of committed records, read from the first node that reports a record, and its own replay of
+this log: the committed records and image of every node must be the same, at every offset, in every life.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +63,7 @@ class QuorumLaws:
     # Observer
 
     def started(self, node: QuorumNode) -> None:
-        """The promises it has made are on its disk."""
+        """The promises of this node are on its disk."""
         epoch = node.host.node.quorum_state.epoch
         promised = [voted for voter, voted in self._votes if voter == node.key]
         promised += [led for led, leader in self.leaders.items() if leader == node.key]
@@ -77,7 +77,7 @@ class QuorumLaws:
         part = request.topics[0].partitions[0]
         if part.pre_vote or not response.vote_granted:
             return
-        candidate = next(one.key for one in self.nodes if one.key.id == part.replica_id)
+        candidate = next(voter.key for voter in self.nodes if voter.key.id == part.replica_id)
         vote = self._votes.setdefault((node.key, part.replica_epoch), candidate)
         if vote != candidate:
             raise Breach("one vote per epoch", f"{node.key} in {part.replica_epoch}: {vote}, {candidate}")
@@ -95,7 +95,8 @@ class QuorumLaws:
             raise Breach("images are equal at equal offsets", f"{node.key} at {offset}")
 
     def publishes(self, node: QuorumNode, part: str, snapshot: str) -> None:
-        """A file is about to be called a snapshot: it must be one, to the last byte, and on the disk."""
+        """A file is about to be called a snapshot: the file must hold that snapshot, to the last byte, and be on the
+        disk."""
         epoch = int(snapshot.removesuffix(SNAPSHOT_SUFFIX).rpartition("-")[2])
         content = node.files.read_bytes(part)
         try:
@@ -112,7 +113,7 @@ class QuorumLaws:
             raise Breach("only what is synced is called a snapshot", f"{node.key}: {part}")
 
     def stops(self, node: QuorumNode) -> None:
-        """Its reports of its log to others were true until now."""
+        """Until now the node's reports of its log to other nodes were true."""
         if "host" in vars(node):
             self._flushed[node.key] = node.host.node.flushed_end_offset
 
@@ -159,7 +160,8 @@ class QuorumLaws:
             raise Breach("leader completeness", f"{node.key} ends before {self.committed_end}")
 
     def _check_votes(self, node: QuorumNode, epoch: int) -> None:
-        """A majority of its voters has voted for it, each in the directory that votes (lost directories have none)."""
+        """A majority of its voters has voted for the node, each voter in the directory that votes (lost directories
+        have none)."""
         voters = node.host.node.voters
         granting = [key for key in voters.keys if key == node.key or self._votes.get((key, epoch)) == node.key]
         if len(granting) <= len(voters) // 2:
@@ -173,10 +175,10 @@ class QuorumLaws:
             raise Breach("committed is on a majority's disks", detail)
 
     def _check_snapshots(self, node: QuorumNode, snapshots: Sequence[SnapshotFile]) -> None:
-        for one in snapshots:
+        for snapshot in snapshots:
             path = join(
                 node.directory,
-                snapshot_name(OffsetAndEpoch(one.id.end_offset, LeaderEpoch(one.id.epoch))) + SNAPSHOT_SUFFIX,
+                snapshot_name(OffsetAndEpoch(snapshot.id.end_offset, LeaderEpoch(snapshot.id.epoch))) + SNAPSHOT_SUFFIX,
             )
             if not node.files.is_name_durable(path):
                 raise Breach("a snapshot that counts has its name on the disk", f"{node.key}: {path}")

@@ -1,7 +1,7 @@
 """Replicas of the cluster's metadata, each on a node with settings of its own, after seeded commands.
 
-Each replica derives the changes that follow from a broker's coming and going for itself. So they must come out the same
-everywhere: from the image alone, whatever a node's environment says.
+Each replica derives the changes that follow from a broker's coming and going for itself. So the changes must come out
+the same everywhere: from the image alone, whatever a node's environment says.
 """
 
 import os
@@ -30,7 +30,7 @@ COMMANDS = 60
 
 
 class MetadataRun:
-    """One controller and a few replicas that follow it, record by record."""
+    """A controller and a few replicas that follow its log, record by record."""
 
     def __init__(self, seed: int) -> None:
         self._world = World(seed)
@@ -83,14 +83,14 @@ class MetadataRun:
         return alter_configs(commands.ResourceChanges(resource=ALL_BROKERS, changes=(change,)))
 
     def _join(self, leader: BrokerId, epoch: int) -> None:
-        """All replicas of what this broker leads have caught up."""
+        """Every replica of what this broker leads has caught up."""
         changes = tuple(
             InSyncChange(
                 topic_id=topic_id,
                 partition=number,
                 leader_epoch=state.leader_epoch,
                 partition_epoch=state.partition_epoch,
-                in_sync_replicas=tuple(InSyncReplica(broker_id=one) for one in state.replicas),
+                in_sync_replicas=tuple(InSyncReplica(broker_id=replica) for replica in state.replicas),
             )
             for topic_id, number, state in self._machine.image.partitions()
             if state.leader == leader
@@ -118,7 +118,7 @@ class MetadataRun:
             for node, image in enumerate(self._images):
                 with _settings_of(node):
                     derived.append(derived_changes(image, record))
-            if any(one != derived[0] for one in derived):
+            if any(changes != derived[0] for changes in derived):
                 raise Breach("all replicas derive the same", f"{record}: {derived}")
         for node, image in enumerate(self._images):
             with _settings_of(node):

@@ -57,7 +57,7 @@ class QuorumNemesis(PowerNemesis[QuorumNode, QuorumPlan]):
         self._world.after(self.between(300, 4000, "full"), free_space_again)
 
     def _wipe(self) -> None:
-        """One replica loses its disk: never a second one before the first has been removed from all sets of voters."""
+        """A replica loses its disk: never a second one before the first has been removed from all sets of voters."""
         nodes = self._cluster.nodes.values()
         keys = {node.key for node in nodes}
         sets = [node.host.node.voters for node in nodes if node.is_up]

@@ -1,4 +1,4 @@
-"""One node of a metadata quorum in a simulated world: the product's hosts on a disk that loses what was not synced.
+"""A node of a metadata quorum in a simulated world: the product's hosts on a disk that loses what was not synced.
 
 The node's clock, disk and peers are the ports of `server.ports`; messages go through Kafka's bytes. A crash is a power
 cut, also in the middle of a step, when the disk is set to lose power at some operation.
@@ -126,9 +126,9 @@ class QuorumNode:
         self.damage = damage
         """The number of snapshot parts that it sends and that have a byte changed on their way."""
         self.wipes = 0
-        """The number of disks that it has lost."""
+        """The number of disks that this node has lost."""
         self.told_failure: KafkaError | None = None
-        """The fault that its host has reported for a log that it has given up, in this life."""
+        """The fault that the host has reported for a log that it gave up, in this life."""
         self.life = Life()
         self.life.is_over = True
         self.controller: QuorumController
@@ -240,7 +240,7 @@ class QuorumNode:
                 self.files.power_cut()
 
     def wipe(self) -> None:
-        """Lose the disk. The node that comes back under this id is another replica: it has another directory."""
+        """Lose the disk. The node that comes back under this id is another replica, with another directory."""
         self.crash()
         self.wipes += 1
         if self.directory_secret == NO_SECRET:
@@ -268,7 +268,7 @@ class QuorumNode:
             self.crash()
 
     def do(self, action: Action) -> None:
-        """Do something on this node, if it is up."""
+        """Do something on this node, while the node is up."""
         self._guard(action)
 
     # server.ports.Peer
@@ -335,7 +335,7 @@ class QuorumNode:
         return replace(response, data=data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
 
     def describe(self) -> str:
-        """One line for a failure's message."""
+        """A line for a failure's message."""
         if not self.is_up or "host" not in vars(self):
             return f"{self.key.id}: down"
         raft, log = self.host.node, self.host.log

@@ -16,7 +16,7 @@ SMALL: Final = RaftConfig(
     start_offset_lag_ms=20_000,
     cleanup_interval_ms=250,
 )
-"""Kafka's times, and sizes so small that logs start at snapshots and these have several parts."""
+"""Kafka's times, and sizes so small that logs start at snapshots and a snapshot has several parts."""
 BROKERS: Final = (BrokerId(101), BrokerId(102))
 
 

@@ -1,4 +1,4 @@
-"""One RaftNode on a bench: the test plays all other nodes. It delivers events, and sees the node's effects."""
+"""A RaftNode on a bench: the test plays all other nodes. The test delivers events, and sees the node's effects."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -37,7 +37,7 @@ CLUSTER = "the-cluster"
 
 
 def voter_set(*node_ids: int) -> VoterSet:
-    """Voters with these ids, each in its first directory."""
+    """Voters with these ids, each voter in its first directory."""
     return VoterSet.of(Voter(key_of(node_id)) for node_id in node_ids)
 
 
@@ -66,9 +66,9 @@ class RaftBench:
         self.instant_disk = instant_disk
         self.now_ms = 1000
         self.disk = RaftDisk()
-        for one in snapshots:
-            self.put_snapshot(one, snapshot_bytes)
-        start_epoch = next((one.epoch for one in snapshots if one.end_offset == log_start), 0)
+        for snapshot_id in snapshots:
+            self.put_snapshot(snapshot_id, snapshot_bytes)
+        start_epoch = next((known.epoch for known in snapshots if known.end_offset == log_start), 0)
         entries = [Entry(epoch, f"record {log_start + index}") for index, epoch in enumerate(log)]
         self.disk.log = LogImage(log_start, start_epoch, entries)
         self.disk.quorum_state = state or QuorumState()
@@ -106,7 +106,7 @@ class RaftBench:
     # Events
 
     def step(self, event: events.Event) -> list[do.Effect]:
-        """All that this leads to, what an instant disk does included."""
+        """The effects that this event leads to, what an instant disk does included."""
         before = len(self.effects)
         pending = [event]
         while pending:
@@ -133,11 +133,11 @@ class RaftBench:
 
     @property
     def last_token(self) -> int:
-        """Of the last request that was received."""
+        """The token of the last request that was received."""
         return self._tokens
 
     def answer_to(self, token: object) -> Response | None:
-        answers = [one.response for one in self.all(do.SendResponse) if one.token == token]
+        answers = [sent.response for sent in self.all(do.SendResponse) if sent.token == token]
         assert len(answers) <= 1, f"{token} is answered {len(answers)} times"
         return answers[0] if answers else None
 
@@ -146,7 +146,7 @@ class RaftBench:
         return self.step(events.ResponseReceived(sent.request_id, response))
 
     def flush(self) -> None:
-        """The disk does what it has held back: the log's part, and the quorum state's."""
+        """The disk does the work that it has held back: the log's part, and the quorum state's."""
         held, self.held = self.held, []
         for effect in held:
             for event in self._done(effect):
@@ -155,18 +155,18 @@ class RaftBench:
     # Effects of the node
 
     def all(self, kind: type[E]) -> list[E]:
-        """All effects of this kind so far."""
+        """The effects of this kind so far."""
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def last(self, kind: type[E]) -> E:
         return self.all(kind)[-1]
 
     def sent(self, kind: type[R], destination: int | None = None) -> list[do.SendRequest]:
-        """All requests of this kind so far."""
+        """The requests of this kind so far."""
         return [
-            one
-            for one in self.all(do.SendRequest)
-            if isinstance(one.request, kind) and destination in (None, one.destination)
+            sent
+            for sent in self.all(do.SendRequest)
+            if isinstance(sent.request, kind) and destination in (None, sent.destination)
         ]
 
     def forget(self) -> None:
@@ -188,9 +188,9 @@ class RaftBench:
         for is_pre_vote in (True, False):
             for node_id in granting or (2,):
                 sent = next(
-                    one
-                    for one in reversed(self.sent(Vote, node_id))
-                    if isinstance(one.request, Vote) and one.request.pre_vote is is_pre_vote
+                    vote
+                    for vote in reversed(self.sent(Vote, node_id))
+                    if isinstance(vote.request, Vote) and vote.request.pre_vote is is_pre_vote
                 )
                 self.answer(sent, VoteReply(leader_epoch=self.node.epoch, vote_granted=True))
         assert self.role == "Leader", self.role
@@ -264,8 +264,8 @@ class RaftBench:
             case do.RaiseLogStart(offset):
                 self.log.do(RaiseStartOp(offset))
             case do.DeleteSnapshots(ids):
-                for one in ids:
-                    del self.disk.snapshots[one]
+                for snapshot_id in ids:
+                    del self.disk.snapshots[snapshot_id]
             case _:
                 pass
         return []
@@ -278,7 +278,7 @@ class RaftBench:
         return [events.LogFlushed(effect.number)]
 
     def install(self, snapshot_id: SnapshotId, voters: VoterSet | None = None) -> list[do.Effect]:
-        """The part file was complete and in order: it is the log now."""
+        """The part file was complete and in order: its snapshot is the log now."""
         self.log.install(StoredSnapshot(SnapshotFile(snapshot_id, 200, 0), bytes(200), voters))
         return self.step(events.SnapshotInstalled(snapshot_id, voters))
 

@@ -17,7 +17,7 @@ from tailrace.raft.voters import Voter, VoterSet
 
 
 class RaftCluster(SimulatedCluster[RaftHost, RaftPlan]):
-    """Voters from id 1 on, observers behind them."""
+    """Voters from id 1 on, then the observers."""
 
     fault_states = MappingProxyType(
         {
@@ -35,7 +35,7 @@ class RaftCluster(SimulatedCluster[RaftHost, RaftPlan]):
     def __init__(
         self, seed: int, plan: RaftPlan, only: Collection[Turn] | None = None, *, config: RaftConfig = SMALL
     ) -> None:
-        """`only`: the turns of the nemesis that are taken; None means all."""
+        """`only`: the turns of the nemesis that are taken; None means every turn."""
         super().__init__(seed, plan)
         self.laws = RaftInvariants()
         ids = range(1, plan.voters + plan.observers + 1)
@@ -79,14 +79,14 @@ class RaftCluster(SimulatedCluster[RaftHost, RaftPlan]):
             host.crash_in_step = 0.0
             if not host.is_up:
                 self.revive_in(100, host)
-        self.world.run(until_ms=self.world.now_ms + 500)  # those that crashed within a step come back by themselves
+        self.world.run(until_ms=self.world.now_ms + 500)  # nodes that crashed within a step come back by themselves
         self._before = self.laws.committed_end
 
     def _find(self, node_id: int) -> RaftHost | None:
         return self.nodes.get(node_id)
 
     def leaders(self) -> list[RaftHost]:
-        """All that run and believe that they lead."""
+        """The running nodes that believe that they lead."""
         return [host for host in self.nodes.values() if host.is_up and host.node.is_leader]
 
     def leader(self) -> RaftHost | None:
@@ -96,7 +96,8 @@ class RaftCluster(SimulatedCluster[RaftHost, RaftPlan]):
     # The end
 
     def _is_at_rest(self) -> bool:
-        """One leader, everything committed everywhere, nothing pending, and more committed than when calm began."""
+        """Whether a leader has everything committed everywhere, nothing pending, and more committed than when calm
+        began."""
         leader = self.leader()
         if leader is None or leader.node.high_watermark is None:
             return False

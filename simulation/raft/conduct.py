@@ -25,7 +25,7 @@ from tailrace.raft.voters import ReplicaKey, VoterSet
 
 
 def majority(voters: VoterSet) -> int:
-    """More than half of them: counted here by itself, since the product might count wrongly."""
+    """More than half of the voters: counted here by itself, since the product might count wrongly."""
     return len(voters) // 2 + 1
 
 
@@ -39,7 +39,7 @@ class RaftConduct(Watcher[RaftHost]):
     def __init__(self, roles: dict[ReplicaKey, str]) -> None:
         self._roles = roles
         self._heard_epoch = -1
-        """Of the answer that is being taken in: at least this must be the epoch after it."""
+        """The epoch in the answer that is being taken in: the node's epoch afterwards must be at least this."""
         self._must_end_by: int | None = None
         """The point where the leader's log diverges from the node's, if the event says so."""
         self._contacts: dict[ReplicaKey, dict[ReplicaKey, int]] = {}
@@ -56,7 +56,7 @@ class RaftConduct(Watcher[RaftHost]):
 
     def _expect(self, host: RaftHost, event: events.ResponseReceived) -> None:
         response, node = event.response, host.node
-        opened = next((one for one in node._replica.requests._open.values() if one.id == event.request_id), None)
+        opened = next((asked for asked in node._replica.requests._open.values() if asked.id == event.request_id), None)
         if opened is None or isinstance(response, DescribeQuorumReply):
             return
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
@@ -129,8 +129,8 @@ class RaftConduct(Watcher[RaftHost]):
         committed = host.node.high_watermark or 0
         for offset, entry in enumerate(entries, base_offset):
             if isinstance(entry.value, Voters):
-                earlier = [host.log.image.at(one) for one in range(max(committed, host.log.image.start), offset)]
-                if any(one is not None and isinstance(one.value, Voters) for one in earlier):
+                earlier = [host.log.image.at(at) for at in range(max(committed, host.log.image.start), offset)]
+                if any(found is not None and isinstance(found.value, Voters) for found in earlier):
                     raise Breach("one change of voters at a time", f"{host.key} at {offset}, committed {committed}")
                 role = host.node.role
                 is_first = isinstance(entries[0].value, LeaderChange)
@@ -144,7 +144,7 @@ class RaftConduct(Watcher[RaftHost]):
         self._check_voters(host)
 
     def _check_voters(self, host: RaftHost) -> None:
-        """The voters are those that the log and its newest snapshot state last."""
+        """The voters are the set that the log and its newest snapshot state last."""
         stated = host.log.voters_in_log()
         expected = stated[-1].voters if stated else host.initial_voters
         if host.node.voters != expected:

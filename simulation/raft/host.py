@@ -2,7 +2,7 @@
 
 Its disk may fail: with *EIO* nothing becomes durable any more, on a *full* disk only the quorum state does (a few bytes
 that are always reserved). Either way the node gets the error with the next write, and works again after a restart. Its
-clock is its own; it may jump forwards, as after a pause of the whole machine.
+clock is its own, and may jump forwards, as after a pause of the whole machine.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class RequestOrigin:
 
 
 class RaftHost:
-    """One node: runs, crashes, comes back with what its disk has."""
+    """A node: runs, crashes, comes back with what its disk has."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class RaftHost:
         self._schedule_tick()
 
     def crash(self) -> None:
-        """Lose everything that is not on the disk. Of what was under way some prefix may have reached it."""
+        """Lose everything that is not on the disk. Of what was under way some prefix may be on the disk."""
         unflushed = self.log.unflushed
         if unflushed:
             kept = self.world.between(0, unflushed, "kept", self.key.id)
@@ -168,7 +168,7 @@ class RaftHost:
             self.step(Tick())
 
     def wipe(self) -> None:
-        """Lose the disk. The node that comes back under this id is another replica: it has another directory."""
+        """Lose the disk. The node that comes back under this id is another replica, with another directory."""
         if self.is_up:
             self.crash()
         self._watcher.loses_disk(self)
@@ -269,8 +269,8 @@ class RaftHost:
                 self.world.note(f"the log of {self.key.id} starts at {offset}")
             case do.DeleteSnapshots(ids):
                 self._watcher.deletes_snapshots(self, ids)
-                for one in ids:
-                    del self.disk.snapshots[one]
+                for removed in ids:
+                    del self.disk.snapshots[removed]
             case do.WriteSnapshotPart(snapshot_id, position, data):
                 part = bytearray() if position == 0 else self._parts[snapshot_id]
                 assert len(part) == position
@@ -369,7 +369,7 @@ class RaftHost:
         self._network.send(self.key.id, destination, deliver)
 
     def stray(self, request: Request) -> None:
-        """A request of a stranger to the quorum, or of a node with other beliefs about it."""
+        """A request of a stranger to the quorum, or of a node with other beliefs about this quorum."""
         self.step(events.RequestReceived(RequestOrigin(-1, 0, Life(), request), request))
 
     def _send_response(self, origin: RequestOrigin, response: Response) -> None:
@@ -395,12 +395,13 @@ class RaftHost:
     def _committed(self, offset: int) -> None:
         self._machine.apply_to(min(offset, self.log.end_offset), self.log.image)
         self._watcher.committed(self, offset)
-        done = [one for one in self._waiting if one[0] <= offset]
-        self._waiting = [one for one in self._waiting if one[0] > offset]
+        done = [waiting for waiting in self._waiting if waiting[0] <= offset]
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] > offset]
         self.acked += [token for _, epoch, token in done if epoch == self.node.epoch]
 
     def write_snapshot(self, end_offset: int | None = None) -> bool:
-        """Snapshot the state machine as it is, or as it was or would be at this offset. Whether the node allows it."""
+        """Snapshot the state machine of now, or of this offset, past or future. Returns whether the node allows the
+        snapshot."""
         state = self.state if end_offset is None else self._machine.at(end_offset, self.log.image)
         entry = None if state is None else self.log.image.at(state.offset - 1)
         if state is None or entry is None or self.fault is not None:
@@ -438,7 +439,7 @@ class RaftHost:
         self.step(events.SnapshotInstalled(snapshot_id, voters))
 
     def describe(self) -> str:
-        """One line for a failure's message."""
+        """A line for a failure's message."""
         if not self.is_up:
             return f"{self.node_id}: down"
         node = self.node

@@ -28,7 +28,7 @@ from tailrace.raft.rpc import (
 from tailrace.raft.voters import ReplicaKey
 
 NEW = QuorumState()
-"""Of a node that has promised nothing yet."""
+"""The state of a node that has promised nothing yet."""
 
 
 class RaftInvariants(Watcher[RaftHost]):
@@ -166,7 +166,7 @@ class RaftInvariants(Watcher[RaftHost]):
         if not (last.epoch == host.node.epoch):
             raise Breach("commit by own epoch", f"{host.key} in {host.node.epoch}: {last}")
         voters = host.node.voters
-        disks = [*((one.key, one.disk) for one in self.hosts), *self.lost_disks]
+        disks = [*((living.key, living.disk) for living in self.hosts), *self.lost_disks]
         durable = [key for key, disk in disks if voters.has(key) and disk.holds(offset - 1, last.epoch)]
         names = [str(key) for key in durable]
         if not (len(durable) >= majority(voters)):

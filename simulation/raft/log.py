@@ -1,4 +1,4 @@
-"""A log in memory as `raft.ports.LogView`, and a disk under it that keeps only what was flushed."""
+"""A log in memory as `raft.ports.LogView`, above a disk that keeps only what was flushed."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from tailrace.raft.voters import VotersAt, VoterSet
 
 
 class Entry(NamedTuple):
-    """A record: the epoch of the leader that wrote it, and what it says."""
+    """A record: the epoch of the leader that wrote the record, and its value."""
 
     epoch: int
     value: object
@@ -75,10 +75,10 @@ class LogImage:
         self.start = start
         kept = [(epoch, max(offset, start)) for epoch, offset in self._epochs]
         ends = [offset for _, offset in kept[1:]] + [self.end]
-        self._epochs = [one for one, end in zip(kept, ends, strict=True) if end > start]
+        self._epochs = [pair for pair, end in zip(kept, ends, strict=True) if end > start]
 
     def end_for_epoch(self, epoch: int) -> LogEnd | None:
-        index = bisect_right(self._epochs, epoch, key=lambda one: one[0])
+        index = bisect_right(self._epochs, epoch, key=lambda pair: pair[0])
         if index == 0:
             return None
         end = self._epochs[index][1] if index < len(self._epochs) else self.end
@@ -127,9 +127,10 @@ class RaftDisk:
         return self.snapshots[max(self.snapshots)] if self.snapshots else None
 
     def holds(self, offset: int, epoch: int) -> bool:
-        """Whether the record of this offset and epoch would be there after a crash, or a snapshot that covers it."""
+        """Whether the record of this offset and epoch, or a snapshot that covers the record, would be there after a
+        crash."""
         entry = self.log.at(offset)
-        return (entry is not None and entry.epoch == epoch) or any(one.end_offset > offset for one in self.snapshots)
+        return (entry is not None and entry.epoch == epoch) or any(kept.end_offset > offset for kept in self.snapshots)
 
 
 class MemoryLog:
@@ -165,7 +166,7 @@ class MemoryLog:
     @property
     def snapshots(self) -> Sequence[SnapshotFile]:
         stored = self._disk.snapshots
-        return [stored[one].file for one in sorted(stored)] if stored else ()
+        return [stored[snapshot_id].file for snapshot_id in sorted(stored)] if stored else ()
 
     # Operations of a host
 
@@ -215,7 +216,7 @@ class MemoryLog:
 
     @property
     def tearable(self) -> int:
-        """Of how many batches the oldest write consists that is not flushed; 0 if it is none that can tear."""
+        """The number of batches in the oldest write that is not flushed; 0 if that write cannot tear."""
         first = self._pending[0] if self._pending else None
         return len(first.entries) if isinstance(first, AppendOp) and not first.is_one_batch else 0
 
@@ -244,7 +245,7 @@ def filled_with_records(response: FetchRecordsReply, read: ReadLog, log: MemoryL
 def filled_with_bytes(
     response: FetchSnapshotReply, read: ReadSnapshot, disk: RaftDisk, *, is_damaged: bool
 ) -> FetchSnapshotReply:
-    """The answer to a fetch of a snapshot with its bytes, of which the first may be another one."""
+    """The answer to a fetch of a snapshot with its bytes; `is_damaged` changes the first byte."""
     data = disk.snapshots[read.snapshot_id].data[read.position : read.position + read.size_bytes]
     if is_damaged:
         data = bytes([data[0] ^ 1]) + data[1:]

@@ -67,7 +67,7 @@ class RaftNemesis(Nemesis[RaftHost, RaftPlan]):
         self._crash_for(host, (1000, 3000, 10_000))
 
     def _wipe(self) -> None:
-        """One replica loses its disk: never a second one before the first has been removed from all sets of voters."""
+        """A replica loses its disk: never a second one before the first has been removed from all sets of voters."""
         hosts = self._cluster.nodes.values()
         keys = {host.key for host in hosts}
         sets = [host.node.voters for host in hosts if host.is_up]
@@ -79,7 +79,7 @@ class RaftNemesis(Nemesis[RaftHost, RaftPlan]):
         self._cluster.revive_in(self.between(10, 1000, "down"), host)
 
     def _break_disk(self) -> None:
-        """A disk fails or is full; after a while it is repaired and the node starts again."""
+        """A disk fails or is full; after a while the disk is repaired and the node starts again."""
         host = self._victim()
         if not host.is_up or host.fault is not None:
             return

@@ -30,16 +30,17 @@ class RaftSnapshotLaws(Watcher[RaftHost]):
         self._roles = roles
         self._committed = committed
         self._bytes: dict[SnapshotId, bytes] = {}
-        """As the first node wrote it."""
+        """The bytes that the first node wrote."""
         self._asked_ms: dict[tuple[ReplicaKey, SnapshotId], int] = {}
-        """When a leader was last asked for a part of it."""
+        """When a leader was last asked for a part of the snapshot."""
         self._reached: dict[tuple[ReplicaKey, ReplicaKey], tuple[int, int]] = {}
-        """By leader and replica: the furthest offset it has fetched from in this term, and when it last fetched."""
+        """By leader and replica: the furthest offset of the replica's fetches in this term, and the time of its last
+        fetch."""
 
     def started(self, host: RaftHost) -> None:
         """A node that comes back does not lead, and no node fetches from it any more.
 
-        It may have written a snapshot in the step in which it crashed.
+        The node may have written a snapshot in the step in which it crashed.
         """
         self._forget_askers(host)
         for snapshot_id in host.disk.snapshots:
@@ -49,9 +50,9 @@ class RaftSnapshotLaws(Watcher[RaftHost]):
         self._forget_askers(host)
 
     def _forget_askers(self, host: RaftHost) -> None:
-        for asked in [one for one in self._asked_ms if one[0] == host.key]:
+        for asked in [asked_of for asked_of in self._asked_ms if asked_of[0] == host.key]:
             del self._asked_ms[asked]
-        for replica in [one for one in self._reached if one[0] == host.key]:
+        for replica in [pair for pair in self._reached if pair[0] == host.key]:
             del self._reached[replica]
 
     def sends_response(self, host: RaftHost, request: Request, response: Response) -> None:
@@ -103,7 +104,7 @@ class RaftSnapshotLaws(Watcher[RaftHost]):
 
     def _check_live_replicas(self, host: RaftHost, offset: int) -> None:
         """The offsets of replicas' fetches were too high or stale at times: then this asks less than the text does."""
-        snapshot = next((one for one in host.log.snapshots if one.id.end_offset == offset), None)
+        snapshot = next((known for known in host.log.snapshots if known.id.end_offset == offset), None)
         if snapshot is not None and snapshot.last_contained_ms + host.config.start_offset_lag_ms <= host.now_ms:
             return
         for (leader, replica), (reached, asked_ms) in self._reached.items():
@@ -113,10 +114,10 @@ class RaftSnapshotLaws(Watcher[RaftHost]):
                 raise Breach("the log start waits for live replicas", detail)
 
     def deletes_snapshots(self, host: RaftHost, ids: Sequence[SnapshotId]) -> None:
-        for one in ids:
-            asked_ms = self._asked_ms.get((host.key, one))
+        for snapshot_id in ids:
+            asked_ms = self._asked_ms.get((host.key, snapshot_id))
             if asked_ms is not None and host.now_ms < asked_ms + host.config.served_snapshot_ms:
-                detail = f"{host.key} deletes {one}, asked for {host.now_ms - asked_ms} ms ago"
+                detail = f"{host.key} deletes {snapshot_id}, asked for {host.now_ms - asked_ms} ms ago"
                 raise Breach("a snapshot that is being fetched stays", detail)
 
     def stepped(self, host: RaftHost, event: events.Event) -> None:
@@ -142,8 +143,8 @@ class RaftSnapshotLaws(Watcher[RaftHost]):
             return
         if start > snapshots[0].id.end_offset:
             raise Breach("log start never above the oldest snapshot", f"{host.key}: {start}, {snapshots[0].id}")
-        for one in snapshots:
-            self._check_committed(host, one)
+        for snapshot in snapshots:
+            self._check_committed(host, snapshot)
 
     def _check_committed(self, host: RaftHost, snapshot: SnapshotFile) -> None:
         end_offset, epoch = snapshot.id

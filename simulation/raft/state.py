@@ -61,7 +61,7 @@ def encode_snapshot(snapshot_id: SnapshotId, state: State, voters: VoterSet | No
 
 
 def decode_snapshot(data: bytes) -> tuple[SnapshotId, State, VoterSet | None]:
-    """The inverse. Raises ValueError if a single byte is another one."""
+    """The inverse. Raises ValueError if a single byte differs."""
     body, checksum = data[:-8], data[-8:]
     if f"{zlib.crc32(body):08x}".encode() != checksum:
         raise ValueError("the checksum is wrong")

@@ -62,7 +62,7 @@ class RaftSweep(Sweep[RaftCluster]):
 
 
 def run_quorum_seed(seed: int) -> RaftSweep:
-    """One run."""
+    """Run one seed."""
     gc.collect()
     gc.disable()  # a run makes little garbage in cycles, and looking for it takes a tenth of the time
     try:
@@ -72,6 +72,6 @@ def run_quorum_seed(seed: int) -> RaftSweep:
 
 
 def quorum_code_version() -> str:
-    """Of the machine and of its simulation."""
+    """The version of the machine and of its simulation."""
     folders = (Path(tailrace.raft.__file__).parent, Path(__file__).parents[1] / "harness", Path(__file__).parent)
     return code_version([source for folder in folders for source in folder.glob("*.py")])

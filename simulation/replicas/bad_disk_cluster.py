@@ -1,8 +1,8 @@
-"""Three brokers, and always one bad disk among them: full, or hung. Nothing else fails.
+"""Three brokers, always with one bad disk: full, or hung. Nothing else fails.
 
-The laws of `replicas.laws` hold, and one more: "writes go on beside one bad disk". Some time after the disk of a broker
-has begun to be bad, acks=all is acknowledged of every partition again, whichever broker that was and whatever it led:
-also of one that was idle until then. A disk that hangs keeps the broker's image from going on.
+The laws of `replicas.laws` hold, and another law: "writes go on beside one bad disk". Some time after the disk of a
+broker has begun to be bad, acks=all is acknowledged of every partition again, whichever broker that was and whatever it
+led: also of a partition that was idle until then. A disk that hangs keeps the broker's image from going on.
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ class BadDiskCluster(ReplicaCluster):
     """A `ReplicaCluster` in which one disk after the other is bad."""
 
     _idle: TopicPartition | None = None
-    """Nothing is produced to it."""
+    """The partition to which no client produces."""
 
     def run(self) -> None:
         """Raises Breach."""
@@ -54,7 +54,7 @@ class BadDiskCluster(ReplicaCluster):
         if self._idle is None:
             self._idle = self.world.choice(self._producers, "idle", "partition").name
         is_at_rest = not any(producer.is_busy for producer in self._producers if producer.name == self._idle)
-        # A broker whose disk hangs before it has the image in which it joined the ISR does not leave it: decision 0027.
+        # A broker whose disk hangs before the image in which it joined the ISR stays in the ISR: decision 0027.
         is_known = all(node.image is self.metadata.image for node in self.nodes.values())
         if not (is_at_rest and is_known and self.has_all_in_sync()):
             self.world.after(100, self._spoil)
@@ -99,7 +99,7 @@ class BadDiskCluster(ReplicaCluster):
 
 
 def run_seed(seed: int) -> BadDiskCluster:
-    """One run. Raises Breach."""
+    """Run one seed. Raises Breach."""
     cluster = BadDiskCluster(seed, plan_of(seed))
     cluster.run()
     return cluster

@@ -1,4 +1,5 @@
-"""Brokers that keep copies of partitions, under one controller: how they start, what they have, and when they agree."""
+"""Brokers that keep copies of partitions, under one controller: how brokers start, what they have, and when they
+agree."""
 
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -35,7 +36,8 @@ class ReplicaBrokers(SimulatedCluster[ReplicaNode, ReplicaPlan]):
         self.laws.image = lambda: self.metadata.image
         defaults = TopicConfig(
             min_insync_replicas=plan.min_in_sync,
-            # The page cache may lose the name of a segment before one that stays: that is the log's fault, not ours.
+            # The page cache may lose the name of a segment before the name of a segment that lasts: that is the log's
+            # fault, not ours.
             segment_bytes=900 if plan.is_flushed else 1 << 20,
             index_interval_bytes=200,
             retention_ms=-1,
@@ -98,7 +100,7 @@ class ReplicaBrokers(SimulatedCluster[ReplicaNode, ReplicaPlan]):
             node.files.forget_faults()
 
     def _converge(self) -> None:
-        """Wait until all copies are in sync while clients work, then until they are the same. Raises Breach."""
+        """Wait until all copies are in sync while clients work, then until the copies are equal. Raises Breach."""
         until_ms = self.world.now_ms + self.plan.converge_ms
         is_well = self.world.run(until_ms=until_ms, stop=self._is_in_sync)
         self.is_working = False
@@ -135,7 +137,7 @@ class ReplicaBrokers(SimulatedCluster[ReplicaNode, ReplicaPlan]):
         return [state for name in self.names() if (state := self.metadata.image.partition(*name)) is not None]
 
     def names(self) -> list[TopicPartition]:
-        """All partitions."""
+        """The partitions."""
         topics = self.metadata.image.topics
         return [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
 
@@ -145,7 +147,7 @@ class ReplicaBrokers(SimulatedCluster[ReplicaNode, ReplicaPlan]):
         return [self.nodes[replica].table.find(*name) for replica in state.replicas]
 
     def _ends(self, name: TopicPartition) -> list[object]:
-        """The end of each copy; something else for one that is not there or not committed whole."""
+        """The end of each copy; something else for a copy that is absent or not committed whole."""
         ends: list[object] = []
         for index, copy in enumerate(self._copies(name)):
             is_whole = copy is not None and copy.high_watermark == copy.log.log_end_offset
@@ -153,7 +155,7 @@ class ReplicaBrokers(SimulatedCluster[ReplicaNode, ReplicaPlan]):
         return ends
 
     def _content(self, name: TopicPartition) -> dict[int, StoredBatch]:
-        """The batches of a partition by base offset, the same in all copies. Raises Breach if they are not."""
+        """The batches of a partition by base offset, the same in all copies. Raises Breach if copies differ."""
         contents = [
             dict(batches_between(copy, copy.log.log_start_offset, copy.log.log_end_offset))
             for copy in self._copies(name)

@@ -24,7 +24,7 @@ class ReplicaCluster(ReplicaBrokers):
     nemesis: ReplicaNemesis
 
     def __init__(self, seed: int, plan: ReplicaPlan, only: Collection[Turn] | None = None) -> None:
-        """`only`: the turns of clients and of the nemesis that are taken before calm begins; None means all."""
+        """`only`: the turns of clients and of the nemesis that are taken before calm begins; None means every turn."""
         super().__init__(seed, plan)
         self.nemesis = self._make_nemesis(only)
         self._producers: list[Producer] = []
@@ -104,19 +104,20 @@ class ReplicaCluster(ReplicaBrokers):
 
 
 def run_seed(seed: int, *, plan_of: Callable[[int], ReplicaPlan] = ReplicaPlan.of) -> ReplicaCluster:
-    """One run. Raises Breach."""
+    """Run one seed. Raises Breach."""
     cluster = ReplicaCluster(seed, plan_of(seed))
     cluster.run()
     return cluster
 
 
 def run_late_copies(seed: int) -> ReplicaCluster:
-    """One run of `ReplicaPlan.of_late_copies`. Raises Breach."""
+    """Run one seed of `ReplicaPlan.of_late_copies`. Raises Breach."""
     return run_seed(seed, plan_of=ReplicaPlan.of_late_copies)
 
 
 def run_silence(seed: int) -> ReplicaCluster:
-    """One run in which followers are silent until calm begins, and the high watermark stands still. Raises Breach."""
+    """Run one seed in which followers are silent until calm begins, and the high watermark stands still. Raises
+    Breach."""
     cluster = ReplicaCluster(seed, ReplicaPlan(partitions=1, chaos_ms=8_000))
     cluster.world.after(4_000, cluster.nemesis.silence_followers)
     cluster.run()

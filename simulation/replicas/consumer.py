@@ -1,12 +1,12 @@
 """A consumer of a simulated cluster: it reads every partition from its rack, if the leader sends it there (KIP-392).
 
-It has a fetch session with each broker that it reads from (KIP-227). Laws:
+A consumer has a fetch session with each broker that it reads from (KIP-227). Laws:
 
-- "consumers see committed records alone": whatever a broker gives, leader or follower, some leader has committed it.
+- "consumers see committed records alone": some leader has committed whatever a broker gives, leader or follower.
 - "consumers miss nothing": each batch continues the one before, and what is committed is never out of range at its
   leader.
-- "a redirect goes to a replica that can serve": in sync, as its leader has it, with the offset in its log and below
-  its own high watermark.
+- "a redirect goes to a replica that can serve": in sync, in its leader's view, with the offset in its log and below its
+  own high watermark.
 """
 
 from functools import partial
@@ -36,7 +36,7 @@ _TIMEOUT_MS: Final = 700
 _WAIT_MS: Final = 150
 _OF_A_SESSION: Final = 17
 _Stated = tuple[int, int]
-"""(offset, leader epoch) as a session has them."""
+"""(offset, leader epoch) as the session states the pair."""
 
 
 class _Session:
@@ -87,7 +87,7 @@ class ReplicaConsumer:
                 self._send(node_id, self._request(last), lambda response: None)
             return
         changed = [(number, stated) for number, stated in wanted.items() if session.stated.get(number) != stated]
-        request = session.requester.request(changed, [one for one in session.stated if one not in wanted])
+        request = session.requester.request(changed, [held for held in session.stated if held not in wanted])
         session.stated = wanted
         session.attempt += 1
         session.is_under_way = True
@@ -165,7 +165,7 @@ class ReplicaConsumer:
                     self._take(node_id, number, data)
 
     def _leave(self, numbers: Any) -> None:
-        """Read these from their leaders again."""
+        """Read these partitions from their leaders again."""
         for number in numbers:
             self._sources.pop(number, None)
 

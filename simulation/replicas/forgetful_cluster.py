@@ -1,7 +1,8 @@
-"""Brokers, one of which now and then comes back from a blackout without the end of its logs, and does not know it.
+"""Brokers, one of which now and then comes back from a blackout without the end of its logs, and does not know about
+the loss.
 
-It says that it has everything, so it may be elected, and acknowledged records are lost: what is committed is no law
-here. But only that broker has lost anything, and so:
+Such a broker says that its logs are whole, so it may be elected, and acknowledged records are lost: what is committed
+is no law here. But only that broker has lost anything, and so:
 
 - "no leader has a follower cut below its high watermark": what another broker has had below its own high watermark,
   under flushed durability, stays in its log. No election here is unclean. A broker that comes back goes by the high
@@ -133,12 +134,12 @@ class ForgetfulNemesis(ReplicaNemesis):
 
 
 def forgetful_plan(seed: int) -> ReplicaPlan:
-    """A few blackouts, and nothing that keeps a broker from being elected after one."""
+    """A few blackouts, and nothing that keeps a broker from being elected after a blackout."""
     return ReplicaPlan(partitions=2, blackouts_per_s=0.25, crashes_per_s=0.1 if seed % 2 else 0.0, chaos_ms=12_000)
 
 
 def run_seed(seed: int) -> ForgetfulCluster:
-    """One run. Raises Breach."""
+    """Run one seed. Raises Breach."""
     cluster = ForgetfulCluster(seed, forgetful_plan(seed))
     cluster.run()
     return cluster

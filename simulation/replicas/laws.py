@@ -1,18 +1,18 @@
 """Laws of the copies of a partition, checked after every event.
 
 - "committed is for ever": what some leader has had below its high watermark never becomes something else.
-- "a leader has everything committed": each leader has all that was ever committed.
+- "a leader has everything committed": each leader has every record that was ever committed.
 - "copies agree below the high watermark": whatever a replica has below its own high watermark is what is committed.
-- "a high watermark is on the disk": under flushed durability; all records below it are there after a crash.
+- "a high watermark is on the disk": under flushed durability; the records below survive a crash.
 - "the high watermark rises": on one replica, for as long as its process lives, unless an election was not clean.
-- "committed is on enough disks": when a leader's high watermark passes a record, as many of its in-sync replicas as
-  min.insync.replicas asks for have it flushed, or will find it after a crash.
+- "committed is on enough disks": when a leader's high watermark passes a record, the record is flushed on as many of
+  its in-sync replicas as min.insync.replicas asks for, or these replicas will find it after a crash.
 - "in sync or eligible has everything committed": at every moment, a broker that the controller's image calls that and
-  that is up has all that was ever committed; it may lead in the next.
-- "a silent replica does not join": its leader proposes to add only those that asked within replica.lag.time.max.ms.
-- "a disk that keeps its promises loses nothing": under flushed durability a copy in which no bit has flipped never says
-  that it has lost something, whatever the power cuts.
-- Those of consumers: see `replicas.consumer`.
+  that is up has every record that was ever committed; this broker may lead in the next.
+- "a silent replica does not join": its leader proposes to add only replicas that asked within replica.lag.time.max.ms.
+- "a disk that keeps its promises loses nothing": under flushed durability a copy in which no bit has flipped never
+  reports a loss, whatever the power cuts.
+- The laws of consumers: see `replicas.consumer`.
 - "acknowledged is committed": a producer with acks=all gets success for committed records, at these offsets.
 - "a producer that keeps order is never out of order": its acknowledged batches are there when its next batch is.
 """
@@ -38,7 +38,7 @@ _REDIRECT: Final = "a redirect goes to a replica that can serve"
 
 
 class StoredBatch(NamedTuple):
-    """One batch, wherever it is."""
+    """A batch, wherever it lies."""
 
     end_offset: int
     leader_epoch: int
@@ -66,19 +66,19 @@ class ReplicaLaws:
         self._is_flushed = is_flushed
         self._lag_ms = lag_ms
         self._compared: set[tuple[TopicPartition, int, Life]] = set()
-        """(partition, partition epoch, life) of those that may lead and were compared with what is committed."""
+        """(partition, partition epoch, life) of the copies that may lead and were compared with what is committed."""
         self._proposed: set[tuple[Life, InSyncChange]] = set()
         self._steps: dict[BrokerId, int] = {}
         self._known_image = EMPTY_IMAGE
         self._may_lead: dict[BrokerId, list[tuple[TopicPartition, PartitionState]]] = {}
         """By broker, in the known image."""
         self._has_news = False
-        """Whether more is committed than at the last check of those that may lead."""
+        """Whether more is committed than at the last check of the copies that may lead."""
         self._seen: dict[Partition, int] = {}  # high watermark, and so what was checked
         self._looked_at: dict[Partition, tuple[object, ...]] = {}
         """The `_present` values of each at the last look."""
         self._counts: dict[BrokerId, tuple[int, int]] = {}
-        """The numbers of partitions that each node had at the last look, and of those that it had lost."""
+        """The number of partitions that each node had at the last look, and the number of its lost partitions."""
         self._sizes: dict[Partition, tuple[int, int]] = {}
         self._checked_leaders: set[tuple[TopicPartition, int, Life]] = set()
 
@@ -109,7 +109,7 @@ class ReplicaLaws:
             self._known_image, self._has_news = image, False
             acted = {node.node_id for node in self.nodes}
         for node in self.nodes:
-            if node.node_id in acted and node.is_up and node.is_serving:  # else it is looked at when it is back
+            if node.node_id in acted and node.is_up and node.is_serving:  # else the law looks when the node is back
                 for name, state in self._may_lead.get(node.node_id, ()):
                     self._check_eligible_leader(name, state, node)
 
@@ -137,9 +137,9 @@ class ReplicaLaws:
         """A node sends this to the controller."""
         for change in command.changes if isinstance(command, AlterPartition) else ():
             if change.leaving is not None or (node.life, change) in self._proposed:
-                continue  # it is repeated until its outcome is known, whatever has become of the members
+                continue  # the command is repeated until its outcome is known, whatever has become of the members
             self._proposed.add((node.life, change))
-            partition = next((one for one in node.table if _is_of(one, change)), None)
+            partition = next((held for held in node.table if _is_of(held, change)), None)
             if partition is None or partition.state is None:
                 continue  # its log does not open, and the node says that it leaves
             for member in change.in_sync_replicas:
@@ -153,7 +153,7 @@ class ReplicaLaws:
                     )
 
     def _look_at_all(self, node: ReplicaNode, lost: int) -> bool:
-        """Whether a partition of the node has changed since the last look, or one has gone or is lost."""
+        """Whether a partition of the node has changed since the last look, or a partition has gone or is lost."""
         is_changed, count = False, 0
         for partition in node.table:
             count += 1
@@ -228,7 +228,7 @@ class ReplicaLaws:
         self.check_complete(node, partition)
 
     def check_complete(self, node: ReplicaNode, partition: Partition) -> None:
-        """Whether it has everything committed. Only for a leader of the newest epoch."""
+        """Check that the log has everything committed. Only for a leader of the newest epoch."""
         name = partition.topic_partition
         newest = max(led for where, led, _ in self.leaders if where == name)
         if partition.leader_epoch < newest:
@@ -240,7 +240,7 @@ class ReplicaLaws:
             )
 
     def _missing(self, partition: Partition) -> str | None:
-        """The first difference between a log and what is committed; None if it has everything above its start."""
+        """The first difference between a log and what is committed; None if nothing above its start is missing."""
         start = partition.log.log_start_offset
         found = dict(batches_between(partition, start, partition.log.log_end_offset))
         for base_offset, batch in self.committed.get(partition.topic_partition, {}).items():
@@ -261,7 +261,7 @@ class ReplicaLaws:
 
     def _has_durably(self, node: ReplicaNode, led: Partition, end_offset: int) -> bool:
         if not (node.is_up and node.is_serving):
-            return True  # it is looked at when it is back: nothing committed may be missing then
+            return True  # the law looks when the node is back: nothing committed may be missing then
         partition = node.table.find(*led.topic_partition)
         if partition is None:
             return False
@@ -296,7 +296,7 @@ class ReplicaLaws:
         is_known = known is not None and target.is_serving and known.broker_epoch == target.broker_epoch
         copy = target.table.find(*name) if is_known else None
         if copy is None or target.failures.is_lost(name) or (target.node_id, name) in self.damaged:
-            return  # it has started again or failed since, and the leader does not know it yet
+            return  # the replica has started again or failed since, and the leader does not know yet
         leadership = partition.in_sync.leadership
         if leadership is not None and leadership.replicas[target.node_id].sent_high_watermark >= offset:
             return  # without a session, before Fetch v18: a follower is believed to have had the last answer
@@ -305,7 +305,7 @@ class ReplicaLaws:
             raise Breach(_REDIRECT, f"{detail}, which serves {copy.log.log_start_offset} to {end_offset}")
 
     def out_of_order(self, name: TopicPartition, code: ErrorCode) -> None:
-        """A producer got the error that its next batch does not follow its last one, which was acknowledged."""
+        """A producer got an error: its next batch does not follow its last batch, which was acknowledged."""
         raise Breach("a producer that keeps order is never out of order", f"{name}: {code.name}")
 
     def acknowledged(self, name: TopicPartition, base_offset: int, crc: int) -> None:
@@ -333,7 +333,7 @@ def _present(partition: Partition) -> tuple[object, ...]:
 
 def _has_resting_follower(partition: Partition) -> bool:
     leadership = partition.in_sync.leadership
-    return leadership is not None and any(one._visits for one in leadership.replicas.values())
+    return leadership is not None and any(replica._visits for replica in leadership.replicas.values())
 
 
 def _is_of(partition: Partition, change: InSyncChange) -> bool:

@@ -1,7 +1,7 @@
 """The cluster's metadata in a simulated world of brokers: one controller that never fails, and images that come late.
 
 That several nodes agree on the metadata is for other simulations (`quorum.cluster`). Here the product's controller
-decides at once; what it has decided reaches each broker in order, some time later, now and then several changes as one.
+decides at once; its decisions reach each broker in order, some time later, now and then several changes together.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from testkit.controllers import controller_machine
 
 CONTROLLER: Final = 0
-"""Its address in the network."""
+"""The controller's address in the network."""
 DEADLINE_MS: Final = 600
 """When a broker gives up waiting for an answer."""
 SESSION_MS: Final = 2_500
@@ -32,11 +32,11 @@ class Change(NamedTuple):
 
 
 class Subscriber(Protocol):
-    """A broker, as the controller sees it."""
+    """A broker, as the controller sees the broker."""
 
     life: Life
     applied: int
-    """The number of changes it has applied."""
+    """The number of changes that the broker has applied."""
 
     @property
     def node_id(self) -> int: ...
@@ -48,7 +48,7 @@ class Subscriber(Protocol):
 
 
 class ReplicaMetadata:
-    """The controller, and the way to and from it."""
+    """The controller, and the way to and from this controller."""
 
     def __init__(self, world: World, network: Network, *, latest_ms: int) -> None:
         """`latest_ms`: how late a change may come to a broker."""
@@ -58,7 +58,7 @@ class ReplicaMetadata:
         self._machine = controller_machine(broker_session_timeout_ms=SESSION_MS)
         self.changes = [Change(EMPTY_IMAGE, ImageDelta(), 0)]
         self.before_decision: Callable[[Subscriber, Any], None] = lambda subscriber, command: None
-        """Called with what a broker asks for, when it has come."""
+        """Called with a broker's command, when the command has come."""
         self._subscribers: list[Subscriber] = []
         self._pumping: set[Life] = set()
         self._held: set[int] = set()
@@ -95,7 +95,7 @@ class ReplicaMetadata:
         self._subscribers.append(subscriber)
 
     def pump(self, subscriber: Subscriber) -> None:
-        """Have changes on their way to a broker, if it is up."""
+        """Send changes to a broker that is up."""
         if not subscriber.is_up or subscriber.node_id in self._held:
             return
         if subscriber.life not in self._pumping and subscriber.applied < len(self.changes):
@@ -103,11 +103,11 @@ class ReplicaMetadata:
             self._deliver_soon(subscriber)
 
     def hold(self, subscriber: Subscriber) -> None:
-        """Bring it no changes until `let_go`: it is a quorum replica whose disk hangs."""
+        """Bring the broker no changes until `let_go`: the broker is a quorum replica whose disk hangs."""
         self._held.add(subscriber.node_id)
 
     def let_go(self, subscriber: Subscriber) -> None:
-        """Bring it what it has missed."""
+        """Bring the broker the changes that it has missed."""
         self._held.discard(subscriber.node_id)
         self.pump(subscriber)
 

@@ -24,7 +24,7 @@ class ReplicaNemesis(Turns):
     """Acts on the brokers, and on the partitions of one topic."""
 
     def __init__(self, cluster: ReplicaBrokers, topic: str, only: Collection[Turn] | None = None) -> None:
-        """`only`: the turns that are taken before calm begins; None means all."""
+        """`only`: the turns that are taken before calm begins; None means every turn."""
         super().__init__(cluster.world, only)
         self._cluster = cluster
         self._topic = topic
@@ -72,10 +72,11 @@ class ReplicaNemesis(Turns):
             self._cluster.revive_in(self._world.between(1, 500, "down", node.node_id), node)
 
     def _damage(self) -> None:
-        """A bit of one copy flips, while its broker is down or not, when all are in sync: so another one has it all."""
+        """A bit of one copy flips, while its broker is down or not, when every copy is in sync: so another copy has
+        every record."""
         up = [node for node in self._cluster.nodes.values() if node.is_up]
         is_hurt = any(node.failures.lost_replicas or node.repairs.in_repair for node in up)
-        # With one in sync it may be the damaged one: it takes an explicit election then.
+        # With a single copy in sync this may be the damaged copy: an explicit election is needed then.
         if is_hurt or self._cluster.plan.min_in_sync < 2 or not self._cluster.has_all_in_sync():
             return
         node = self.any_node("damage")
@@ -196,7 +197,8 @@ class ReplicaNemesis(Turns):
 
 
 def flip_some_bit(files: SimulatedDisk, directory: str, draw: Callable[[int], int]) -> bool:
-    """Flip one bit of one file in a directory of a broker that is down; whether there is one. `draw`: 0 to that.
+    """Flip one bit of one file in a directory of a broker that is down; whether there was such a file. `draw`: 0 to
+    that.
 
     Not in segments at rest: only a scrubber finds that, and these brokers have none.
     """

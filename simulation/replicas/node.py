@@ -1,7 +1,8 @@
-"""One broker of a simulated cluster: the product's partitions, handlers and hosts on a disk that loses what it may.
+"""A broker of a simulated cluster: the product's partitions, handlers and hosts on a disk that loses whatever a disk
+may lose.
 
-Its ports are those of `server.ports`; requests and answers go through Kafka's bytes. A crash is a power cut, also in
-the middle of a step, when the disk is set to lose power at some operation.
+Its ports are the `server.ports`; requests and answers go through Kafka's bytes. A crash is a power cut, also in the
+middle of a step, when the disk is set to lose power at some operation.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,12 +55,12 @@ STALL_MS: Final = 500
 
 
 def rack_of(node_id: int) -> str:
-    """Each broker has a rack of its own."""
+    """The rack of a broker: every broker has a rack of its own."""
     return f"rack-{node_id}"
 
 
 class Settings:
-    """The settings of a broker: those of topics are given, all others have their defaults."""
+    """The settings of a broker: the settings of topics are given, the other settings have their defaults."""
 
     def __init__(self, node_id: int, topic_defaults: TopicConfig) -> None:
         self.node_id = node_id
@@ -106,7 +107,7 @@ class ReplicaNode:
         self.life = Life()
         self.life.is_over = True
         self.applied = 1
-        """The number of metadata changes that it has applied; those that it has received outlive a crash."""
+        """The number of metadata changes that the node has applied; received changes outlive a crash."""
         self.image = EMPTY_IMAGE
         self.broker_epoch = -1
         self._directory_id = node_id.to_bytes(16, "big")
@@ -134,7 +135,7 @@ class ReplicaNode:
         self._on_command = on_command
         self._on_fetched = on_fetched
         self.steps = 0
-        """Changes with each of its steps, and with its starts and crashes."""
+        """Changes with each step of the node, and with its starts and crashes."""
         self.heard_ms: dict[int, int] = {}
         """When each other broker's last fetch came, in this life."""
         self._starts = count(1)
@@ -189,7 +190,8 @@ class ReplicaNode:
         stall_ms = max(STALL_MS, 3 * self._longest_disk_ms)  # a round is begun, synced and finished
         HangWatch((disk,), clock=clock, timeout_ms=stall_ms, on_change=on_hang).start()
         self._metadata.pump(self)
-        # As the product, which has caught up with the metadata by then. Under flushed durability it has kept all.
+        # As the product, which has caught up with the metadata by then. Under flushed durability the node has kept
+        # everything.
         before = self._metadata.image.brokers.get(self.node_id)
         self._claim = claimed_epoch(before, directory_id=self._directory_id, keeps_all=self._is_flushed)
         self._register()
@@ -286,7 +288,8 @@ class ReplicaNode:
                 self.files.power_cut()
 
     def do(self, action: Action) -> None:
-        """Do something on this node, if it is up, as a turn of its event loop. It may be the end of this life."""
+        """Do something on this node, while the node is up, as a turn of its event loop. The action may end this
+        life."""
         if not self.is_up:
             return
         self.steps += 1
@@ -319,7 +322,7 @@ class ReplicaNode:
 
     @property
     def applied_end_offset(self) -> int:
-        """The offset up to which it has applied the metadata."""
+        """The offset up to which the node has applied the metadata."""
         return self._applied_offset
 
     def _random_bytes(self, size: int) -> bytes:
@@ -377,7 +380,7 @@ class ReplicaNode:
         self.do(lambda: self.broker.dispatcher.on_frame(connection, 0, memoryview(bytearray(frame))))
 
     def describe(self) -> str:
-        """One line for a failure's message."""
+        """A line for a failure's message."""
         if not self.is_up:
             return f"{self.node_id}: down"
         logs = ", ".join(

@@ -25,7 +25,7 @@ class ReplicaPlan(RunPlan):
     session_slots: int = DEFAULT_SLOTS
     """max.incremental.fetch.session.cache.slots."""
     consumers: int = 0
-    """Each in the rack of a broker, from the first one on."""
+    """Consumers, each in the rack of a broker, from the first broker on."""
     produces_per_s: float = 40
     crashes_per_s: float = 0.0
     blackouts_per_s: float = 0.0
@@ -37,7 +37,7 @@ class ReplicaPlan(RunPlan):
     elections_per_s: float = 0.0
     reassignments_per_s: float = 0.0
     damages_per_s: float = 0.0
-    """Times at which a bit of a log flips while its broker, or all of them, are down."""
+    """Times at which a bit of a log flips while its broker is down, or every broker is."""
     lying_sync: bool = False
     lag_ms: int = LAG_MS
     """replica.lag.time.max.ms."""

@@ -1,4 +1,4 @@
-"""A producer of a simulated cluster: it sends each batch until it is acknowledged."""
+"""A producer of a simulated cluster: it sends each batch until the acknowledgement."""
 
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ _FATAL: Final = frozenset(
 
 
 class Producer:
-    """Sends values to one partition, one batch at a time, each until it is acknowledged."""
+    """Sends values to one partition, one batch at a time, each batch until its acknowledgement."""
 
     def __init__(self, cluster: ReplicaBrokers, name: TopicPartition) -> None:
         self._cluster = cluster
@@ -38,7 +38,7 @@ class Producer:
         return self._batch is not None
 
     def produce(self) -> None:
-        """Send another batch, unless one is under way."""
+        """Send another batch, unless a batch is under way."""
         if self._batch is not None:
             return
         world = self._cluster.world
@@ -95,7 +95,7 @@ class Producer:
             return
         answer = response.responses[0].partition_responses[0]
         code = ErrorCode(answer.error_code)
-        if code in _FATAL and self._batch is batch:  # a late copy of one that is long acknowledged may hear it
+        if code in _FATAL and self._batch is batch:  # a late copy of a batch that is long acknowledged may hear it
             self._cluster.laws.out_of_order(self.name, code)
         if code is not ErrorCode.NONE:
             self._retry(attempt)

@@ -1,7 +1,7 @@
-"""One request to a simulated broker and its answer, as Kafka's bytes, over a network that may lose or repeat both.
+"""A request to a simulated broker and its answer, as Kafka's bytes, over a network that may lose or repeat both.
 
 Each message has a delay of its own, as if each request had a connection of its own: any two may overtake each other. A
-`Link` is one connection that keeps order; what it has not delivered when its client closes it is lost.
+`Link` is one connection that keeps order; bytes that it has not delivered when its client closes it are lost.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from tailrace.protocol.registry import APIS, api_of
 from tailrace.server.ports import Buffer
 
 LISTENER: Final = "REPLICATION"
-"""Of brokers and clients."""
+"""The listener of brokers and clients."""
 
 
 class OneRequest:
@@ -54,7 +54,7 @@ class OneRequest:
         self._on_close.append(callback)
 
     def hang_up(self) -> None:
-        """The client has closed it, and the broker notices."""
+        """The client has closed the link, and the broker notices."""
         self.is_open = False
         callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
@@ -75,7 +75,7 @@ class Server(Protocol):
     def is_up(self) -> bool: ...
 
     def do(self, action: Action) -> None:
-        """Do something on this broker, if it is up."""
+        """Do something on this broker, while the broker is up."""
         ...
 
     def serve(self, frame: bytes, connection: OneRequest) -> None:

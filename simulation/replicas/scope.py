@@ -6,7 +6,7 @@ least that makes them a partition: a log is a tuple of (leader epoch, value), of
 is an action of its own. Each broker learns what the controller has decided in an action of its own, too.
 
 Laws, in every world:
-- committed records stay, on the leader of the newest epoch and on every replica that may still become one;
+- committed records stay, on the leader of the newest epoch and on every replica that may still become its leader;
 - below its high watermark every replica has what is committed;
 - no replica is cut below its high watermark.
 """
@@ -63,7 +63,7 @@ class Heard(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One broker and its replica."""
+    """A broker and its replica."""
 
     known: Agreed
     is_up: bool = True
@@ -367,7 +367,7 @@ def _epochs(copy: Copy, broker: BrokerId) -> EpochCache:
 
 
 def _leadership(copy: Copy, broker: BrokerId) -> Leadership:
-    """The product's view of this leader, made of what the world remembers of it."""
+    """The product's view of this leader, made of what the world remembers of the leader."""
     made = Leadership(copy.known.state, own_id=broker, now_ms=0)
     for replica, offset in copy.fetched:
         progress = made.replicas[replica] = ReplicaProgress(caught_up_ms=0)
@@ -382,7 +382,7 @@ def _horizon(copy: Copy) -> Horizon:
 
 
 def _marked(copy: Copy, broker: BrokerId) -> Copy:
-    """With the high watermark where it may be."""
+    """The copy with the high watermark where it may be."""
     if not _leads(copy, broker):
         return copy._replace(high_watermark=max(copy.high_watermark, min(copy.leaders_mark, copy.flushed)))
     safe = _leadership(copy, broker).safe_end_offset(copy.flushed, log_end_offset=len(copy.log), now_ms=0, lag_ms=0)
@@ -415,7 +415,7 @@ def _fenced(world: World, broker: BrokerId) -> World:
 
 
 def registered(world: World, broker: BrokerId) -> World:
-    """A process of this broker has started. It is fenced until it asks for more."""
+    """A process of this broker has started. The broker is fenced until it asks for more."""
     return _fenced(world, broker)
 
 
@@ -428,7 +428,7 @@ def _unfenced(world: World, broker: BrokerId) -> World:
 
 
 def _plain(part: object) -> object:
-    """Of a part of a world."""
+    """Sorts the sets in a part of a world."""
     if isinstance(part, Copy):
         return (_plain(part.known), *part[1:])
     if not isinstance(part, Agreed):

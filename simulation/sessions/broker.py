@@ -1,7 +1,7 @@
 """The broker's end of fetch sessions in a small world: the product's FetchHandler around partitions without disks.
 
-`FetchHandler`, `FetchSessions` and all below them are the product's, and so are a partition's `InSyncReplicas` and
-`Watchers`. A log is a start and an end. All of it can be pickled between two events, when no code runs: what the
+`FetchHandler`, `FetchSessions` and everything below are the product's, and so are a partition's `InSyncReplicas` and
+`Watchers`. A log is a start and an end. The whole broker can be pickled between two events, when no code runs: what the
 product keeps in closures, which is the fetches that wait, is made again from their requests.
 """
 
@@ -25,7 +25,7 @@ _FETCH_MAX_BYTES: Final = 1 << 20
 
 
 class Sender(NamedTuple):
-    """The sender of a request, and the number it gives it."""
+    """The sender of a request, and the number that the sender gives this request."""
 
     reader: int
     number: int
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A fetch that waits, as it is kept between two events."""
+    """A fetch that waits, as kept between two events."""
 
     sender: Sender
     request: FetchRequest
@@ -79,7 +79,7 @@ class _Parked:
 
 
 class SessionBroker:
-    """One leader."""
+    """The leader of the partitions."""
 
     def __init__(self, *, partitions: int, slots: int, follower: BrokerId | None) -> None:
         """`follower`: the replica of all partitions beside the leader."""
@@ -129,8 +129,8 @@ class SessionBroker:
         self._begin()
         self.clock.now_ms += 10
         waiting, self.waiting = self.waiting, []
-        for one in waiting:
-            self._wait_again(one)
+        for fetch in waiting:
+            self._wait_again(fetch)
 
     def _wait_again(self, waiting: Waiting) -> None:
         sender, request, version, session = waiting
@@ -153,7 +153,7 @@ class SessionBroker:
             fetch_max_bytes=_FETCH_MAX_BYTES,
             views=self._views,
         )
-        # With min_bytes 1 a fetch waits on only while nothing has become readable: so its counts are those of now.
+        # With min_bytes 1 a fetch waits on only while nothing has become readable: so its counts are the counts of now.
         first: Any = SimpleNamespace(
             params=params,
             available_bytes=0,
@@ -226,11 +226,11 @@ class SessionBroker:
         return response
 
     def expire(self) -> None:
-        """The time of all that wait is over."""
+        """The time of every waiting fetch is over."""
         self._try(is_last=True)
 
     def restart(self) -> None:
-        """All that is only in memory is lost."""
+        """Everything that is only in memory is lost."""
         for parked in self._parked:
             parked.poll.unwatch(_as_any(parked))
         self._parked = []
@@ -247,7 +247,7 @@ class SessionBroker:
                 partition.in_sync.take_state(state)
 
     def grow_old(self) -> None:
-        """All sessions that no request waits for have been inactive for long."""
+        """Sessions that no request waits for have been inactive for long."""
         for session in self.sessions.cache.sessions():
             if session.listener is None:
                 session.last_used_ms = 0

@@ -1,21 +1,21 @@
 """Laws of fetch sessions (KIP-227), checked at each event of a `sessions.scope`.
 
 - "both ends agree": when a fetch of a session has been taken, its two ends have the same partitions at the same
-  offsets; an answer has no other partition, and the answer to a full fetch has them all.
-- "a partition that is left out has no news": the reader of an incremental answer has all of the others, and knows their
-  high watermarks and log starts as they were when it left.
+  offsets; an answer has no other partition, and the answer to a full fetch has every partition.
+- "a partition that is left out has no news": the reader of an incremental answer has every record of the other
+  partitions, and knows their high watermarks and log starts of the moment when it left.
 - "each partition has its turn": when an answer is full, partitions with records that it leaves out had theirs later.
 - "an incremental answer has news alone": records, errors, or a high watermark or log start that is new to its reader.
 - "a wrong epoch changes nothing": an incremental fetch is taken if the session has its id and epoch, and refused
-  otherwise; a session that refuses is as before, one that takes it expects the next epoch.
+  otherwise; a session that refuses a fetch is as before, a session that takes a fetch expects the next epoch.
 - "a session serves its owner alone": a fetch of another reader finds no session, and closes none.
 - "a full fetch ends the session that it names".
 - "a consumer evicts no follower", unless that has been inactive for long.
 - "only open sessions watch": a partition has no watcher of a session, or of a member, that is gone.
-- "a fetch waits only without news": none that is readable, and a follower knows the high watermark.
-- "a fetch that waits in vain is answered": its session is gone, or another fetch of it has come.
-- "caught up is true": a follower is caught up as of a time at which it had all that the leader had, by a fetch of the
-  registration that the leader knew.
+- "a fetch waits only without news": no record is readable, and a follower knows the high watermark.
+- "a fetch that waits in vain is answered": its session is gone, or another fetch of that session has come.
+- "caught up is true": a follower is caught up as of a time at which it had everything that the leader had, by a fetch
+  of the registration that the leader knew.
 - "an acknowledgement is true": an end offset or high watermark that a leader counts is there, in that registration.
 - "when faults end the reader learns everything": in `sessions.scope`.
 """
@@ -49,8 +49,8 @@ class SessionLaws:
         """A request comes to the broker. Raises Breach."""
         broker, (sender, request, version) = parts.broker, message
         owner = SessionOwner(f"User:{sender.reader}", "PLAINTEXT", parts.readers[sender.reader].replica_id)
-        sessions = {one.session_id: one for one in broker.sessions.cache.sessions()}
-        before = {session_id: _state(one) for session_id, one in sessions.items()}
+        sessions = {cached.session_id: cached for cached in broker.sessions.cache.sessions()}
+        before = {session_id: _state(cached) for session_id, cached in sessions.items()}
         named = sessions.get(request.session_id)
         is_own = named is not None and named.owner == owner
         expected = _expected_error(request, named if is_own else None)
@@ -63,16 +63,16 @@ class SessionLaws:
         self._sometimes |= {f"error {code}"} if code else set()
         evicted = broker.sessions.cache.evictions - evictions
         self._sometimes |= {"a session is evicted"} if evicted else set()
-        for session_id, one in sessions.items():
-            if one is named and is_own and not code:
-                self._check_own(request, one)
-            elif one.is_open and _state(one) != before[session_id]:
+        for session_id, kept in sessions.items():
+            if kept is named and is_own and not code:
+                self._check_own(request, kept)
+            elif kept.is_open and _state(kept) != before[session_id]:
                 law = "a wrong epoch changes nothing" if is_own else "a session serves its owner alone"
-                raise Breach(law, f"{_told(request)} of {owner} has changed session {session_id} of {one.owner}")
-            elif not one.is_open:
+                raise Breach(law, f"{_told(request)} of {owner} has changed session {session_id} of {kept.owner}")
+            elif not kept.is_open:
                 evicted -= 1
-                if one.is_privileged and one.last_used_ms and not parts.readers[sender.reader].is_follower:
-                    raise Breach("a consumer evicts no follower", f"{_told(request)} of {owner}: {one.owner}")
+                if kept.is_privileged and kept.last_used_ms and not parts.readers[sender.reader].is_follower:
+                    raise Breach("a consumer evicts no follower", f"{_told(request)} of {owner}: {kept.owner}")
         if evicted < 0:
             raise Breach("a session serves its owner alone", f"{_told(request)} of {owner} has closed another one")
 
@@ -91,7 +91,8 @@ class SessionLaws:
 
     @staticmethod
     def learn(parts: Parts, reader: Reader, *, sees_fenced: bool) -> None:
-        """The leader's image has the follower's present registration; it is fenced at first, which may be missed."""
+        """The leader's image has the follower's present registration, fenced at first; the follower may miss that
+        state."""
         brokers: Any = parts.broker.image.brokers
         brokers[reader.replica_id] = Registration(reader.broker_epoch)
         parts.broker.learned_ms = parts.broker.clock.now_ms
@@ -103,7 +104,7 @@ class SessionLaws:
         """A reader's next fetch. Raises Breach."""
         message = parts.message(reader)
         wanted = {number: reader.offsets[number] for number in reader.wanted}
-        # One that was forgotten and is wanted again leaves with this fetch, and enters with the next.
+        # A partition that was forgotten and is wanted again leaves with this fetch, and enters with the next.
         if reader.max_partitions is None and not reader.held.items() <= wanted.items():
             raise Breach(_AGREE, f"reader {reader.index} wants {wanted}, its session has {reader.held}")
         return message
@@ -185,14 +186,14 @@ class SessionLaws:
             if not session.is_open or session.epoch != next_epoch(request.session_epoch):
                 raise Breach("a fetch that waits in vain is answered", f"{_told(request)} of {reader.index}")
             self._sometimes.add("a fetch waits")
-            for one in session:
-                truth = parts.broker.partitions[one.partition].truth
-                known = reader.known[one.partition] if sender.number == reader.awaited else None
+            for read in session:
+                truth = parts.broker.partitions[read.partition].truth
+                known = reader.known[read.partition] if sender.number == reader.awaited else None
                 is_stale = reader.is_follower and known is not None and known[0] != truth.high_watermark
-                if is_stale or not truth.is_readable or reader.has_records(one.fetch_offset, truth):
+                if is_stale or not truth.is_readable or reader.has_records(read.fetch_offset, truth):
                     raise Breach(
                         "a fetch waits only without news",
-                        f"reader {reader.index} at {one.fetch_offset} of {one.partition}: {truth}",
+                        f"reader {reader.index} at {read.fetch_offset} of {read.partition}: {truth}",
                     )
 
     def _check_agreement(self, parts: Parts, reader: Reader) -> None:
@@ -204,7 +205,7 @@ class SessionLaws:
         taken = next_epoch(requester.epoch) if reader.is_asking else requester.epoch
         if session.epoch == taken:
             self._sometimes.add("both ends agree")
-            there = {one.partition: one.fetch_offset for one in session}
+            there = {read.partition: read.fetch_offset for read in session}
             if there != reader.held:
                 raise Breach(_AGREE, f"reader {reader.index} has {reader.held}, the broker has {there}")
 
@@ -216,7 +217,7 @@ class SessionLaws:
             if progress._visits is not None:
                 self._sometimes.add("a follower rests")
             if end_offset < 0:
-                continue  # it has not asked
+                continue  # the reader has not asked
             if progress.broker_epoch != reader.broker_epoch:
                 is_known = parts.broker.image.brokers[reader.replica_id].broker_epoch == reader.broker_epoch
                 counts_on = max(parts.broker.learned_ms, parts.broker.led_ms)
@@ -227,7 +228,7 @@ class SessionLaws:
                         f" since {parts.broker.learned_ms}",
                     )
                 continue
-            # A fetch that comes late, behind a later one, states less than there is.
+            # A fetch that comes late, behind a later fetch, states less than there is.
             there = reader.offsets[number]
             if there < partition.own_end_offset and progress.caught_up_ms != parts.broker.led_ms:
                 missing_ms = partition.appended_ms[there]
@@ -260,8 +261,8 @@ def _state(session: FetchSession) -> object:
     return (
         session.epoch,
         {
-            (one.topic, one.partition): (stated(one), one.known_high_watermark, one.known_log_start_offset)
-            for one in session
+            (entry.topic, entry.partition): (stated(entry), entry.known_high_watermark, entry.known_log_start_offset)
+            for entry in session
         },
         len(session.unacknowledged),
     )

@@ -17,7 +17,7 @@ LEADER: Final = BrokerId(1)
 TOPIC_ID: Final = TopicId(b"t" * 16)
 RECORD_BYTES: Final = 10
 INACTIVE_MS: Final = 1 << 20
-"""A session that was last used so long before the begin may be evicted by any other one."""
+"""A session that was last used so long before the begin may be evicted by any other session."""
 _LAG_MS: Final = 1 << 30
 
 
@@ -35,7 +35,7 @@ SECRET: Final = b"of the follower."
 
 
 class Registration(NamedTuple):
-    """A follower's, as the leader knows it."""
+    """A follower's registration, as the leader knows the follower."""
 
     broker_epoch: int
     is_alive: bool = True
@@ -67,7 +67,8 @@ class SessionIds:
 
 
 class SmallPartition:
-    """A partition of the leader, as `server.fetch` and `InSyncReplicas` see it: both a Partition and a Replica."""
+    """A partition of the leader, as `server.fetch` and `InSyncReplicas` see the partition: both a Partition and a
+    Replica."""
 
     is_leader = True
     is_closed = False
@@ -97,7 +98,7 @@ class SmallPartition:
         self.is_held_back = False
         """Whether a throttle keeps its records from the follower (KIP-73)."""
         self.appended_ms: list[int] = []
-        """Of each record, when it came."""
+        """The time at which each record came."""
         replicas = (LEADER,) if follower is None else (LEADER, follower)
         self.in_sync = InSyncReplicas(_as_replica(self))
         self.in_sync.take_state(
@@ -178,13 +179,13 @@ class SmallPartition:
 
     @property
     def high_watermark(self) -> Any:
-        """Of a Replica an object, of a Partition its offset."""
+        """A Replica's high watermark is an object, a Partition's is its offset."""
         return self.mark.offset
 
     # Events
 
     def append(self, now_ms: int) -> None:
-        """One record, which is on the disk at once."""
+        """Append a record, which is on the disk at once."""
         self.log.log_end_offset += 1
         self.appended_ms.append(now_ms)
         self.notify(Change.LOG_END)

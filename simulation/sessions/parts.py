@@ -33,7 +33,7 @@ class Budget(NamedTuple):
     throttles: int = 0
     """Partitions whose records a throttle keeps from the follower."""
     thefts: int = 0
-    """Requests of a reader in the session of another one."""
+    """Requests of a reader in the session of another reader."""
 
 
 class Kind(NamedTuple):
@@ -42,13 +42,13 @@ class Kind(NamedTuple):
     readers: int = 1
     partitions: int = 2
     is_follower: bool = False
-    """Whether the first reader is one; the others are consumers."""
+    """Whether the first reader is a follower; the other readers are consumers."""
     version: int = LATEST
     slots: int = 10
     max_bytes: int = 1 << 20
-    """Of an answer. A record has 10."""
+    """The limit of an answer. A record has 10 bytes."""
     max_partitions: int | None = None
-    """Of a request."""
+    """The limit of a request."""
 
 
 class Message(NamedTuple):
@@ -60,7 +60,7 @@ class Message(NamedTuple):
 
 
 class Parts:
-    """All that there is, while an event happens."""
+    """The whole world, while an event happens."""
 
     def __init__(self, kind: Kind, budget: Budget) -> None:
         self.budget = budget

@@ -1,7 +1,7 @@
 """A world of fetch sessions as a text that is the same for worlds that nothing can tell apart.
 
-Ids of sessions, their epochs and times have no meaning of their own: an id counts by the order in which it is met, an
-epoch by its distance from the one that the broker expects, a time by its rank among all.
+Ids of sessions, their epochs and times have no meaning of their own: an id counts by the order of meeting ids, an epoch
+by its distance from the epoch that the broker expects, a time by its rank among all times.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _FAR: Final = 3
 """Epochs that are so far from the expected one are equally wrong."""
 
 stated: Final = attrgetter(*STATED_FIELDS)
-"""The fields of a partition as its reader last named them."""
+"""The fields of a partition as its reader last stated these fields."""
 SESSION_PARTS: Final = frozenset(
     (
         "_last_rank",
@@ -72,11 +72,11 @@ REQUESTER_PARTS: Final = frozenset(
 
 
 class _Names:
-    """The ids and times of one world, and what they are called."""
+    """The ids and times of one world, and their names."""
 
     def __init__(self, parts: Parts) -> None:
         self._ids: dict[int, int] = {0: 0}
-        self._expected = {one.session_id: one.epoch for one in parts.broker.sessions.cache.sessions()}
+        self._expected = {kept.session_id: kept.epoch for kept in parts.broker.sessions.cache.sessions()}
         times = sorted(set(_times(parts)))
         self.ranks = {time: rank for rank, time in enumerate(times)}
 
@@ -134,24 +134,25 @@ def plain(parts: Parts) -> str:
     ]
     sessions = [_session(session, names) for session in broker.sessions.cache.sessions()]
     waiting = [
-        (one.sender in awaited, one.sender.reader, _request(one.request, names), one.session.is_open)
-        for one in broker.waiting
+        (fetch.sender in awaited, fetch.sender.reader, _request(fetch.request, names), fetch.session.is_open)
+        for fetch in broker.waiting
     ]
     requests = sorted(
-        (one.sender in awaited, one.sender.reader, _request(one.request, names)) for one in parts.requests
+        (request.sender in awaited, request.sender.reader, _request(request.request, names))
+        for request in parts.requests
     )
     answers = sorted(
-        (one.sender in awaited, one.sender.reader, _response(one.response, names), one.truths)
-        if one.sender in awaited
+        (answer.sender in awaited, answer.sender.reader, _response(answer.response, names), answer.truths)
+        if answer.sender in awaited
         else (False, 0, "", ())  # nothing hears it
-        for one in broker.answers
+        for answer in broker.answers
     )
-    followers = [_progress(one, names) for one in _progresses(parts)]
+    followers = [_progress(progress, names) for progress in _progresses(parts)]
     return repr((readers, partitions, sessions, waiting, requests, answers, followers))
 
 
 def _is_learned_late(parts: Parts, reader: Any) -> bool:
-    """Whether the leader has the registration later than all that it knows of the follower."""
+    """Whether the follower has caught up since the leader learned its registration."""
     times = [progress.caught_up_ms for progress in _progresses(parts)] if reader.is_follower else []
     return any(time > parts.broker.learned_ms for time in times)
 
@@ -174,7 +175,7 @@ def _requester(requester: FetchSessionRequester[int, int], names: _Names) -> obj
 def _session(session: FetchSession, names: _Names) -> object:
     assert session.__dict__.keys() == SESSION_PARTS, "a session has other parts"
     assert session._named_in_order is None, "no longer than a fetch is taken"
-    in_order = sorted(session, key=lambda one: one.rank)
+    in_order = sorted(session, key=lambda entry: entry.rank)
     unacknowledged = set(session.unacknowledged)
     visits: Any = session.visits
     return (
@@ -186,15 +187,15 @@ def _session(session: FetchSession, names: _Names) -> object:
         None if visits is None else (names.ranks[visits.fetched_ms], visits._broker_epoch, visits._may_join),
         [
             (
-                stated(one),
-                one.known_high_watermark,
-                one.known_log_start_offset,
-                one.subject is not None,
-                one in session.due,
-                one in session.waiting,
-                one in unacknowledged,
+                stated(entry),
+                entry.known_high_watermark,
+                entry.known_log_start_offset,
+                entry.subject is not None,
+                entry in session.due,
+                entry in session.waiting,
+                entry in unacknowledged,
             )
-            for one in in_order
+            for entry in in_order
         ],
     )
 

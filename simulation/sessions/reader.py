@@ -21,7 +21,7 @@ NOT_STATED: Final = 2**63 - 1
 
 
 class Reader:
-    """A consumer, or a follower whose log is what it has read."""
+    """A consumer, or a follower whose log is everything that it has read."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Reader:
         self.max_partitions = max_partitions
         self.broker_epoch = 0
         self.offsets: dict[int, int] = dict.fromkeys(partitions, 0)
-        """Of all partitions, wanted or not."""
+        """The next offset of every partition, wanted or not."""
         self.last_number = 0
         self.restart()
 
@@ -54,13 +54,13 @@ class Reader:
         self.requester: FetchSessionRequester[int, int] = FetchSessionRequester(max_partitions=self.max_partitions)
         self.wanted = dict.fromkeys(self.offsets)
         self.known: dict[int, tuple[int, int] | None] = dict.fromkeys(self.offsets)
-        """The high watermark and log start of each, as it has heard them last; None after an error."""
+        """The last high watermark and log start that the reader knows of each partition; None after an error."""
         self.marks = dict.fromkeys(self.offsets, 0)
-        """The highest high watermark of each that it has heard."""
+        """The highest high watermark that the reader knows of each partition."""
         self.changed = dict.fromkeys(self.offsets)
         self.forgotten: dict[int, None] = {}
         self.turns: dict[int, int] = {}
-        """Of each partition of its session, when it had its turn: an answer with its records, or its entry."""
+        """The time of the last turn of each partition of its session: an answer with its records, or its entry."""
         self._last_turn = 0
         self.told: set[int] = set()
         """The partitions of its session that an answer has had, without an error."""
@@ -82,10 +82,14 @@ class Reader:
         self.wanted[partition] = self.changed[partition] = None
 
     def next_request(self) -> tuple[Sender, FetchRequest]:
-        """Its next fetch, whose answer it awaits from now on."""
+        """Make the reader's next fetch, whose answer it awaits from now on."""
         changed = [(partition, self.offsets[partition]) for partition in sorted(self.changed)]
         session = self.requester.request(changed, sorted(self.forgotten))
-        self.turns = {} if session.is_full else {one: self.turns[one] for one in self.turns.keys() & self.held.keys()}
+        self.turns = (
+            {}
+            if session.is_full
+            else {partition: self.turns[partition] for partition in self.turns.keys() & self.held.keys()}
+        )
         self.told &= self.turns.keys()
         for number, _ in session.partitions:
             if number not in self.turns:
@@ -170,7 +174,7 @@ class Reader:
             else:
                 self.known[number] = (data.high_watermark, data.log_start_offset)
                 self.marks[number] = max(self.marks[number], data.high_watermark)
-                # A small request may leave out a new offset: the records that it has already come again then.
+                # A small request may leave out a new offset: the records that the reader has come again then.
                 if data.records and held[number] == self.offsets[number]:
                     self.offsets[number] += len(data.records) // RECORD_BYTES
                     self.changed[number] = None
@@ -180,7 +184,7 @@ class Reader:
         return number in self.wanted and number not in self.forgotten
 
     def has_all(self, number: int, truth: Truth) -> bool:
-        """Whether there is nothing that an answer could tell it of a partition."""
+        """Whether an answer could tell the reader nothing new of a partition."""
         return (
             truth.is_readable
             and self.known[number] == (truth.high_watermark, truth.log_start_offset)
@@ -193,7 +197,7 @@ class Reader:
         return offset < self.end_of(truth) and not (self.is_follower and truth.is_held_back)
 
     def end_of(self, truth: Truth) -> int:
-        """The end of what it may read."""
+        """The end of what the reader may read."""
         return truth.log_end_offset if self.is_follower else truth.high_watermark
 
     @property

@@ -1,8 +1,8 @@
 """The two ends of fetch sessions as a small world, for `harness.small_scope` and for walks at random.
 
-`reader` has the product's requester, `broker` the product's handler. Between them requests and answers
-arrive at any moment, twice, late or never; a reader that has given up ignores what comes after. A world is what two
-events have between them, pickled.
+`reader` has the product's requester, `broker` the product's handler. Between them requests and answers arrive at any
+moment, twice, late or never; a reader that has given up ignores what comes after. A world is the state between two
+events, pickled.
 
 Laws: see `sessions.laws`.
 """
@@ -25,8 +25,8 @@ from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.schema import replace
 
 EXCHANGES: Final = 6
-"""When all faults have ended a reader knows everything after so many exchanges: one for what was under way, one that is
-refused, a full one, one for the records, one more for the high watermark that these allow, and one that waits."""
+"""When all faults have ended a reader knows everything after so many exchanges: for what was under way, for a refused
+fetch, for a full fetch, for the records, for the high watermark that these allow, and for a fetch that waits."""
 
 
 class Action(NamedTuple):
@@ -79,7 +79,9 @@ class SessionScope:
     def _world(self, parts: Parts) -> World:
         parts.broker.sleep()
         awaited = {Sender(reader.index, reader.awaited) for reader in parts.readers if reader.is_asking}
-        parts.broker.answers = [one for one in parts.broker.answers if one.sender in awaited]  # none hears the others
+        parts.broker.answers = [
+            sent for sent in parts.broker.answers if sent.sender in awaited
+        ]  # none hears the others
         self._laws.look_at(parts)
         text = plain(parts)
         content = pickle.dumps(parts, pickle.HIGHEST_PROTOCOL)
@@ -91,7 +93,7 @@ class SessionScope:
         return world
 
     def _opened(self, world: World) -> Parts:
-        parts: Parts = pickle.loads(world.content)  # noqa: S301 - from this process or from one that it has forked
+        parts: Parts = pickle.loads(world.content)  # noqa: S301 - from this process or from its forks
         parts.broker.wake()
         return parts
 
@@ -161,8 +163,8 @@ class SessionScope:
         if not reader.is_asking:
             found += [Action("want", index, number) for number in reader.offsets if number not in reader.wanted]
         if budget.thefts:
-            others = [one for one in parts.readers if one is not reader and one.requester.session_id]
-            found += [Action("steal", index, one.index) for one in others]
+            others = [victim for victim in parts.readers if victim is not reader and victim.requester.session_id]
+            found += [Action("steal", index, victim.index) for victim in others]
         return found
 
     def _do(self, parts: Parts, action: Action) -> None:
@@ -248,7 +250,7 @@ class SessionScope:
                 raise AssertionError(action)
 
     def _steal(self, parts: Parts, thief: Reader, victim: Reader) -> None:
-        """The thief fetches in the victim's session, as the victim would, and then as if to close it."""
+        """The thief fetches in the victim's session, as the victim would, and then as if to close this session."""
         for epoch in (max(victim.requester.epoch, 1), 0):
             request = thief.request_of(_stolen(victim.requester, epoch))
             self._laws.deliver(parts, Message(Sender(thief.index, 0), request, thief.version))
@@ -288,7 +290,7 @@ class SessionScope:
         return all(reader.has_all(number, parts.broker.partitions[number].truth) for number in reader.wanted)
 
     def _exchange(self, parts: Parts) -> None:
-        """All that is under way arrives, in order, and each reader asks."""
+        """Every message that is under way arrives, in order, and each reader asks."""
         broker = parts.broker
         while parts.requests:
             self._laws.deliver(parts, parts.requests.pop(0))
@@ -304,7 +306,7 @@ class SessionScope:
 
 
 def _stolen(requester: FetchSessionRequester[int, int], epoch: int) -> SessionRequest[int, int]:
-    """A fetch in this session that forgets a partition of it."""
+    """A fetch in this session that forgets a partition of the session."""
     return SessionRequest(
         session_id=requester.session_id,
         session_epoch=epoch,
@@ -315,8 +317,9 @@ def _stolen(requester: FetchSessionRequester[int, int], epoch: int) -> SessionRe
 
 
 def _forged(parts: Parts, victim: Reader) -> Iterator[FetchRequest]:
-    """Fetches in a follower's name without its secret, which acknowledge all: one in its session, and a full one."""
-    ends = tuple((number, one.own_end_offset) for number, one in enumerate(parts.broker.partitions))
+    """Fetches in a follower's name without its secret, which acknowledge every record: an incremental fetch and a full
+    fetch."""
+    ends = tuple((number, partition.own_end_offset) for number, partition in enumerate(parts.broker.partitions))
     for session_id, epoch in ((victim.requester.session_id, max(victim.requester.epoch, 1)), (0, -1)):
         session = SessionRequest(
             session_id=session_id, session_epoch=epoch, partitions=ends, forgotten=(), is_slice=False
@@ -326,7 +329,9 @@ def _forged(parts: Parts, victim: Reader) -> Iterator[FetchRequest]:
 
 def _is_under_way(parts: Parts, reader: Reader) -> bool:
     wanted = Sender(reader.index, reader.awaited)
-    senders = (one.sender for group in (parts.requests, parts.broker.answers, parts.broker.waiting) for one in group)
+    senders = (
+        message.sender for group in (parts.requests, parts.broker.answers, parts.broker.waiting) for message in group
+    )
     return wanted in senders
 
 

@@ -1,4 +1,4 @@
-"""The scopes of fetch sessions whose exhaustive search ends: small ones in seconds, all others in minutes."""
+"""The scopes of fetch sessions whose exhaustive search ends: small scopes in seconds, the long scopes in minutes."""
 
 from typing import Final, NamedTuple
 
@@ -33,7 +33,7 @@ SHORT_SCOPES: Final = (
     NamedScope("a follower, two records", Kind(is_follower=True), Budget(appends=2)),
     NamedScope("an old follower, a loss", Kind(is_follower=True, version=17), Budget(appends=1, losses=1)),
 )
-"""Each of a few hundred worlds."""
+"""Scopes of a few hundred worlds."""
 
 LONG_SCOPES: Final = (
     NamedScope("an old registration", Kind(partitions=1, is_follower=True), Budget(delays=1, reader_restarts=1)),

@@ -23,7 +23,7 @@ _RARE = frozenset(
         "grow old",
     )
 )
-"""Faults: a step out of four may be one of them."""
+"""Faults: one step out of four may be such a fault."""
 
 
 def run_seed(seed: int) -> Counter[str]:
@@ -43,8 +43,8 @@ def run_seed(seed: int) -> Counter[str]:
     world = scope.start(budget._replace(appends=10))
     for step in range(STEPS):
         actions = scope.actions(world)
-        rare = [one for one in actions if one.kind in _RARE]
-        usual = [one for one in actions if one.kind not in _RARE]
+        rare = [action for action in actions if action.kind in _RARE]
+        usual = [action for action in actions if action.kind not in _RARE]
         options: list[Action] = rare if rare and chance.chance(0.25, "fault", step) else usual
         world = scope.take(world, chance.choice(options or rare, "step", step))
     return Counter(scope.sometimes)

@@ -1,12 +1,14 @@
-"""A sink as a small world, for `small_scope`: two runs, two tasks, attempts of them, and a coordinator that crashes.
+"""A sink as a small world, for `small_scope`: two runs, two tasks, attempts of these tasks, and a coordinator that
+crashes.
 
-Tasks write members and report them; the driver of a run commits a batch with one attempt of each task, and goes on to
-the next when that is acknowledged. The second run begins at any moment with the batch that the first one has not heard
-an acknowledgement of, while the first goes on. Requests come late, and again. Decisions are replicated one by one, each
-whole as its record batch is, or lost when another coordinator takes over from the bytes of the log. The product
-decides, and encodes and decodes the records; the partition that all write to follows KIP-890 and KIP-1228.
+Tasks write members and report these members; the driver of a run commits a batch with one attempt of each task, and
+goes on to the next when that is acknowledged. The second run begins at any moment with the first batch without an
+acknowledgement that the first run knows of, while the first goes on. Requests come late, and again. Decisions are
+replicated singly, each whole as its record batch is, or lost when another coordinator takes over from the bytes of the
+log. The product decides, and encodes and decodes the records; the partition that all write to follows KIP-890 and
+KIP-1228.
 
-Beside the product there is the history of each member: see the laws in `_check` and where they are raised.
+Beside the product there is the history of each member: see the laws in `_check` and at the places that raise a law.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -179,11 +181,12 @@ class SinkScope:
             return self._task_refused(world, member, refusal)
 
     def _soon(self, world: World) -> World:
-        """A record of a task: replicated at once, if the scope does not look at the time between, and it is first."""
+        """A record of a task: replicated at once, if the scope does not look at the time between, and no record is
+        before it."""
         return self._replicate(world) if world.budget.is_quick and len(world.staged) == 1 else world
 
     def _fresh(self, world: World, member: SinkMember) -> tuple[World, int, int]:
-        """A producer for a new member, as the host gives it."""
+        """A producer for a new member, as from the host."""
         producers = SinkProducers()
         for producer_id, last_epoch in world.kept:
             producers.add(SINK, producer_id, last_epoch)
@@ -195,7 +198,7 @@ class SinkScope:
 
     def _begin(self, world: World, action: Action) -> World:
         member = member_of(action)
-        identity = next(one for one in world.identities if one.member == member)
+        identity = next(known for known in world.identities if known.member == member)
         producer = producer_of(world, identity.producer_id)
         if identity.producer_epoch < producer.epoch:
             return world._replace(given_up=world.given_up | {member})
@@ -242,11 +245,11 @@ class SinkScope:
             batch=commit.batch,
             members=tuple(
                 SinkMemberIdentity(
-                    transactional_id=one.member.transactional_id,
-                    producer_id=one.producer_id,
-                    producer_epoch=one.producer_epoch,
+                    transactional_id=member.member.transactional_id,
+                    producer_id=member.producer_id,
+                    producer_epoch=member.producer_epoch,
                 )
-                for one in commit.members
+                for member in commit.members
             ),
         )
         key = (commit.run, commit.batch)
@@ -256,7 +259,7 @@ class SinkScope:
             if refusal.code is ErrorCode.CONCURRENT_TRANSACTIONS or commit.is_acknowledged:
                 return world
             self.sometimes.add(f"a driver is refused: {refusal.code.name}")
-            commits = tuple(one for one in world.commits if one != commit)
+            commits = tuple(kept for kept in world.commits if kept != commit)
             return world._replace(commits=commits, stopped=world.stopped | {commit.run})
         if decision.records:
             batch = Staged(tuple(map(encode_record, decision.records)), key)
@@ -301,7 +304,7 @@ class SinkScope:
         return self._answer(world)
 
     def _learn(self, world: World, record: CoordinatorRecord, known: Transaction | None) -> World:
-        """One record of a member is replicated."""
+        """A record of a member is replicated."""
         if isinstance(record, SinkRecord):
             return world
         member = find_member(record.transactional_id)
@@ -310,11 +313,11 @@ class SinkScope:
         if after is None:
             assert known is not None
             last = known.completed(now_ms=0) if known.state.is_prepared else known
-            gone = frozenset(one for one in world.identities if one.member == member and member not in world.written)
+            gone = frozenset(lost for lost in world.identities if lost.member == member and member not in world.written)
             return world._replace(
                 kept=(*world.kept, (last.producer_id, last.producer_epoch)),
                 identities=world.identities - gone,
-                given_up=world.given_up | {one.member for one in gone},
+                given_up=world.given_up | {lost.member for lost in gone},
             )
         if after.state is TransactionState.EMPTY:
             identity = Identity(member, after.producer_id, after.producer_epoch)
@@ -333,7 +336,7 @@ class SinkScope:
         return with_producer(world, opened)._replace(written=world.written | {member})
 
     def _follow(self, world: World, batch: Staged, log: dict[bytes, bytes | None]) -> World:
-        """The record batch is replicated: see which runs are followed now, and check those that decide."""
+        """The record batch is replicated: see which runs are followed now, and check the runs that decide."""
         records = [decoded(key, value) for key, value in batch.records]
         deciding = [record for record in records if isinstance(record, SinkRecord)]
         for record in records:
@@ -341,7 +344,7 @@ class SinkScope:
         followed = world.followed
         for sink in deciding:
             assert sink.sink is not None
-            before = next((one.sink for one in map(decoded_pair, world.log) if isinstance(one, SinkRecord)), None)
+            before = next((entry.sink for entry in map(decoded_pair, world.log) if isinstance(entry, SinkRecord)), None)
             if before is not None and before.run != sink.sink.run:
                 self.sometimes.add("a run follows another")
                 followed |= {before.run}
@@ -355,7 +358,7 @@ class SinkScope:
         assert member is not None
         if member.run in world.followed and state is TransactionState.PREPARE_COMMIT:
             raise Breach("a followed run commits nothing", f"{member}")
-        sink = next((one.sink for one in map(decoded_pair, world.log) if isinstance(one, SinkRecord)), None)
+        sink = next((entry.sink for entry in map(decoded_pair, world.log) if isinstance(entry, SinkRecord)), None)
         is_decided = sink is not None and member.batch <= sink.last_batch
         if state in (TransactionState.EMPTY, TransactionState.ONGOING) and is_decided:
             raise Breach("a decided batch begins nothing", f"{member} is {state.label}")
@@ -374,7 +377,8 @@ class SinkScope:
             next_batches = list(world.next_batches)
             next_batches[number] = max(next_batches[number], batch + 1)
             commits = tuple(
-                one._replace(is_acknowledged=True) if (one.run, one.batch) == key else one for one in world.commits
+                commit._replace(is_acknowledged=True) if (commit.run, commit.batch) == key else commit
+                for commit in world.commits
             )
             world = world._replace(
                 waiting=world.waiting - {key}, commits=commits, next_batches=(next_batches[0], next_batches[1])
@@ -397,7 +401,8 @@ class SinkScope:
         return self._end(spent(world, "late_markers"), marker)
 
     def _end(self, world: World, marker: Marker) -> World:
-        """The leader takes a marker (KIP-1228): its epoch is above that of the open transaction, or it is one more."""
+        """The leader takes a marker (KIP-1228) whose epoch is above the open transaction's, and refuses a late
+        marker."""
         producer = producer_of(world, marker.producer_id)
         if marker.producer_epoch < producer.epoch or (
             producer.open_member is not None and marker.producer_epoch == producer.epoch
@@ -418,7 +423,7 @@ class SinkScope:
 
     @staticmethod
     def _check(world: World) -> None:
-        """1. Of each batch each task is committed once, or not at all; and all tasks or none.
+        """1. Of each batch each task is committed once, or never; and all tasks or none.
         2. A member that was aborted is not committed.
         3. A transaction of a decided batch does not stay open.
         """

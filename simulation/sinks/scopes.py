@@ -1,4 +1,4 @@
-"""The scopes of sinks whose exhaustive search ends: short ones in seconds, all others in minutes."""
+"""The scopes of sinks whose exhaustive search ends: short scopes in seconds, the long scopes in minutes."""
 
 from typing import Final, NamedTuple
 
@@ -37,7 +37,7 @@ LONG_SCOPES: Final = (
 )
 
 WIDE_SCOPES: Final = (NamedBudget("two runs and two batches", Budget(batches=2, is_quick=True)),)
-"""Those that are begun only, for mutants: a quarter of an hour does not end them."""
+"""Scopes that are begun only, for mutants: a quarter of an hour does not end their search."""
 
 
 def run_scope(number: int) -> None:

@@ -28,7 +28,7 @@ class Budget(NamedTuple):
     attempts: int = 0
     """Second attempts of tasks."""
     batches: int = 1
-    """Of each run."""
+    """The batches of each run."""
     second_run: int = 1
     failovers: int = 0
     late_commits: int = 0
@@ -36,11 +36,11 @@ class Budget(NamedTuple):
     late_markers: int = 0
     timeouts: int = 0
     is_quick: bool = False
-    """The records of tasks are replicated at once, unless another one is staged before them."""
+    """The records of tasks are replicated at once, unless another record is staged before."""
 
 
 class Identity(NamedTuple):
-    """A member as its task knows it."""
+    """A member as its task knows the member."""
 
     member: SinkMember
     producer_id: int
@@ -48,7 +48,7 @@ class Identity(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A request of a driver, which it repeats until it has an answer."""
+    """A request of a driver, which repeats the request until an answer comes."""
 
     run: str
     batch: int
@@ -94,7 +94,7 @@ class World(NamedTuple):
     marked: frozenset[SinkMember] = frozenset()
     """Members whose markers this coordinator has seen written."""
     next_batches: tuple[int, int] = (0, -1)
-    """Of each run; -1: it has not begun."""
+    """The next batch of each run; -1: the run has not begun."""
     stopped: frozenset[str] = frozenset()
     """Runs whose driver was refused."""
     identities: frozenset[Identity] = frozenset()
@@ -151,24 +151,26 @@ def decoded_pair(encoded: Encoded) -> CoordinatorRecord:
 
 
 def decoded_state(key: bytes, value: bytes | None) -> Transaction | None:
-    """The transaction in the record, if there is one."""
+    """The transaction in the record, if the record has a transaction."""
     record = decoded(key, value)
     return None if isinstance(record, SinkRecord) else record.transaction
 
 
 def producer_of(world: World, producer_id: int) -> Producer:
-    """The producer in the partition; one that it has not seen yet has the epoch -1."""
-    return next((one for one in world.producers if one.producer_id == producer_id), Producer(producer_id, -1, None))
+    """The producer in the partition; a producer that the partition has not seen yet has the epoch -1."""
+    return next(
+        (known for known in world.producers if known.producer_id == producer_id), Producer(producer_id, -1, None)
+    )
 
 
 def with_producer(world: World, producer: Producer) -> World:
     """The world with this state of the producer in the partition."""
-    others = (one for one in world.producers if one.producer_id != producer.producer_id)
-    return world._replace(producers=tuple(sorted((*others, producer), key=lambda one: one.producer_id)))
+    others = (known for known in world.producers if known.producer_id != producer.producer_id)
+    return world._replace(producers=tuple(sorted((*others, producer), key=lambda known: known.producer_id)))
 
 
 def own_producer_id(member: SinkMember) -> int:
-    """The fresh producer id of a member, the same one each time: one that was lost with its record is known nowhere."""
+    """The fresh producer id of a member, always the same: an id that was lost with its record is known nowhere."""
     return 1 + member.batch + 2 * member.task + 4 * member.attempt + 8 * RUNS.index(member.run)
 
 

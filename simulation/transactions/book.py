@@ -1,7 +1,9 @@
-"""The transactions of clients as these know them: the instance, its writes, and the end that it asked for.
+"""The transactions of clients as the clients know them: the instance, its writes, and the end that the instance asked
+for.
 
-Each has a number, which is in all that it writes: `number:` begins the value of a record, and is the metadata of an
-offset. A coordinator knows none of these numbers; `transactions.ledger` finds the decision by the identity.
+A transaction has a number, which is in everything that it writes: `number:` begins the value of a record, and is the
+metadata of an offset. A coordinator knows none of these numbers; `transactions.ledger` finds the decision by the
+identity.
 """
 
 from collections import Counter
@@ -30,7 +32,7 @@ class GroupOffset(NamedTuple):
 
 @dataclass(eq=False)
 class ClientTransaction:
-    """One transaction of one instance."""
+    """A transaction of one instance."""
 
     number: int
     transactional_id: str
@@ -39,14 +41,14 @@ class ClientTransaction:
     """The transaction.version that its client goes by: 0, or 2 with KIP-890."""
     identity: Identity
     ordinal: int
-    """The number of transactions that were begun before with this identity: only clients of the first generation have
-    more than one."""
+    """The number of transactions that were begun before with this identity: only clients of the first generation begin
+    more than one transaction with it."""
     partitions: set[TopicPartition] = field(default_factory=set)
-    """Those that it has added, or tried to write to."""
+    """The partitions that the transaction has added, or tried to write to."""
     written: dict[TopicPartition, dict[bytes, int]] = field(default_factory=dict)
     """The acknowledged values, with their offsets."""
     offsets: list[GroupOffset] = field(default_factory=list)
-    """The acknowledged ones, with the partition of the group."""
+    """The acknowledged offsets, with the partition of the group."""
     wants_commit: bool | None = None
     """The end that its client asked for; None before it does."""
     answered: bool | None = None
@@ -58,7 +60,7 @@ class ClientTransaction:
 
     @property
     def member(self) -> SinkMember | None:
-        """The attempt of a task that it is; None for any other transaction."""
+        """The attempt of a task behind this transaction; None for any other transaction."""
         return find_member(self.transactional_id)
 
 
@@ -73,14 +75,14 @@ def text_of(value: bytes) -> str:
 
 
 class Book:
-    """All transactions of a run."""
+    """The transactions of a run."""
 
     def __init__(self) -> None:
         self.transactions: list[ClientTransaction] = []
         self.members: dict[str, ClientTransaction] = {}
-        """Those of attempts of tasks, by transactional id: each attempt has one transaction."""
+        """The transactions of attempts of tasks, by transactional id: each attempt has one transaction."""
         self.rows: dict[tuple[str, int], int] = {}
-        """By sink and batch: the number of its rows, which are the same however often it is written."""
+        """By sink and batch: the number of its rows, the same however often the batch is written."""
         self._begun: Counter[Identity] = Counter()
 
     def begin(self, transactional_id: str, instance: str, generation: int, identity: Identity) -> ClientTransaction:
@@ -95,7 +97,7 @@ class Book:
         return begun
 
     def answered(self, *, is_commit: bool, generation: int | None = None) -> Iterable[ClientTransaction]:
-        """Those whose end was answered with success, without attempts of tasks."""
+        """The transactions whose end was answered with success, without attempts of tasks."""
         for each in self.transactions:
             if each.answered is is_commit and generation in (None, each.generation) and each.member is None:
                 yield each

@@ -1,4 +1,4 @@
-"""The brokers of a cluster with transactions, as its clients see them."""
+"""The brokers of a cluster with transactions, as seen by its clients."""
 
 from types import MappingProxyType
 from typing import Final
@@ -20,7 +20,7 @@ from tailrace.server.transactions.host import TransactionCoordinatorHost
 ORDERS: Final = "orders"
 """The topic that transfers write to, and that is copied."""
 _OLD_PRODUCER_ID: Final = 1_000_000
-"""The first of those that were given away long ago."""
+"""The first of the producer ids that were given away long ago."""
 _COORDINATED: Final = 2
 """The partitions of each topic of coordinators."""
 
@@ -78,12 +78,12 @@ class TransactionBrokers(ReplicaBrokers):
         return TopicPartition(topic, coordinator_partition(key, len(self.metadata.image.topics[topic].partitions)))
 
     def serving_leader(self, name: TopicPartition) -> ReplicaNode | None:
-        """The leader, if it is up."""
+        """The leader, while the leader is up."""
         node = self.leader_of(name)
         return node if node is not None and node.is_up else None
 
     def age(self, transactional_id: str, number: int) -> None:
-        """Its coordinator has the state as it is after almost 32,766 transactions."""
+        """The coordinator of this id gets the state that it would have after almost 32,766 transactions."""
         name = self.partition_for(TRANSACTION_STATE_TOPIC, transactional_id)
 
         def host() -> TransactionCoordinatorHost | None:

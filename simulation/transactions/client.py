@@ -1,11 +1,11 @@
-"""One instance of a transactional producer, as clients of both generations behave.
+"""An instance of a transactional producer, as clients of both generations behave.
 
-Of the first (transaction.version 0): AddPartitionsToTxn and AddOffsetsToTxn before the first write, EndTxn up to v4,
-and a new epoch only when a batch is left without an answer (KIP-360). Their epochs do not tell transactions apart, so
-that only the order of one connection keeps a late EndTxn from the next transaction: their requests to coordinators
-come once, and not after they were given up. Batches come late and twice in both generations.
+The first generation (transaction.version 0): AddPartitionsToTxn and AddOffsetsToTxn before the first write, EndTxn up
+to v4, and a new epoch only when a batch is left without an answer (KIP-360). Their epochs do not tell transactions
+apart, so that only the order of one connection keeps a late EndTxn from the next transaction: their requests to
+coordinators come once, and not after they were given up. Batches come late and twice in both generations.
 
-Of the second (KIP-890): the first write adds the partition, EndTxn v5 answers with the identity of the next
+The second generation (KIP-890): the first write adds the partition, EndTxn v5 answers with the identity of the next
 transaction.
 """
 
@@ -67,7 +67,7 @@ class TransactionalClient:
         self._identity = Identity(-1, -1)
         self._sequences: dict[TopicPartition, int] = {}
         self._is_unsure = False
-        """Whether a batch is left without an answer: it may still be written."""
+        """Whether a batch is left without an answer: its records may still be written."""
 
     @property
     def _is_of_kip_890(self) -> bool:
@@ -80,7 +80,7 @@ class TransactionalClient:
     # The transaction coordinator
 
     def initialize(self) -> Script[None]:
-        """InitProducerId: with the identity that it has, if it has one (KIP-360). Raises GaveUp."""
+        """InitProducerId: with the identity that the client has, if any (KIP-360). Raises GaveUp."""
         laws = self.cluster.laws
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -120,7 +120,7 @@ class TransactionalClient:
         self._check(code, "AddPartitionsToTxn")
 
     def end(self, transaction: ClientTransaction, *, is_commit: bool) -> Script[None]:
-        """EndTxn, until it is answered. Raises GaveUp."""
+        """EndTxn, until an answer comes. Raises GaveUp."""
         laws = self.cluster.laws
         transaction.wants_commit = is_commit
         request = EndTxnRequest(
@@ -147,7 +147,7 @@ class TransactionalClient:
     # Writes
 
     def write(self, transaction: ClientTransaction, name: TopicPartition, *texts: str) -> Script[None]:
-        """One batch, until it is acknowledged. Raises MustAbort, GaveUp."""
+        """Write a batch, until its acknowledgement. Raises MustAbort, GaveUp."""
         yield from self._add(transaction, name)
         sequence = self._sequences.get(name, 0)
         values = [transaction.value(text) for text in texts]

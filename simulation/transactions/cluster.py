@@ -22,14 +22,14 @@ from tailrace.model.partitions import TopicPartition
 _LOOK_MS: Final = 500
 _GENERATIONS: Final = (0, 2)
 _STANDS_STILL_MS: Final = 35_000
-"""Of calm, more than the patience of the marker sender."""
+"""The length of calm, more than the patience of the marker sender."""
 
 
 class TransactionCluster(TransactionBrokers):
     """The brokers, the transactional ids with their instances, and a reader of each partition."""
 
     def __init__(self, seed: int, plan: TransactionPlan, only: Collection[Turn] | None = None) -> None:
-        """`only`: the turns of the nemesis that are taken before calm begins; None means all."""
+        """`only`: the turns of the nemesis that are taken before calm begins; None means every turn."""
         super().__init__(seed, plan)
         self.ids: list[Instances] = []
         self.nemesis = TransactionNemesis(self, self.ids, only)
@@ -57,11 +57,11 @@ class TransactionCluster(TransactionBrokers):
             generations = _GENERATIONS if (number % 2 == 0) is old_first else _GENERATIONS[::-1]
             self.ids.append(TransactionalId(self, name, work_of, generations=generations))
         if plan.is_old:
-            for number, one in enumerate((self.ids[0], self.ids[-1])):
-                self.age(one.name, number)
+            for number, instances in enumerate((self.ids[0], self.ids[-1])):
+                self.age(instances.name, number)
         self.ids += [Sink(self, f"sink-{number}") for number in range(plan.sinks)]
-        for one in self.ids:
-            one.start()
+        for instances in self.ids:
+            instances.start()
         self.readers = [CommittedReader(self, name) for name in self.names() if name.topic in (ORDERS, COPIES)]
         for reader in self.readers:
             Conversation(self, f"reader of {reader.name}", reader.run(), lambda: None).start()
@@ -79,12 +79,12 @@ class TransactionCluster(TransactionBrokers):
 
     @property
     def _commits(self) -> int:
-        """Of transactions and batches."""
-        return sum(one.committed for one in self.ids)
+        """The number of committed transactions and batches."""
+        return sum(instances.committed for instances in self.ids)
 
     def _calm(self) -> None:
         super()._calm()
-        self._before = [one.committed for one in self.ids]
+        self._before = [instances.committed for instances in self.ids]
         self.world.after(_STANDS_STILL_MS, partial(self._check_moved, dict(self.laws.ledger.states)))
 
     def _converge(self) -> None:
@@ -104,14 +104,18 @@ class TransactionCluster(TransactionBrokers):
 
     def _is_in_sync(self) -> bool:
         """Everything in sync, and each transactional id has committed since calm began."""
-        if any(one.committed == known for one, known in zip(self.ids, self._before, strict=True)):
+        if any(instances.committed == known for instances, known in zip(self.ids, self._before, strict=True)):
             return False
         self.is_working = not self.has_all_in_sync()
         return not self.is_working
 
     def _is_at_rest(self) -> bool:
-        """Also: no client is at work, nothing is open, and all is read."""
-        if any(one.processes for one in self.ids) or self.laws.ledger.unfinished or not super()._is_at_rest():
+        """Also: no client is at work, nothing is open, and everything is read."""
+        if (
+            any(instances.processes for instances in self.ids)
+            or self.laws.ledger.unfinished
+            or not super()._is_at_rest()
+        ):
             return False
         return all(self.unstable(name) is None for name in self.names()) and all(
             {reader.offset} == set(self._ends(reader.name)) for reader in self.readers
@@ -140,15 +144,15 @@ class TransactionCluster(TransactionBrokers):
     @property
     def counts(self) -> bool:
         """Whether the run was eventful enough to be counted."""
-        committed = [len(list(self.book.answered(is_commit=True, generation=one))) for one in (0, 2)]
+        committed = [len(list(self.book.answered(is_commit=True, generation=generation))) for generation in (0, 2)]
         aborted = len(list(self.book.answered(is_commit=False)))
         is_large = min(committed) >= 4 and self.batches >= 3 and sum(committed) + self.batches >= 20 and aborted >= 5
         return is_large and self.moves >= 1 and super().counts
 
     @property
     def batches(self) -> int:
-        """Of sinks, that were acknowledged."""
-        return sum(one.committed for one in self.ids if isinstance(one, Sink))
+        """The number of acknowledged batches of sinks."""
+        return sum(instances.committed for instances in self.ids if isinstance(instances, Sink))
 
     def describe(self) -> str:
         """The state of all nodes and transactional ids, for a failure's message."""
@@ -156,12 +160,12 @@ class TransactionCluster(TransactionBrokers):
             f"{name}: {state.state.name} of {state.producer_id} in {state.producer_epoch}, {sorted(state.partitions)}"
             for name, state in sorted(self.laws.ledger.states.items())
         )
-        alive = ", ".join(instance.name for one in self.ids for instance in one.processes)
+        alive = ", ".join(instance.name for instances in self.ids for instance in instances.processes)
         return f"{super().describe()}\nalive: {alive}\n{states}"
 
 
 def run_seed(seed: int) -> TransactionCluster:
-    """One run. Raises Breach."""
+    """Run one seed. Raises Breach."""
     cluster = TransactionCluster(seed, TransactionPlan.of(seed))
     cluster.run()
     return cluster

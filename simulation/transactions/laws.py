@@ -1,4 +1,4 @@
-"""Laws of transactions, checked after every event and where answers leave, beside those of `replicas.laws`.
+"""Laws of transactions, checked after every event and where answers leave, beside the laws of `replicas.laws`.
 
 - "readers see records of committed transactions alone": what an answer to a read_committed reader shows was written in
   a transaction that is decided committed when the answer leaves (no aborted read, no precommitted read).
@@ -6,9 +6,10 @@
   is twice in a log.
 - "no transaction is torn": in the end all partitions and offsets of a transaction have the marker of its decision.
 - "no offset of an aborted transaction": a committed transaction has set each offset of a group that is answered, and in
-  the end the last one of them.
+  the end the group has the last of these offsets.
 - "each input is copied once": by the committed transactions, up to the offset of the group.
-- "a transaction has the writes of one instance alone": none of a fenced instance becomes part of another's.
+- "a transaction has the writes of one instance alone": no write of a fenced instance becomes part of another
+  transaction.
 - "a marker ends the transaction that it was written for": each marker that ends a transaction is its decision's.
 - "nothing is written behind the marker": no batch comes to a partition in which its transaction has ended.
 - "markers follow a committed decision": a request for markers leaves when the decision is committed.
@@ -17,7 +18,7 @@
   transaction of this transactional id.
 - "each instance has an identity of its own".
 - "the last stable offset moves on in the end": nothing is open for ever, in a log or at a coordinator.
-- Those of `transactions.ledger`, and of `transactions.sink_laws`.
+- The laws of `transactions.ledger`, and of `transactions.sink_laws`.
 
 A breach within a callback of the product is kept and raised after the event: the product logs what a callback raises.
 """
@@ -48,15 +49,15 @@ TORN: Final = "no transaction is torn"
 OFFSETS: Final = "no offset of an aborted transaction"
 STABLE: Final = "the last stable offset moves on in the end"
 COPIES: Final = "copies"
-"""The topic of copies, each with the partition and offset of its input."""
+"""The topic of copies; a copy has the partition and offset of its input."""
 TRUE: Final = "success of EndTxn is true"
 
 
 class TransactionLaws(ReplicaLaws):
-    """Follows all committed records, and compares them with what clients know and what was decided."""
+    """Follows the committed records, and compares these records with what clients know and what was decided."""
 
     def __init__(self, book: Book, **settings: Any) -> None:
-        """`settings`: those of `ReplicaLaws`."""
+        """`settings`: the settings of `ReplicaLaws`."""
         super().__init__(**settings)
         self.book = book
         self.ledger = Ledger()
@@ -66,14 +67,14 @@ class TransactionLaws(ReplicaLaws):
         self.offsets: dict[tuple[str, TopicPartition], int] = {}
         """The offsets of groups in committed transactions."""
         self.fates: dict[int, dict[TopicPartition, bool]] = {}
-        """By number of a transaction: the partitions in which it has ended, and whether committed."""
+        """By number of a transaction: the partitions in which the transaction has ended, and whether committed."""
         self._positions: dict[TopicPartition, int] = {}
         self._places: dict[TopicPartition, dict[bytes, int]] = {}
         self._open: dict[TopicPartition, dict[int, tuple[int, list[tuple[int, bytes]]]]] = {}
         """By partition and producer id: the number of the transaction, its values with their offsets."""
         self._pending: dict[tuple[TopicPartition, int], list[GroupOffset]] = {}
         self._ever: dict[tuple[str, TopicPartition], set[int]] = {}
-        """All offsets that a group has had in committed transactions."""
+        """The offsets that a group has had in committed transactions."""
         self._given: dict[Identity, str] = {}
         self._breach: Breach | None = None
         self._known_news = 0
@@ -92,7 +93,7 @@ class TransactionLaws(ReplicaLaws):
             self._breach = Breach(law, detail)
 
     def _catch_up(self) -> None:
-        """An answer leaves in this event, and may rest on what was committed in it."""
+        """An answer leaves in this event, and may rest on what this event committed."""
         self._steps = {}  # the step that runs may have committed more since the last look at its node
         try:
             self.check()
@@ -113,7 +114,7 @@ class TransactionLaws(ReplicaLaws):
                         self._end(name, header, is_commit=marker.type is ControlType.COMMIT)
                 else:
                     self._write(name, header, read_records(chunk, position))
-        # A leader may have died in the event in which it committed: then another one has it later.
+        # A leader may have died in the event in which it committed: then another leader has the record later.
         if all(self._positions.get(name, 0) >= self.committed_end[name] for name in news):
             self._known_news = self.news
 
@@ -208,8 +209,8 @@ class TransactionLaws(ReplicaLaws):
                 self._ever.setdefault((group_id, topic_partition), set()).add(offset)
 
     def _told(self, number: int) -> str:
-        one = self.book.transactions[number]
-        return f"transaction {number} of {one.instance} as {one.identity}, wants commit {one.wants_commit}"
+        begun = self.book.transactions[number]
+        return f"transaction {number} of {begun.instance} as {begun.identity}, wants commit {begun.wants_commit}"
 
     # Answers and requests that leave a broker
 
@@ -219,7 +220,7 @@ class TransactionLaws(ReplicaLaws):
         for marker in request.markers:
             identity = Identity(marker.producer_id, marker.producer_epoch)
             decided = self.ledger.decisions_with_marker(identity)
-            if not any(one.is_commit is marker.transaction_result for one in decided):
+            if not any(decision.is_commit is marker.transaction_result for decision in decided):
                 self._report("markers follow a committed decision", f"{marker}: decided is {decided}")
 
     def end_leaves(self, request: EndTxnRequest, response: Any) -> None:
@@ -238,7 +239,7 @@ class TransactionLaws(ReplicaLaws):
             return
         self._catch_up()
         state = self.ledger.states.get(transactional_id)
-        # That of the answer too if nothing is known: members of a sink get producers that others of it had.
+        # That of the answer too if nothing is known: members of a sink get producers that other members had.
         before = {response.producer_id}
         if state is not None:
             before |= {state.producer_id, state.previous_producer_id}
@@ -284,7 +285,7 @@ class TransactionLaws(ReplicaLaws):
     # In the end
 
     def check_end(self, stable: dict[tuple[str, TopicPartition], int]) -> None:
-        """All is at rest. `stable`: the offsets of groups as their coordinators have them. Raises Breach."""
+        """Everything is at rest. `stable`: the offsets of groups as their coordinators have them. Raises Breach."""
         for transaction in self.book.transactions:
             self._check_whole(transaction)
         self.sinks.check_end()

@@ -25,7 +25,7 @@ class Decision(NamedTuple):
 
     transactional_id: str
     identity: Identity
-    """Of the producer, in the transaction."""
+    """The identity of the producer, in the transaction."""
     marker: Identity
     """In its markers."""
     is_commit: bool

@@ -36,7 +36,7 @@ class TransactionNemesis(PowerNemesis[ReplicaNode, ReplicaPlan]):
     def __init__(
         self, cluster: TransactionBrokers, ids: Sequence[Instances], only: Collection[Turn] | None = None
     ) -> None:
-        """`only`: the turns that are taken before calm begins; None means all."""
+        """`only`: the turns that are taken before calm begins; None means every turn."""
         super().__init__(cluster, only)
         self._ids = ids
 
@@ -69,7 +69,7 @@ class TransactionNemesis(PowerNemesis[ReplicaNode, ReplicaPlan]):
     # Brokers
 
     def _crash(self) -> None:
-        """The power goes, or the process alone: then all that was written is there."""
+        """The power goes, or the process alone: then everything that was written is there."""
         node = self._leader() if self.chance(0.6, "a leader") else self._any_node()
         if not node.is_up:
             return
@@ -136,9 +136,9 @@ class TransactionNemesis(PowerNemesis[ReplicaNode, ReplicaPlan]):
         return self.choice(self._ids, "id")
 
     def _any_process(self) -> tuple[Instances, Conversation] | None:
-        one = self._any_id()
-        processes = one.processes
-        return (one, self.choice(processes, "process")) if processes else None
+        instances = self._any_id()
+        processes = instances.processes
+        return (instances, self.choice(processes, "process")) if processes else None
 
     def _start_rival(self) -> None:
         self._reached("rival")

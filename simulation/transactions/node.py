@@ -14,7 +14,7 @@ from tailrace.server.quorum.controller import OnImage
 _CLEANUP_MS: Final = 400
 """transaction.abort.timed.out.transaction.cleanup.interval.ms: 10 s in the product."""
 _BREAKS_MS: Final = (200, 1_000, 5_000)
-"""The times after which a connection without an answer is broken. A request on it may still arrive."""
+"""The times after which a connection without an answer is broken. A request on that connection may still arrive."""
 _LATEST_MS: Final = (300, 3_000, 35_000)
 """The longest delays of a request on an old connection: the last is longer than the patience of the marker sender."""
 
@@ -47,7 +47,7 @@ class TransactionNode(ReplicaNode):
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """A `server.ports.Peer`; requests of coordinators and to them may come a second time, much later."""
+        """A `server.ports.Peer`; requests of coordinators and to coordinators may come a second time, much later."""
         if isinstance(request, WriteTxnMarkersRequest | AddPartitionsToTxnRequest):
             kind = type(request).__name__
             if isinstance(request, WriteTxnMarkersRequest):

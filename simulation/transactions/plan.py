@@ -17,30 +17,30 @@ class TransactionPlan(ReplicaPlan):
     copies: int = 2
     """Transactional ids that copy."""
     sinks: int = 1
-    """Each with a writer."""
+    """Sinks with a writer per sink."""
     is_old: bool = False
     """Whether the epochs of the first transfer and the first copy are nearly used up when the run begins."""
     transaction_timeout_ms: int = 3_000
     delivery_tries: int = 8
-    """Those of a write, before its transaction is aborted: as delivery.timeout.ms."""
+    """The tries of a write, before its transaction is aborted: as delivery.timeout.ms."""
     longest_pause_ms: int = 30
-    """Of clients, between two steps and two transactions."""
+    """The pauses of clients, between two steps and two transactions."""
     late: float = 0.0
     """The rate of requests that come once more, up to 35 s later."""
     moves_per_s: float = 0.0
-    """Of leaders, more often of coordinators."""
+    """Moves of leaders, more often of coordinators."""
     rivals_per_s: float = 0.0
-    """Of second instances of a transactional id."""
+    """Second instances of a transactional id."""
     kills_per_s: float = 0.0
-    """Of clients."""
+    """Kills of clients."""
     holds_per_s: float = 0.0
-    """Of clients that stand still, perhaps beyond the time-out of their transaction."""
+    """Clients that stand still, perhaps beyond the time-out of their transaction."""
     clock_jumps_per_s: float = 0.0
     chaos_ms: int = 10_000
     longest_chaos_ms: int = 0
     """A run that does not count goes on for so long."""
     enough_commits: int | None = None
-    """Of transactions and batches: a run that has so many and counts is not gone on with."""
+    """Transactions and batches: a run that has so many and counts is not gone on with."""
     converge_ms: int = 90_000
 
     @classmethod

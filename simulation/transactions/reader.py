@@ -37,7 +37,7 @@ def values_of(response: FetchResponse, offset: int) -> tuple[Values, int]:
 
 
 def fetch(cluster: TransactionBrokers, name: TopicPartition, offset: int) -> Script[tuple[Values, int]]:
-    """One answer of the leader without an error: the values, and the offset to go on at."""
+    """Fetch an answer of the leader without an error: the values, and the offset to go on at."""
     topic = cluster.metadata.image.topics[name.topic]
     partition = FetchPartition(partition=name.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
@@ -65,7 +65,7 @@ def _code(response: Any) -> int:
 
 
 class CommittedReader:
-    """Reads one partition from its start on, for as long as it may."""
+    """Reads one partition from its start on, until it is stopped."""
 
     def __init__(self, cluster: TransactionBrokers, name: TopicPartition) -> None:
         self._cluster = cluster
@@ -81,10 +81,10 @@ class CommittedReader:
             yield Pause(self._cluster.world.between(10, 150, "reader", self.name))
 
     def check(self) -> None:
-        """It has read all that is committed, in the order of the log. Raises Breach."""
+        """Check that the reader has everything that is committed, in the order of the log. Raises Breach."""
         expected = sorted(self._cluster.laws.visible.get(self.name, ()))
         if self.values != expected:
-            differences = [one for one in zip(self.values, expected, strict=False) if one[0] != one[1]]
+            differences = [pair for pair in zip(self.values, expected, strict=False) if pair[0] != pair[1]]
             raise Breach(
                 "readers miss nothing",
                 f"{self.name}: {len(self.values)} values read of {len(expected)}, first difference {differences[:1]}",

@@ -28,7 +28,7 @@ _LATE_SHARES: Final = {
     "FetchRequest": 0.0,
     "OffsetFetchRequest": 0.0,
 }
-"""The share of the plan's rate at which requests come again late. Those that read change nothing."""
+"""The share of the plan's rate at which requests come again late. A late request that only reads changes nothing."""
 
 
 def _ignore(response: Any) -> None:
@@ -36,7 +36,7 @@ def _ignore(response: Any) -> None:
 
 
 class Ask(NamedTuple):
-    """One request to the leader of a partition; the script goes on with the response, or with None."""
+    """A request to the leader of a partition; the script goes on with the response, or with None."""
 
     leader_of: TopicPartition
     message: Any
@@ -95,7 +95,7 @@ class Conversation:
         self._cluster.world.after(0, lambda: self._go_on(0, None))
 
     def kill(self) -> None:
-        """The process ends; what it has sent may still arrive."""
+        """The process ends; requests that it has sent may still arrive."""
         self.is_over = True
 
     def hold(self, ms: int) -> None:

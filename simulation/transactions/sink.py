@@ -1,9 +1,9 @@
-"""A sink with its writer: a driver has tasks write the rows of a batch, and commits the batch by one request.
+"""A sink with its writer: tasks write the rows of a batch, and a driver commits the batch by a single request.
 
 As with Spark: tasks and driver are processes of their own, which die or stand still on their own. The driver tries a
-failed task again, and a slow one beside the first attempt; it begins the next batch when this one is acknowledged, and
-notes its progress later. A new run begins behind that note, however far the last one has come, and spreads the rows of
-a batch differently. A driver that lives on beside it is a zombie, and so are tasks whose driver is dead.
+failed task again, and a slow one beside the first attempt; it begins the next batch when this batch is acknowledged,
+and notes its progress later. A new run begins behind that note, however far the last run has come, and spreads the rows
+of a batch differently. A driver that lives on beside the new run is a zombie, and so are tasks whose driver is dead.
 """
 
 from contextlib import suppress
@@ -22,7 +22,7 @@ from tailrace.protocol.messages.sinks import CommitSinkRequest, CommitSinkRespon
 _MOST_ROWS: Final = 5
 _MOST_TASKS: Final = 3
 _MOST_ATTEMPTS: Final = 4
-"""Of a task, in one run of its batch."""
+"""The limit of a task, in one run of its batch."""
 _PATIENCE_MS: Final = 300
 """The longest time until a second attempt may begin beside the first."""
 _LOOK_MS: Final = 20
@@ -34,7 +34,7 @@ class Failed(Exception):
 
 
 class Written(NamedTuple):
-    """An attempt that has written its rows and left its transaction open, as its driver knows it."""
+    """An attempt that has written its rows and left its transaction open, in its driver's view."""
 
     transaction: ClientTransaction
     identity: Identity
@@ -71,11 +71,11 @@ class Sink(Instances):
         """Tasks too."""
         return [*self.instances, *self._tasks]
 
-    def _gone(self, one: Conversation) -> None:
-        if one in self._tasks:
-            self._tasks.remove(one)
+    def _gone(self, conversation: Conversation) -> None:
+        if conversation in self._tasks:
+            self._tasks.remove(conversation)
         else:
-            super()._gone(one)
+            super()._gone(conversation)
 
     def _script(self, instance: str) -> Script[None]:
         return self._drive(instance, instance.replace("/", "-run-"))
@@ -119,7 +119,7 @@ class Sink(Instances):
         while not all(task.is_done for task in tasks):
             for task in tasks:
                 is_late = not is_patient and world.now_ms - begun_ms > patience_ms and len(task.attempts) == 1
-                if not task.is_done and (is_late or all(one.is_over for one in task.attempts)):
+                if not task.is_done and (is_late or all(attempt.is_over for attempt in task.attempts)):
                     self._try(run, batch, task)
             yield Pause(_LOOK_MS)
 
@@ -131,13 +131,15 @@ class Sink(Instances):
         self._attempts += 1
         member = SinkMember(self.name, run, batch, task.number, self._attempts)
         name = f"{run}/{batch}/{task.number}.{self._attempts}"
-        one = Conversation(self._cluster, name, self._attempt(name, member, task), lambda: self._gone(one))
-        task.attempts.append(one)
-        self._tasks.append(one)
-        one.start()
+        conversation = Conversation(
+            self._cluster, name, self._attempt(name, member, task), lambda: self._gone(conversation)
+        )
+        task.attempts.append(conversation)
+        self._tasks.append(conversation)
+        conversation.start()
 
     def _commit(self, run: str, batch: int, tasks: list[Task]) -> Script[None]:
-        """CommitSink, until it is answered. Raises GaveUp."""
+        """CommitSink, until an answer comes. Raises GaveUp."""
         cluster = self._cluster
         chosen = [cluster.world.choice(task.written, "attempt", run) for task in tasks if task.written]
         for each in chosen:
@@ -188,7 +190,7 @@ class Sink(Instances):
                 yield from self._abort(client, transaction)
 
     def _write(self, client: TransactionalClient, transaction: ClientTransaction, rows: list[int]) -> Script[None]:
-        """One record batch for each partition that has rows."""
+        """Write a record batch to each partition that has rows."""
         count = self._cluster.plan.partitions
         first = self._cluster.world.between(0, count - 1, "first", client.instance)
         for partition in range(count):
@@ -198,7 +200,7 @@ class Sink(Instances):
                 yield from client.pause(self._cluster.plan.longest_pause_ms, "pause")
 
     def _abort(self, client: TransactionalClient, transaction: ClientTransaction) -> Script[None]:
-        with suppress(GaveUp):  # it has ended
+        with suppress(GaveUp):  # the transaction has ended
             yield from client.end(transaction, is_commit=False)
 
 

@@ -1,12 +1,13 @@
 """Laws of sinks, from the committed records of `__transaction_state` and of the partitions (decision 0063).
 
 - "a batch is decided in one record batch": its members and the record of its sink.
-- "a batch is committed whole": the members of its decision have written each of its rows once; in the end readers of
-  committed data see all of them.
-- "a batch is committed once": no row of it is visible a second time, and no batch is decided again.
+- "a batch is committed whole": the members of its decision have written every row of the batch once; in the end readers
+  of committed data see every row.
+- "a batch is committed once": no row of the batch is visible a second time, and no batch is decided again.
 - "an acknowledged batch is read whole": when the answer to CommitSink leaves, all rows are visible.
-- "a followed run commits nothing": the run of a decision is a new one, or that of the last decision.
-- "a decided batch begins nothing": none of its attempts begins behind the decision, nor one of a run that was followed.
+- "a followed run commits nothing": the run of a decision is a new run, or the run of the last decision.
+- "a decided batch begins nothing": none of its attempts begins behind the decision, nor an attempt of a run that was
+  followed.
 """
 
 from collections import Counter
@@ -48,7 +49,7 @@ class SinkLaws:
     # Committed records
 
     def decided(self, records: Sequence[CoordinatorRecord]) -> None:
-        """One record batch of a coordinator is committed. Raises Breach."""
+        """A record batch of a coordinator is committed. Raises Breach."""
         committed: list[SinkMember] = []
         for record in records:
             member = find_member(record.transactional_id)
@@ -115,7 +116,7 @@ class SinkLaws:
         return [row for row in self._rows_of(sink_id, batch) if not self.visible[row]]
 
     def check_end(self) -> None:
-        """All is at rest. Raises Breach."""
+        """Everything is at rest. Raises Breach."""
         for sink_id, sink in self.sinks.items():
             for batch in range(sink.last_batch + 1):
                 if missing := self.missing(sink_id, batch):

@@ -83,7 +83,8 @@ run_transactions_seed: Final = partial(run_seed, TransactionSweep, TransactionCl
 
 
 def transactions_code_version() -> str:
-    """Of the simulation and of the product, without what no broker imports: commands, and what runs in Spark."""
+    """The version of the simulation and of the product, without what no broker imports: commands, and what runs in
+    Spark."""
     product = Path(tailrace.__file__).parent
     sources = [source for source in product.rglob("*.py") if not _WITHOUT & set(source.relative_to(product).parts)]
     return code_version([*sources, *Path(__file__).parents[1].rglob("*.py")])

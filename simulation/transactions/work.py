@@ -1,7 +1,8 @@
 """The works of transactional producers: transfers over several partitions, and copies with the offsets of a group.
 
-Each transactional id has one work, and one instance after the other that does it, or several at once: all but the last
-are zombies, which do not know it. Sinks, whose members are decided together: `transactions.sink`.
+Each transactional id has one work, and instances that do the work, one after the other or several at once: every
+instance but the last is a zombie, which does not know that. Sinks, whose members are decided together:
+`transactions.sink`.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +29,7 @@ _MOST_COPIED: Final = 4
 
 
 class Work(Protocol):
-    """The work of one instance. All methods are scripts; those that write raise MustAbort and GaveUp."""
+    """The work of one instance. Its methods are scripts; scripts that write raise MustAbort and GaveUp."""
 
     def resume(self) -> Script[None]:
         """Go on behind the last committed transaction: at the start, and after an abort."""
@@ -39,22 +40,22 @@ class Work(Protocol):
         ...
 
     def carry_out(self, transaction: ClientTransaction) -> Script[None]:
-        """Do it."""
+        """Do the work."""
         ...
 
 
 class Transfer:
-    """Writes to two or three partitions of orders, once or twice each."""
+    """Writes to two or three partitions of orders, once or twice to each partition."""
 
     def __init__(self, client: TransactionalClient) -> None:
         self._client = client
 
     def resume(self) -> Script[None]:
-        """Nothing is behind it."""
+        """A transfer has no progress to resume."""
         yield from ()
 
     def prepare(self) -> Script[bool]:
-        """It always has something to do."""
+        """A transfer always has something to do."""
         yield from ()
         return True
 
@@ -71,7 +72,7 @@ class Transfer:
 
 
 class Copy:
-    """Consumes one partition of orders, and produces each of its records once to copies."""
+    """Consumes one partition of orders, and produces each record once to copies."""
 
     def __init__(self, source: TopicPartition, group_id: str, client: TransactionalClient) -> None:
         self._client = client
@@ -93,7 +94,7 @@ class Copy:
         return bool(self._input)
 
     def carry_out(self, transaction: ClientTransaction) -> Script[None]:
-        """Copy the next records, and set the group's offset behind them."""
+        """Copy the next records, and set the group's offset behind these records."""
         client, plan = self._client, self._client.cluster.plan
         size = client.cluster.world.between(1, _MOST_COPIED, "copied", client.instance)
         copied, self._input = self._input[:size], self._input[size:]
@@ -139,13 +140,13 @@ class Instances(ABC):
         self.committed = 0
         """The number of transactions, or batches, whose commit was answered."""
         self.instances: list[Conversation] = []
-        """Those that live."""
+        """The instances that live."""
         self._cluster = cluster
         self._started = 0
 
     @property
     def processes(self) -> list[Conversation]:
-        """All that live and can be killed."""
+        """The processes that live and can be killed."""
         return self.instances
 
     def start(self) -> None:
@@ -153,21 +154,21 @@ class Instances(ABC):
         cluster, name = self._cluster, f"{self.name}/{self._started}"
         self._started += 1
         cluster.world.sometimes["several instances"] += bool(self.instances)
-        one = Conversation(cluster, name, self._script(name), lambda: self._gone(one))
-        self.instances.append(one)
-        one.start()
+        conversation = Conversation(cluster, name, self._script(name), lambda: self._gone(conversation))
+        self.instances.append(conversation)
+        conversation.start()
 
     @abstractmethod
     def _script(self, instance: str) -> Script[None]:
         """The work of the instance with this name."""
 
-    def kill(self, one: Conversation) -> None:
+    def kill(self, conversation: Conversation) -> None:
         """A process ends that works for a transactional id."""
-        one.kill()
-        self._gone(one)
+        conversation.kill()
+        self._gone(conversation)
 
-    def _gone(self, one: Conversation) -> None:
-        self.instances.remove(one)
+    def _gone(self, conversation: Conversation) -> None:
+        self.instances.remove(conversation)
         if not self.instances:
             self._cluster.world.after(self._cluster.world.between(1, 1_000, "restart", self.name), self._start_if_none)
 
@@ -177,7 +178,7 @@ class Instances(ABC):
 
 
 class TransactionalId(Instances):
-    """One transactional id, with all its instances."""
+    """A transactional id, with its instances."""
 
     def __init__(
         self,
@@ -187,7 +188,7 @@ class TransactionalId(Instances):
         *,
         generations: Sequence[int],
     ) -> None:
-        """`generations`: those of its instances in turn."""
+        """`generations`: the generations of its instances in turn."""
         super().__init__(cluster, name)
         self._work_of = work_of
         self._generations = generations

@@ -1,4 +1,5 @@
-"""A log that is killed, loses power, and has a bit flipped: damage is told from a torn write, and is never served."""
+"""A log that is killed, loses power, and suffers a flipped bit: damage is told from a torn write, and is never
+served."""
 
 import pytest
 

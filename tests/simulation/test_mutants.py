@@ -1,4 +1,4 @@
-"""Small faults in the product's source, each killed by the law that is there for it.
+"""Small faults in the product's source, each fault killed by its law.
 
 A seed that does not kill any more, after a change of the machine or of the simulation, is found anew with
 `python -m simulation mutants [NAME ...]`.
@@ -99,14 +99,16 @@ def test_the_unit_tests_that_notice_a_mutant_exist(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("name", ["vote_not_persisted", "later_votes_are_not_persisted"])
 def test_unit_tests_notice_what_a_mutant_says_they_do(name: str) -> None:
-    mutant = next(one for one in MUTANTS if one.name == name)
+    mutant = next(candidate for candidate in MUTANTS if candidate.name == name)
     root = Path(__file__).parents[2]
     found = noticed_by(root / f"tests/simulation/mutants/{name}.toml", ["tests/unit/raft/test_elections.py"], root)
     assert bool(found) == bool(mutant.unit_tests)
 
 
 def test_the_product_is_itself_again_afterwards() -> None:
-    mutant = next(one for one in MUTANTS if any(patch.file.startswith("raft/") for patch in one.patches))
+    mutant = next(
+        candidate for candidate in MUTANTS if any(patch.file.startswith("raft/") for patch in candidate.patches)
+    )
     with mutant.loaded():
         assert sys.modules["tailrace.raft"] is not sys.modules.get("tailrace.raft.node")
     assert sys.modules["tailrace.raft.node"] is node

@@ -167,7 +167,7 @@ def test_a_full_disk_ends_a_leadership_and_is_reported() -> None:
 
 
 def test_a_voter_that_has_lost_its_disk_does_not_vote_until_it_is_added_again() -> None:
-    """With two voters left the loss of another one is the loss of the majority, although the third one is there."""
+    """With two voters left the loss of another voter is the loss of the majority, although the third voter is there."""
     cluster = QuorumCluster(1, QuorumPlan(observers=0, chaos_ms=12_000))
     world, nodes, seen = cluster.world, cluster.nodes, list[bool]()
 

@@ -1,4 +1,4 @@
-"""Deciding, applying and loading in the smallest steps, with everything else going on between them."""
+"""Deciding, applying and loading in the smallest steps, with everything else going on between the steps."""
 
 import logging
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_a_controller_that_loses_the_lead_during_a_decision_refuses_all_waiting(
         assert isinstance(answer, KafkaError)
         assert answer.code is ErrorCode.NOT_CONTROLLER
     assert len(fenced) == len(order) == 1
-    assert all("later" not in one.controller.image.topics for one in cluster.nodes.values())
+    assert all("later" not in running.controller.image.topics for running in cluster.nodes.values())
 
 
 def test_a_registration_has_the_epoch_of_where_it_stands_whatever_came_between(
@@ -115,20 +115,20 @@ def test_a_wait_for_an_offset_ends_after_the_last_portion(
     leader: tuple[QuorumCluster, QuorumNode],
 ) -> None:
     cluster, node = leader
-    other = next(one for one in cluster.nodes.values() if one is not node)
+    other = next(running for running in cluster.nodes.values() if running is not node)
     heard: dict[int, int] = {}
     roles: dict[int, int] = {}
-    for one in (node, other):
+    for listener in (node, other):
 
-        def listen(image: ClusterImage, delta: ImageDelta, key: int = one.key.id) -> None:
+        def listen(image: ClusterImage, delta: ImageDelta, key: int = listener.key.id) -> None:
             assert len(delta.changed_partitions) <= SLICE_PARTITIONS
             heard[key] = heard.get(key, 0) + len(delta.changed_partitions)
 
-        def tell(key: int = one.key.id) -> None:
+        def tell(key: int = listener.key.id) -> None:
             roles[key] = heard[key]
 
-        one.controller.on_image(listen)
-        one.controller.when_applied(node.host.log.end_offset + 1, tell)
+        listener.controller.on_image(listen)
+        listener.controller.when_applied(node.host.log.end_offset + 1, tell)
     image = node.controller.image
     led = image.leader_counts[image.alive_brokers()[0].broker_id]
     assert led > SLICE_PARTITIONS

@@ -36,7 +36,8 @@ def test_every_law_holds_after_every_event_whatever_fails(seeds: range) -> None:
 
 @pytest.mark.parametrize("seed", [1202])
 def test_a_leader_that_comes_back_owes_nothing_to_its_former_followers(seed: int) -> None:
-    """It had been asked for a snapshot just before it crashed; as a resigned leader it may delete it."""
+    """The leader had been asked for a snapshot just before it crashed; as a resigned leader it may delete that
+    snapshot."""
     RaftCluster(seed, RaftPlan.of(seed)).run()
 
 
@@ -48,7 +49,7 @@ def test_an_answer_that_waits_for_a_promise_may_find_that_its_records_have_gone(
 
 @pytest.mark.parametrize("seed", [8477])
 def test_voters_that_were_replaced_while_the_leader_lost_its_disk_find_the_next_leader(seed: int) -> None:
-    """They answered each other that the former leader still leads, and never asked another node."""
+    """The voters answered each other that the former leader still leads, and never asked another node."""
     RaftCluster(seed, RaftPlan.of(seed)).run()
 
 
@@ -77,7 +78,7 @@ def test_without_faults_three_nodes_have_a_leader_within_half_a_second_and_keep_
 
 
 def test_split_votes_are_rare() -> None:
-    """The leader dies; the first election of the others has a winner nearly always, thanks to jitter and pre-votes."""
+    """The leader dies; the next election has a winner nearly always, thanks to jitter and pre-votes."""
     epochs = []
     for seed in range(30):
         cluster = RaftCluster(seed, RaftPlan(voters=5, chaos_ms=3000, snapshots_per_s=0.001))

@@ -1,4 +1,4 @@
-"""Every order in which a few things can happen to a small quorum: no law is broken in any of them.
+"""Every order in which a few things can happen to a small quorum: no order breaks a law.
 
 Larger scopes: `make soak`, or `python -m simulation scope --writes 2 --crashes 1 --timeouts 1`.
 """
@@ -93,7 +93,7 @@ def test_two_processes_see_what_one_sees() -> None:
     is_complete, states, sometimes = json.loads(done.stdout)
     assert is_complete
     assert set(sometimes) == alone.sometimes
-    # Two may come to a world in the same moment: then it is counted twice.
+    # Two may come to a world in the same moment: then that world is counted twice.
     assert alone.states <= states <= alone.states * 1.1
 
 
@@ -130,13 +130,13 @@ def test_the_search_tells_the_way_to_a_leader_that_counts_itself_before_its_flus
 def test_worlds_that_differ_in_the_names_of_the_followers_alone_are_one() -> None:
     scope = RaftScope()
     world = scope.start(Budget(writes=1))
-    write = next(one for one in scope.actions(world) if one.kind == "write")
+    write = next(action for action in scope.actions(world) if action.kind == "write")
     world = scope.take(world, write)
-    deliveries = [one for one in scope.actions(world) if one.kind == "deliver"]
-    assert sorted(one.node for one in deliveries) == [1, 2]
-    one, other = (scope.take(world, delivery) for delivery in deliveries)
-    assert one != other
-    assert scope.fingerprint(one) == scope.fingerprint(other) != scope.fingerprint(world)
+    deliveries = [action for action in scope.actions(world) if action.kind == "deliver"]
+    assert sorted(action.node for action in deliveries) == [1, 2]
+    first, second = (scope.take(world, delivery) for delivery in deliveries)
+    assert first != second
+    assert scope.fingerprint(first) == scope.fingerprint(second) != scope.fingerprint(world)
 
 
 def test_logs_that_differ_below_an_entry_of_one_epoch_break_a_law() -> None:

@@ -1,4 +1,4 @@
-"""Every order in which a few things can happen to a partition with three copies: no law is broken in any of them."""
+"""Every order in which a few things can happen to a partition with three copies: no order breaks a law."""
 
 import pytest
 
@@ -58,7 +58,7 @@ REFUSED = """
     false alarm 3, unfence 3, learn 1, fetch 3, false alarm 3, alter 1, learn 1,
     write 1, flush 1, fetch 2, hear 2, flush 2, fetch 2
 """
-"""Replica 3 is proposed and refused, since it is fenced, and has not what is written then."""
+"""Replica 3 is proposed and refused, since it is fenced, and lacks what is written then."""
 
 
 def test_a_replica_that_was_refused_is_waited_for_while_a_copy_of_the_proposal_may_come() -> None:
@@ -101,7 +101,8 @@ def test_a_leader_that_counts_what_it_has_not_flushed_is_found_out(monkeypatch: 
 
 
 def test_a_leader_that_comes_back_in_the_same_epoch_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have lost what others have from it, and write something else at the same offsets in the same epoch."""
+    """The leader may have lost records that other replicas have from it, and write something else at the same offsets
+    in the same epoch."""
     monkeypatch.setattr(replica_scope, "registered", lambda world, broker: world)
     steps = """
         fetch 3, fetch 2, write 1, fetch 3, hear 3, flush 3, fetch 3, fetch 2, hear 2, flush 2, fetch 2,

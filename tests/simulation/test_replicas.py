@@ -48,17 +48,18 @@ SOMETIMES = (
 
 
 def test_a_broker_that_registers_late_is_waited_for() -> None:
-    """In this seed it takes more than three seconds; the topic was to be created without it."""
+    """In this seed it takes more than three seconds; the topic was to be created without this broker."""
     assert TOPIC in run_seed(5_007_689).metadata.image.topics
 
 
 def test_a_replica_that_was_removed_before_a_power_cut_is_none_that_was_lost() -> None:
-    """In this seed it is assigned again in the next life, and its entries in the checkpoints outlived its directory."""
+    """In this seed the replica is assigned again in the next life, and its entries in the checkpoints outlived its
+    directory."""
     run_seed(5_007_780)
 
 
 def test_a_replica_that_does_not_know_yet_that_it_was_removed_joins_no_more() -> None:
-    """In this seed it is assigned again meanwhile, and was taken for in sync until it deleted its log."""
+    """In this seed the replica is assigned again meanwhile, and was taken for in sync until it deleted its log."""
     run_seed(5_012_061)
 
 
@@ -83,8 +84,8 @@ def test_without_faults_everything_is_acknowledged_at_once() -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    one, other = run_seed(3), run_seed(3)
-    assert (one.world.events, one.acked, one.describe()) == (other.world.events, other.acked, other.describe())
+    first, other = run_seed(3), run_seed(3)
+    assert (first.world.events, first.acked, first.describe()) == (other.world.events, other.acked, other.describe())
 
 
 def test_a_leader_that_lost_committed_records_does_not_cut_other_logs() -> None:
@@ -154,12 +155,14 @@ def test_followers_that_are_cut_off_from_their_leader_stay_out_of_sync_until_the
         state = metadata.image.partition(TOPIC, 0)
         assert state is not None
         network.heal()
-        network.separate([state.leader], [one for one in state.replicas if one not in (state.leader, *followers)])
+        network.separate(
+            [state.leader], [replica for replica in state.replicas if replica not in (state.leader, *followers)]
+        )
 
     def return_one() -> None:
         state = metadata.image.partition(TOPIC, 0)
         assert state is not None
-        back.append(next(one for one in state.replicas if one != state.leader))
+        back.append(next(replica for replica in state.replicas if replica != state.leader))
         leave_only(*back)
 
     back: list[int] = []
@@ -170,4 +173,4 @@ def test_followers_that_are_cut_off_from_their_leader_stay_out_of_sync_until_the
     (_, all_three), (_, alone), (returned_ms, two), (rejoined_ms, _) = seen
     assert (len(all_three), len(alone), set(two)) == (3, 1, {*alone, *back})
     assert returned_ms >= 10_000
-    assert rejoined_ms >= 14_000, "the other one is cut off until calm begins"
+    assert rejoined_ms >= 14_000, "the other follower is cut off until calm begins"

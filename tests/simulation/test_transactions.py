@@ -44,11 +44,15 @@ def test_without_faults_every_transaction_ends_as_its_client_asks() -> None:
     for seed in (0, 1):
         cluster = TransactionCluster(seed, TransactionPlan(chaos_ms=1_000))
         cluster.run()
-        # An attempt of a task may be fenced by the decision on another one.
-        asked = [one for one in cluster.book.transactions if one.member is None or one.wants_commit]
-        assert [one for one in asked if one.answered is not one.wants_commit] == []
+        # An attempt of a task may be fenced by the decision on another attempt.
+        asked = [
+            transaction
+            for transaction in cluster.book.transactions
+            if transaction.member is None or transaction.wants_commit
+        ]
+        assert [transaction for transaction in asked if transaction.answered is not transaction.wants_commit] == []
         assert (cluster.laws.ledger.fenced, cluster.moves) == (0, 0)
-        committed.update(one.generation for one in cluster.book.answered(is_commit=True))
+        committed.update(transaction.generation for transaction in cluster.book.answered(is_commit=True))
         batches += cluster.batches
         assert cluster.world.sometimes["a batch is committed already"] == 0
     assert min(committed[0], committed[2]) > 5
@@ -64,18 +68,18 @@ def test_requests_that_come_again_late_end_nothing_else() -> None:
 
 def test_the_same_seed_gives_the_same_run() -> None:
     plan = replace(TransactionPlan.of(6), chaos_ms=1_000, longest_chaos_ms=1_000)
-    one, other = TransactionCluster(6, plan), TransactionCluster(6, plan)
-    one.run()
+    first, other = TransactionCluster(6, plan), TransactionCluster(6, plan)
+    first.run()
     other.run()
-    assert (one.world.events, one.describe()) == (other.world.events, other.describe())
+    assert (first.world.events, first.describe()) == (other.world.events, other.describe())
 
 
 def test_a_failing_run_is_cut_down_to_the_turns_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = TransactionPlan(chaos_ms=1_000, moves_per_s=3.0, kills_per_s=3.0, transfers=1, copies=1, sinks=0)
 
-    def kill(self: TransactionalId, one: Conversation) -> None:
+    def kill(self: TransactionalId, conversation: Conversation) -> None:
         if self._cluster.world.sometimes["client killed"] == 2:
-            raise Breach("one client is killed", one.name)
+            raise Breach("one client is killed", conversation.name)
 
     attempts = Attempts(TransactionCluster, 0)
     assert attempts.failure(plan) is None

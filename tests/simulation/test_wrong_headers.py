@@ -1,4 +1,4 @@
-"""Batches whose headers contradict their records: no law of them is broken, from produce to retention.
+"""Batches whose headers contradict their records: the laws hold from produce to retention.
 
 SEEDS=2000 pytest tests/simulation/test_wrong_headers.py     tries more seeds
 """

@@ -1,4 +1,4 @@
-"""Flights from a topic: a table of all departures, the figures of each carrier and day, and late ones to a topic.
+"""Flights from a topic: a table of all departures, the figures of each carrier and day, and late flights to a topic.
 
 Tables and views are Spark's; the source of `departures` and the sink `late` are Tailrace's, as in any other query.
 """

@@ -33,20 +33,20 @@ class Known(NamedTuple):
     """(epoch, end offset): how far the leader of that epoch has committed, where that was news."""
 
     def end_before(self, epoch: int) -> int:
-        """The high watermark of earlier epochs: a leader of this epoch must have all below."""
+        """The high watermark of earlier epochs: a leader of this epoch must have everything below."""
         return max((end for earlier, end in self.ends if earlier < epoch), default=0)
 
     def voters_below(self, end_offset: int) -> VoterSet | None:
         """The last voters that the committed records below state."""
-        stated = [one.value.voters for one in self.committed[:end_offset] if isinstance(one.value, Voters)]
+        stated = [entry.value.voters for entry in self.committed[:end_offset] if isinstance(entry.value, Voters)]
         return stated[-1] if stated else None
 
 
 def learn(known: Known, views: Sequence[View], index: int, before: View | None, led_to: int) -> Known:
     """The past events after one node has changed. Raises AssertionError if that breaks a law.
 
-    `before`: that node before, if it has lived on; `led_to`: how far it has committed as a leader, which it may be no
-    more.
+    `before`: that node before the change, if it did not crash; `led_to`: how far the node has committed as a leader,
+    even if it does not lead any more.
     """
     view = views[index]
     if before is not None:
@@ -78,14 +78,15 @@ def _check_logs(views: Sequence[View], index: int) -> None:
     for other in views:
         start = max(view.start, other.start)
         mine, theirs = view.entries[start - view.start :], other.entries[start - other.start :]
-        same = [one.epoch == another.epoch for one, another in zip(mine, theirs, strict=False)]
+        same = [record.epoch == another.epoch for record, another in zip(mine, theirs, strict=False)]
         if True in same:
             length = len(same) - same[::-1].index(True)
             assert mine[:length] == theirs[:length], f"log matching: {mine} and {theirs}"
 
 
 def _check_completeness(known: Known, view: View) -> None:
-    """Of one whose epoch has just begun, or has begun already: a leader elected late knows nothing of later epochs."""
+    """A leader whose epoch has just begun, or has begun already: a leader elected late knows nothing of later
+    epochs."""
     end = known.end_before(view.epoch)
     own = _between(view.start, view.entries, view.start, end)
     assert view.start + len(view.entries) >= end, "leader completeness"
@@ -97,7 +98,7 @@ def _commit(known: Known, views: Sequence[View], view: View) -> Known:
     added = _between(view.start, view.entries, len(known.committed), end)
     assert added[-1].epoch == view.epoch, "commit by own epoch"
     voting = [views[key.id - 1] for key in view.voters.keys]
-    durable = sum(one.on_disk[0] >= end or _between(*one.on_disk, end - 1, end) == added[-1:] for one in voting)
+    durable = sum(voter.on_disk[0] >= end or _between(*voter.on_disk, end - 1, end) == added[-1:] for voter in voting)
     assert durable >= len(voting) // 2 + 1, "committed is on a majority's disks"
     ends = tuple(sorted({**dict(known.ends), view.epoch: end}.items()))
     known = known._replace(committed=known.committed + added, ends=ends)
@@ -112,11 +113,11 @@ def _check_snapshots(known: Known, view: View) -> None:
         assert view.start == 0, "a log that starts late has a snapshot"
         return
     assert view.start <= view.snapshots[0][0].end_offset, "log start never above the oldest snapshot"
-    for one, voters in view.snapshots:
-        assert one.end_offset <= len(known.committed), "snapshots of committed records only"
-        last = known.committed[one.end_offset - 1]
-        assert one.epoch == last.epoch, "a snapshot's epoch is its last record's"
-        assert voters == known.voters_below(one.end_offset), "a snapshot states the voters of its records"
+    for snapshot_id, voters in view.snapshots:
+        assert snapshot_id.end_offset <= len(known.committed), "snapshots of committed records only"
+        last = known.committed[snapshot_id.end_offset - 1]
+        assert snapshot_id.epoch == last.epoch, "a snapshot's epoch is its last record's"
+        assert voters == known.voters_below(snapshot_id.end_offset), "a snapshot states the voters of its records"
 
 
 def _check_voters(view: View) -> None:

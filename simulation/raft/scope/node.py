@@ -1,7 +1,7 @@
 """The nodes of a small scope, and what each does: the product's RaftNode on a bench, as a number.
 
 Nodes that will do the same have the same number (`raft.scope.state`). The result of an event for a node is computed
-once; after that it is looked up, for all the worlds in which such a node meets such a thing. That makes a search fast.
+once, and then looked up for all the worlds in which such a node meets such a thing. That makes a search fast.
 """
 
 import pickle
@@ -34,7 +34,7 @@ class Happening(NamedTuple):
 
     kind: str
     slot: int = 0
-    """The index of a request among those of its sender; the sender of an answer."""
+    """The index of a request among the requests of its sender; the sender of an answer."""
     content: int = 0
     """The number of the message, of the write."""
     detail: Hashable = None
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     forgotten: tuple[int, ...] = ()
     """Nodes whose answers, to what they were asked before, are not heeded any more."""
     led_to: int = 0
-    """Its high watermark as a leader, which it may be no more."""
+    """The high watermark of the node as a leader, even if it does not lead any more."""
 
 
 class Facts(NamedTuple):
@@ -68,7 +68,7 @@ class Facts(NamedTuple):
     may_lead: bool
     """Whether it leads in this epoch, or may come to."""
     is_looking: bool
-    """Whether it knows of no leader, and asks the others."""
+    """Whether the node knows of no leader, and asks the other nodes."""
     owes: bool
     """Whether its disk has something to do."""
     installing: int
@@ -79,7 +79,7 @@ class Facts(NamedTuple):
     """Whether it pauses before it asks its leader again."""
     may_snapshot: bool
     questions: frozenset[int]
-    """Those that it has not answered."""
+    """The questions that the node has not answered."""
 
 
 class ScopeBench(RaftBench):
@@ -148,7 +148,7 @@ class ScopeBench(RaftBench):
         self.step(Tick())
 
     def snapshot_id(self) -> SnapshotId | None:
-        """Of a snapshot of all that is committed, if it may be written."""
+        """The id of a snapshot of everything committed, if the node may write that snapshot."""
         end_offset = self.node.high_watermark or 0
         last = self.log.image.at(end_offset - 1)
         if last is None:
@@ -167,11 +167,13 @@ class ScopeBench(RaftBench):
         self.step(events.SnapshotWritten(snapshot_id))
 
     def drop_question(self, token: int) -> None:
-        """The sender of this request has forgotten it."""
+        """The sender of this request has forgotten the request."""
         role, outbox = self.node.role, self.node._replica.outbox
         if isinstance(role, Leader):
-            role.parked = [one for one in role.parked if one.token != token]
-        waiting = [one for one in outbox._waiting if not isinstance(one[1], do.SendResponse) or one[1].token != token]
+            role.parked = [parked for parked in role.parked if parked.token != token]
+        waiting = [
+            held for held in outbox._waiting if not isinstance(held[1], do.SendResponse) or held[1].token != token
+        ]
         outbox._waiting = deque(waiting)
 
     def open_requests(self) -> dict[int, int]:
@@ -181,13 +183,13 @@ class ScopeBench(RaftBench):
     def questions(self) -> frozenset[int]:
         role = self.node.role
         waiting = [effect for _, effect in self.node._replica.outbox._waiting]
-        tokens = [one.token for one in waiting if isinstance(one, do.SendResponse)]
-        tokens += [one.token for one in role.parked] if isinstance(role, Leader) else []
+        tokens = [held.token for held in waiting if isinstance(held, do.SendResponse)]
+        tokens += [parked.token for parked in role.parked] if isinstance(role, Leader) else []
         return frozenset(token for token in tokens if isinstance(token, int))
 
 
 class ScopeNodes:
-    """All nodes and messages that have been met, by number."""
+    """The nodes and messages that have been met, by number."""
 
     def __init__(self, namings: Sequence[Names]) -> None:
         self.namings = namings
@@ -202,7 +204,7 @@ class ScopeNodes:
     # Numbers
 
     def number_of(self, bench: ScopeBench) -> int:
-        """Of the node on this bench."""
+        """The number of the node on this bench."""
         bench.effects.clear()
         digest = self.digest(lambda names: state_of(bench, names))
         number = self._numbers.get(digest)
@@ -212,7 +214,8 @@ class ScopeNodes:
         return number
 
     def digest(self, value: Callable[[Names], Value]) -> int:
-        """Of what something is by each of the namings: all in one number, so that sums of them are sums of each."""
+        """Digests the value under every naming. One number holds the digests of all namings, so that sums of such
+        numbers are sums per naming."""
         total = 0
         for names in reversed(self.namings):
             total = (total << _APART) + digest_of(value(names))
@@ -228,7 +231,7 @@ class ScopeNodes:
             start=log.image.start,
             entries=tuple(log.image.entries),
             on_disk=(bench.disk.log.start, tuple(bench.disk.log.entries)),
-            snapshots=tuple((one, stored[one].voters) for one in sorted(stored)),
+            snapshots=tuple((snapshot_id, stored[snapshot_id].voters) for snapshot_id in sorted(stored)),
             voters=node.voters,
         )
         installing = node._replica.installing
@@ -250,7 +253,7 @@ class ScopeNodes:
         )
 
     def content_number(self, content: Request | Response) -> int:
-        """Of a message."""
+        """The number of a message."""
         number = self._content_numbers.get(content)
         if number is None:
             number = self._content_numbers[content] = len(self.contents)
@@ -281,7 +284,7 @@ class ScopeNodes:
             forgotten = tuple(node_id for node_id in self.namings[0] if node_id != bench.key.id)
         else:
             still_open = bench.open_requests()
-            forgotten = tuple(one for one, request_id in opened.items() if still_open.get(one) != request_id)
+            forgotten = tuple(slot for slot, request_id in opened.items() if still_open.get(slot) != request_id)
         return self._outcome(bench, leads, forgotten)
 
     def _outcome(self, bench: ScopeBench, leads: bool, forgotten: tuple[int, ...]) -> Outcome:
@@ -370,7 +373,7 @@ _APART = 80
 
 
 def split(total: int, count: int) -> list[int]:
-    """The sums of the digests by each naming, 64 bits of each."""
+    """The sums of the digests by naming, 64 bits for each naming."""
     return [(total >> (index * _APART)) & ((1 << 64) - 1) for index in range(count)]
 
 

@@ -2,19 +2,19 @@
 
 The possible events, in any order:
 
-- a message under way arrives, or never does; each may be overtaken by any other, and a request may arrive twice as
-  often as the budget says. Two equal ones count as one.
+- a message under way arrives, or never does; any message may overtake any other, and a request may arrive twice as
+  often as the budget says. Two equal messages count once.
 - a disk does the oldest of what it owes its node, separate from everything else;
 - a crash loses what the disk owes; the node is back at once;
 - time passes for one node, until it stands for election, or until a leader without answers resigns;
-- a leader is asked to write, or to remove a voter, itself or another; a node writes a snapshot of all that is
-  committed, and counts no replica as live then, so that a leader's log starts there.
+- a leader is asked to write, or to remove a voter, itself or another; a node writes a snapshot of everything committed,
+  and counts no replica as live then, so that a leader's log starts there.
 
-Time passes in no other way: no request is given up because it is old, and announcements are made once. A follower's
-pause before it asks its leader again may end at any moment.
+Time passes in no other way: no request is given up for its age, and announcements are made once. A follower's pause
+before it asks its leader again may end at any moment.
 
-Messages that can change nothing any more are left out: an answer without a waiting node, and a request without one
-of an epoch that its destination has left.
+Messages that can change nothing any more are left out: an answer without a waiting node, and a request without a
+waiting node, of an epoch that its destination has left.
 """
 
 from collections.abc import Sequence
@@ -48,11 +48,11 @@ from tailrace.raft.rpc import (
 from tailrace.raft.voters import ReplicaKey
 
 STALE, LIVE, ANSWER = range(3)
-"""A request whose answer is ignored by now; one whose answer is heeded; such an answer."""
+"""A request whose answer is ignored by now; a request whose answer is heeded; the answer."""
 
 
 class Message(NamedTuple):
-    """On its way: from, to, the number of what it says, and what it is."""
+    """A message on its way: sender, destination, the number of its content, and its kind."""
 
     source: int
     destination: int
@@ -61,7 +61,7 @@ class Message(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A request that has not been answered: receiver, request, sender, and whether the sender still waits for it."""
+    """A request that has not been answered: receiver, request, sender, and whether the sender still waits."""
 
     holder: int
     slot: int
@@ -81,7 +81,7 @@ class Budget(NamedTuple):
 
 
 class World(NamedTuple):
-    """One state of everything. Nodes, messages and what is known are numbers of `RaftScope`."""
+    """A state of everything. Nodes, messages and what is known are numbers of `RaftScope`."""
 
     nodes: tuple[int, ...]
     messages: frozenset[int]
@@ -105,7 +105,7 @@ class RaftScope:
     def __init__(self, size: int = 3, *, instant_disk: bool = False, may_look: bool = False) -> None:
         """With an instant disk nothing is ever owed or lost: far fewer worlds, so that more can happen.
 
-        Without `may_look`, a node finds its leader by asking the leader alone: its requests to others are lost.
+        Without `may_look`, a node finds its leader by asking the leader alone: its requests to other nodes are lost.
         """
         self._ids = tuple(range(1, size + 1))
         others = permutations(self._ids[1:])
@@ -155,7 +155,7 @@ class RaftScope:
             if facts.retries:
                 found.append(Action(index, "retry"))
         under_way = sorted(world.messages, key=self._message_digests.__getitem__)
-        return found + [Action(self._messages[one].destination - 1, "deliver", one) for one in under_way]
+        return found + [Action(self._messages[message].destination - 1, "deliver", message) for message in under_way]
 
     def _rationed_actions(self, world: World) -> list[Action]:
         budget, found = world.budget, []
@@ -223,7 +223,7 @@ class RaftScope:
         if keeps_copy:
             messages |= {self._number_message(Message(source, destination, content, STALE))}
         taken = self.nodes.facts[world.nodes[index]].questions
-        slot = next(one for one in range(len(taken) + 1) if one not in taken)
+        slot = next(free for free in range(len(taken) + 1) if free not in taken)
         questions = world.questions | {Question(destination, slot, source, kind == LIVE)}
         world = world._replace(messages=messages, questions=questions)
         return self._happened(world, index, Happening("request", slot, content))
@@ -238,7 +238,7 @@ class RaftScope:
             messages, questions = self._exchange(world, nodes, index + 1, happening, outcome)
             nodes, questions = self._without_idle_questions(nodes, questions)
         if (before.epoch, before.has_voted, before.may_lead) != (after.epoch, after.has_voted, after.may_lead):
-            messages = frozenset(one for one in messages if not self._is_dead(self._messages[one], nodes))
+            messages = frozenset(message for message in messages if not self._is_dead(self._messages[message], nodes))
         known = world.known
         if before.view_number != after.view_number or outcome.led_to:
             known = self._learn(world, nodes, index, None if happening.kind == "crash" else before, outcome.led_to)
@@ -250,11 +250,11 @@ class RaftScope:
         """Messages and questions after a node has forgotten what it had asked, answered, and asked."""
         messages, questions = set(world.messages), set(world.questions)
         if happening.kind == "crash":
-            questions = {one for one in questions if one.holder != node_id}
+            questions = {asked for asked in questions if asked.holder != node_id}
         for other in outcome.forgotten:
             self._forget(messages, questions, node_id, other)
         for slot, content in outcome.answers:
-            question = next(one for one in questions if one.holder == node_id and one.slot == slot)
+            question = next(asked for asked in questions if asked.holder == node_id and asked.slot == slot)
             questions.remove(question)
             if question.is_live and not self._is_idle(content, nodes[question.source - 1]):
                 messages.add(self._number_message(Message(node_id, question.source, content, ANSWER)))
@@ -263,10 +263,12 @@ class RaftScope:
             if destination <= len(nodes) and not (is_looking and self._is_fetch(content)):
                 message = Message(node_id, destination, content, LIVE if is_live else STALE)
                 messages.add(self._number_message(message))
-        return frozenset(one for one in messages if not self._is_dead(self._messages[one], nodes)), frozenset(questions)
+        return frozenset(sent for sent in messages if not self._is_dead(self._messages[sent], nodes)), frozenset(
+            questions
+        )
 
     def _forget(self, messages: set[int], questions: set[Question], asker: int, other: int) -> None:
-        """This node heeds no answer of that one any more to what it has asked so far."""
+        """The asker heeds no answer of the other node any more to what it asked before."""
         for number in list(messages):
             source, destination, content, kind = self._messages[number]
             if kind == LIVE and (source, destination) == (asker, other):
@@ -274,7 +276,9 @@ class RaftScope:
                 messages.add(self._number_message(Message(source, destination, content, STALE)))
             elif kind == ANSWER and (source, destination) == (other, asker):
                 messages.remove(number)
-        for question in [one for one in questions if (one.holder, one.source) == (other, asker) and one.is_live]:
+        for question in [
+            asked for asked in questions if (asked.holder, asked.source) == (other, asker) and asked.is_live
+        ]:
             questions.remove(question)
             questions.add(question._replace(is_live=False))
 
@@ -287,13 +291,13 @@ class RaftScope:
                 index = question.holder - 1
                 after = self.nodes.take(nodes[index], Happening("drop", question.slot)).node
                 nodes = (*nodes[:index], after, *nodes[index + 1 :])
-        return nodes, frozenset(one for one in questions if one.is_live)
+        return nodes, frozenset(asked for asked in questions if asked.is_live)
 
     def _is_fetch(self, content: int) -> bool:
         return isinstance(self.nodes.contents[content], FetchRecords)
 
     def _is_idle(self, content: int, node: int) -> bool:
-        """Whether this answer is no news to its receiver: it knows it, and no later epoch."""
+        """Whether this answer is no news to its receiver: the receiver knows its content, and no later epoch."""
         response = self.nodes.contents[content]
         if not isinstance(response, BeginEpochReply | EndEpochReply):
             return False
@@ -318,11 +322,11 @@ class RaftScope:
 
     def _learn(self, world: World, nodes: tuple[int, ...], index: int, before: Facts | None, led_to: int) -> int:
         facts = self.nodes.facts
-        view_numbers = tuple(facts[one].view_number for one in nodes)
+        view_numbers = tuple(facts[node].view_number for node in nodes)
         key = (world.known, view_numbers, index, -1 if before is None else before.view_number, led_to)
         known = self._learned.get(key)
         if known is None:
-            views = [facts[one].view for one in nodes]
+            views = [facts[node].view for node in nodes]
             learned = learn(self._known[world.known], views, index, None if before is None else before.view, led_to)
             known = self._learned[key] = self._number_known(learned)
             self._note(learned, views)
@@ -351,11 +355,13 @@ class RaftScope:
     # Identity
 
     def fingerprint(self, world: World) -> int:
-        """Worlds that differ in the names of the nodes alone have the same one."""
+        """Worlds that differ in the names of the nodes alone have the same fingerprint."""
         facts, messages, questions = self.nodes.facts, self._message_digests, self._question_digests
         total = self._known_digests[world.known] + self._digest_budget(world.budget)
-        total += sum([facts[one].digest for one in world.nodes]) + sum([messages[one] for one in world.messages])
-        total += sum([questions.get(one) or self._digest_question(one) for one in world.questions])
+        total += sum([facts[number].digest for number in world.nodes]) + sum(
+            [messages[number] for number in world.messages]
+        )
+        total += sum([questions.get(question) or self._digest_question(question) for question in world.questions])
         return min(split(total, len(self.nodes.namings))) or 1
 
     def _digest_budget(self, budget: Budget) -> int:

@@ -27,4 +27,5 @@ LONG_SCOPES = (
     LongScope(Budget(writes=2, crashes=2, voter_changes=1), instant_disk=True),
     LongScope(Budget(writes=2, crashes=2, snapshots=1, voter_changes=1), instant_disk=True),
 )
-"""Each ends. The last one has everything at once, on instant disks; the others have some of it with more around it."""
+"""Scopes whose search ends. The last scope has everything at once, on instant disks; each other scope has some of that
+with more around it."""

@@ -2,11 +2,11 @@
 
 - Times do not count: in a scope they pass only where an action says so. It counts whether a pause between two
   requests is over, and whether a replica counts as live.
-- Numbers that only tell one request, flush or promise from another do not count: what counts is what is open.
-- Nodes may be given other names (`names`): worlds that differ in names alone are one.
+- Numbers that only tell one request, flush or promise from another do not count: only what is open counts.
+- Nodes may be given other names (`names`): worlds that differ in names alone count once.
 
-Nothing may be forgotten here: two nodes that are not the same would be taken for one. So every object must have exactly
-the parts that are known here; a new one stops the search until it has been thought about.
+Nothing may be forgotten here: the search would take two different nodes for the same node. So every object must have
+exactly the parts that are known here; a new part stops the search until this module knows it.
 """
 
 from collections.abc import Mapping
@@ -63,31 +63,31 @@ _PARTS: Final[dict[type, str]] = {
 _BEHAVIOUR: Final = ("_replica", "_leadership", "_elections", "_following", "_serving", "_changes", "_cleanup")
 
 
-def check_parts(one: object) -> None:
+def check_parts(owner: object) -> None:
     """Raises AssertionError if this object has a part that is not covered here."""
-    parts = {part.name for part in fields(one)} if is_dataclass(one) else set(vars(one))
-    known = set(_PARTS[type(one)].split())
-    assert parts == known, f"{type(one).__name__} has changed: {sorted(parts ^ known)}"
+    parts = {part.name for part in fields(owner)} if is_dataclass(owner) else set(vars(owner))
+    known = set(_PARTS[type(owner)].split())
+    assert parts == known, f"{type(owner).__name__} has changed: {sorted(parts ^ known)}"
 
 
-def value_of(one: object, names: Names) -> Value:
+def value_of(content: object, names: Names) -> Value:
     """A message, a record, a set of voters: as a value with these names."""
-    match one:
+    match content:
         case None | str() | bytes() | bool() | int() | Enum():
-            return one
+            return content
         case ReplicaKey(node_id, directory_id):
             return names.get(node_id, node_id), directory_id[-2:-1]
         case VoterSet():
-            return sorted(value_of(key, names) for key in one.keys)
+            return sorted(value_of(key, names) for key in content.keys)
         case tuple() | list():
-            values = [value_of(each, names) for each in one]
-            if one and isinstance(one[0], ReplicaKey):
+            values = [value_of(each, names) for each in content]
+            if content and isinstance(content[0], ReplicaKey):
                 values.sort()  # the order of the preferred is one of time
             return tuple(values)
         case _:
-            parts = [(part.name, getattr(one, part.name)) for part in fields(one)]  # type: ignore[arg-type]
+            parts = [(part.name, getattr(content, part.name)) for part in fields(content)]  # type: ignore[arg-type]
             return (
-                type(one).__name__,
+                type(content).__name__,
                 *(names.get(value, value) if name == "leader_id" else value_of(value, names) for name, value in parts),
             )
 
@@ -96,8 +96,8 @@ def state_of(bench: RaftBench, names: Names) -> Value:
     """The node on this bench, its log and its disk."""
     node = bench.node
     replica = node._replica
-    for one in (node, *map(vars(node).__getitem__, _BEHAVIOUR), replica.outbox, replica.requests, replica.voters):
-        check_parts(one)
+    for owner in (node, *map(vars(node).__getitem__, _BEHAVIOUR), replica.outbox, replica.requests, replica.voters):
+        check_parts(owner)
     check_parts(replica.role)
     assert replica.is_fit
     assert not replica.is_shutting_down
@@ -166,12 +166,12 @@ def _role(bench: RaftBench, role: Role, names: Names) -> Value:
             return name, names[role.leader_id], role.has_fetched, role.leader_log_start_offset, download
         case Leader():
             replicas = sorted(_progress(bench, progress, names) for progress in role.replicas)
-            parked = [(one.token, value_of(one.request, names)) for one in role.parked]
+            parked = [(waiting.token, value_of(waiting.request, names)) for waiting in role.parked]
             pending = role.pending and (role.pending.command.token, role.pending.offset)
             announced = sorted(names[node_id] for node_id in role.announced_ms)
             return name, role.epoch_start_offset, replicas, parked, pending, announced, sorted(role.served)
         case Resigned():
-            return name  # the nodes it has informed, and those it prefers, matter only to the receivers of that news
+            return name  # informed and preferred nodes matter only to the receivers of that news
 
 
 def _tally(tally: Tally, names: Names) -> Value:
@@ -203,7 +203,7 @@ def _disk(bench: RaftBench, names: Names) -> Value:
     return (
         value_of(disk.quorum_state, names),
         _image(disk.log, names),
-        sorted((one, _snapshot(stored, names)) for one, stored in disk.snapshots.items()),
+        sorted((snapshot_id, _snapshot(stored, names)) for snapshot_id, stored in disk.snapshots.items()),
         _image(log.image, names),
         [(type(operation).__name__, value_of(tuple(operation), names)) for operation in log._pending],
         held,

@@ -1,7 +1,8 @@
 """The shares of connections and of the files of logs in the file descriptors of the process.
 
 Files are opened and closed as needed (`storage.OsFiles`), so a partition does not need a descriptor of its own;
-connections cannot be given back. When the open descriptors come near the limit, no topic is created any more.
+connections cannot be given back. When the descriptors that cannot be given back come near the limit, no topic is
+created any more.
 """
 
 import logging

@@ -37,7 +37,7 @@ class Peers:
     """The other nodes, by id or, below -1, by a name that only `address_of` knows."""
 
     def __init__(self, *, address_of: AddressOf, turns: Turns, client_id: str, timeout_ms: int) -> None:
-        """`address_of` returns the present address of a node, or None; `timeout_ms` is the default of requests."""
+        """`address_of` returns the present address of a node, or None; `timeout_ms` is the default timeout."""
         self._address_of = address_of
         self._turns = turns
         self._timeout_ms = timeout_ms

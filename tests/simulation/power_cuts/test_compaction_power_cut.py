@@ -39,7 +39,7 @@ PRODUCERS = (7, 8)
 
 
 class CompactionStory:
-    """Tells the story to a log and knows what must be true of it."""
+    """Tells the story to a log and knows what must be true of the log."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
@@ -199,7 +199,7 @@ class CompactionStory:
                 assert not older, f"{key!r} was deleted and is back with {older}"
 
     def verify_producer(self, producer_id: int, end_offset: int) -> None:
-        """Its last batch, sent again, is known; the one after it is taken."""
+        """The producer's last batch, sent again, is known; the next batch is taken."""
         sent = [h for h in self.headers if h.producer_id == producer_id and h.end_offset <= end_offset]
         if sent:
             duplicate = self.log.producers.check(replace(sent[-1], base_offset=0, partition_leader_epoch=-1))
@@ -275,7 +275,8 @@ def test_a_swap_before_the_compacted_bytes_are_synced_shows_loss(monkeypatch: py
 
 
 def test_a_swap_without_its_directory_syncs_shows_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant: names are changed and removed in the right order, and the disk is free to keep them in another."""
+    """A mutant: names are changed and removed in the right order, and the disk is free to keep the changes in
+    another."""
     tell = SimulatedDisk.sync_dir
 
     def sync_dir(disk: SimulatedDisk, path: str) -> None:
@@ -293,7 +294,7 @@ def test_a_log_that_forgets_its_gaps_is_taken_for_damaged(monkeypatch: pytest.Mo
 
 
 def test_dropping_the_last_batch_of_a_producer_breaks_its_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant: a batch goes with its last record, whichever producer wrote it."""
+    """A mutant: a batch goes with its last record, whichever producer wrote the batch."""
     monkeypatch.setattr(Compaction, "_is_last_of_producer", lambda compaction, header: False)
     monkeypatch.setattr("tailrace.storage.recovery.loader.snapshot_offsets", lambda names: [])
     assert shows_loss()

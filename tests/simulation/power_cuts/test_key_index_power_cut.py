@@ -1,7 +1,8 @@
 """The power goes at every operation of a log that is read by key: no key index tells of batches that are gone.
 
-All batches have one size, so that the batches written after a cut or a crash stand where others stood: an index of
-those would fit them. The story covers rolls, flushes, a truncation, a compaction, retention, a clean stop and a start.
+All batches have one size, so that the batches written after a cut or a crash stand where other batches stood: an index
+of the lost batches would fit the new batches. The story covers rolls, flushes, a truncation, a compaction, retention, a
+clean stop and a start.
 """
 
 from dataclasses import replace
@@ -34,7 +35,7 @@ class KeyedStory:
         self.durable = 0
         self.is_clean = False
         self.epoch = 0
-        self.unused = sorted(set(range(100, 256)) - {slot_of(one.first) for one in RANGES})
+        self.unused = sorted(set(range(100, 256)) - {slot_of(wanted.first) for wanted in RANGES})
         self.log: Log
 
     def open(self, config: TopicConfig = CONFIG) -> None:

@@ -1,4 +1,4 @@
-"""The power goes at every single operation of a log's life, before it and after it. Flushed records are there.
+"""The power goes at every single operation of a log's life, before and after the operation. Flushed records are there.
 
 The story covers appends of two idempotent producers, rolls, group flushes, checkpoints, a new leader epoch, retention,
 a truncation, a clean stop and a new start. It runs again for each operation, up to the cut; then the log is opened
@@ -29,7 +29,7 @@ CONFIG = TopicConfig(
 
 @dataclass
 class LogStory:
-    """Tells the story to a log and knows what must be true of it."""
+    """Tells the story to a log and knows what must be true of the log."""
 
     disk: SimulatedDisk
     log: Log | None = None
@@ -163,7 +163,7 @@ class LogStory:
         files_of.write_clean_shutdown(self.disk, ROOT, broker_epoch=1)
 
     def go_on(self) -> None:
-        """After a crash of the process: open the log again, and have a little more flushed."""
+        """After a crash of the process: open the log again, and flush a little more."""
         log = self.open()
         known = log.producers.producers
         self.next_sequence = {
@@ -203,7 +203,7 @@ class LogStory:
         return found
 
     def _verify_retry(self, log: Log, batch: AppendBatch) -> None:
-        """A producer that did not hear our answer sends its batch again: it is known. The next one is accepted."""
+        """A producer that has no answer sends its batch again: the log knows the batch. The next batch is accepted."""
         header = batch.header
         answer = log.producers.check(replace(header, base_offset=0, partition_leader_epoch=-1))
         assert answer == Duplicate(header.base_offset, header.last_offset, header.max_timestamp)
@@ -266,7 +266,8 @@ def test_records_that_recovery_found_after_a_crash_of_the_process_survive_a_powe
 
 
 def test_records_flushed_after_a_crash_of_the_process_survive_a_power_cut() -> None:
-    """The process that was killed may have made names which no sync has covered; the next one builds on them."""
+    """The process that was killed may have made names which no sync has covered; the next process builds on these
+    names."""
     for operation in CUTS.operations():
         for seed in range(examples(2)):
             story, disk = CUTS.kill(operation, seed=10 * operation + seed)
@@ -299,7 +300,7 @@ def test_a_clean_stop_is_trusted_and_a_crash_is_not() -> None:
 def test_a_log_that_begins_within_a_batch_is_there_after_a_power_cut_at_every_operation(
     after: bool, is_noted: bool
 ) -> None:
-    """Its recovery point is its start, which is above where the new segment begins."""
+    """The recovery point of the log is its start, which is above where the new segment begins."""
     made = [stored_batch(100, 10), stored_batch(110, 5), stored_batch(115, 20, value_bytes=60)]
 
     def begun(disk: SimulatedDisk) -> Log:
@@ -357,7 +358,7 @@ def test_a_log_that_begins_within_a_batch_is_there_after_a_power_cut_at_every_op
 def test_a_log_that_is_dropped_whole_can_be_opened_after_a_power_cut_at_every_operation(
     after: bool, noted_start: int
 ) -> None:
-    """Its recovery point was taken back: whatever is left of the old segments is no damage."""
+    """The recovery point of the log was taken back: whatever is left of the old segments is no damage."""
 
     def begun(disk: SimulatedDisk) -> Log:
         log = Log.open(DIRECTORY, files=disk, config=CONFIG, now_ms=0)
@@ -394,7 +395,8 @@ def test_a_log_that_is_dropped_whole_can_be_opened_after_a_power_cut_at_every_op
 def test_a_tail_lost_in_a_power_cut_does_not_pass_for_a_gap_of_a_followers_log(
     is_compacted: bool, rolls: bool, is_flushed: bool
 ) -> None:
-    """Its leader, whose log was compacted once, has sent a batch that does not continue it."""
+    """The leader of the log, whose own log was compacted once, has sent a batch that does not continue the follower's
+    log."""
     config = replace(CONFIG, cleanup_policy=("compact",) if is_compacted else ("delete",))
 
     def tell(disk: SimulatedDisk) -> None:

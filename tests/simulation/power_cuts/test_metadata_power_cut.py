@@ -1,6 +1,6 @@
 """The power goes at every operation of starting and of creating topics: what was acknowledged is there afterwards.
 
-The same runs with a disk that answers before it has synced MUST lose something, else they prove nothing.
+The same runs with a disk that answers before its sync MUST lose something, else they prove nothing.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def losses(files: SimulatedDisk, acknowledged: Acknowledged) -> list[str]:
     assert node.is_ready
     image = node.controller.image
     for name in image.topics:
-        # One batch: a topic is there with all its partitions, and served, or not at all.
+        # One batch: a topic is there with all its partitions, and served, or is absent.
         assert sorted(image.topics[name].partitions) == list(range(PARTITIONS))
         for number in range(PARTITIONS):
             assert node.table.get(name, number).is_leader
@@ -129,7 +129,7 @@ def test_a_host_that_answers_before_the_sync_is_found_out() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_epochs_of_the_log_never_fall_whatever_power_cuts_come_during_starts(seed: int) -> None:
-    """Each start is cut at a later operation than the one before; in the end the log is one story."""
+    """A start is cut at a later operation than the start before; in the end the log is one story."""
     files = SimulatedDisk(seed=seed)
     acknowledged = Acknowledged()
     epochs: list[int] = []

@@ -1,9 +1,9 @@
 """Power cuts at random operations under mixed load: what was acknowledged is there, once, in order.
 
-The product's handlers, hosts, coordinators, partitions and logs run on the simulated disk, and one seed decides all:
-the requests and their times, the delays of flushes, power cuts, kills of the process, and the losses of the disk.
-Producers with and without numbers, a compacted topic, a group's commits, an administrator and deleted records, all at
-once; after each cut the next node opens what is left, and clients without an answer try again. At the end
+The product's handlers, hosts, coordinators, partitions and logs run on the simulated disk, and one seed decides
+everything: the requests and their times, the delays of flushes, power cuts, kills of the process, and the losses of the
+disk. Producers with and without numbers, a compacted topic, a group's commits, an administrator and deleted records,
+all at once; after each cut the next node opens what is left, and clients without an answer try again. At the end
 `testkit.verdict` judges.
 
 The same with a disk whose syncs do nothing, and with a node that answers before the sync, MUST be found out.
@@ -67,11 +67,11 @@ FIRST_SEED = int(os.environ.get("SEED", "1"))
 LIVES = 5
 """The number of deaths of the node of one seed."""
 LONGEST_LIVES = (100, 500, 2000)
-"""Operations of the disk until the end, at most: one of these."""
+"""Operations of the disk until the end, at most: some entry of this list."""
 SHARE_OF_KILLS = 0.25
 """So many of the cuts leave the disk its power: only the process is gone."""
 SHARE_OF_STOPS = 0.4
-"""So many lives end in a clean stop, if the power does not go before, or in the middle of it."""
+"""So many lives end in a clean stop, unless the power goes before that stop, or during the stop."""
 LONGEST_UNTIL_STOP = 60
 ORDERS, COMPACTED, TRIMMED, SETTINGS = "orders", "last-value", "trimmed", "settings"
 PARTITIONS = 2
@@ -96,7 +96,7 @@ PERIODIC_WORK = PeriodicWorkConfig(
 
 
 class Machine(SimulatedDisk):
-    """A disk that takes the network with it: nothing that a handler still says after the end reaches a client."""
+    """A disk that takes the network down too: nothing that a handler still says after the end reaches a client."""
 
     on_end: Callable[[], None] = staticmethod(lambda: None)
 
@@ -106,9 +106,9 @@ class Machine(SimulatedDisk):
 
 
 class LateDisk:
-    """A `server.ports.Disk` that does all that it was asked for some milliseconds later, at once.
+    """A `server.ports.Disk` that does its work some milliseconds later, at once.
 
-    `hasty` is a mutant: it says that a flush is done without doing it.
+    `hasty` is a mutant: it reports a flush as done without doing the flush.
     """
 
     def __init__(self, clock: ManualClock, chance: Random, *, hasty: bool = False) -> None:
@@ -154,7 +154,7 @@ class LateDisk:
 
 @dataclass
 class OpenRequest:
-    """A request, and what to do with its answer, or without one."""
+    """A request, and the action on its answer, or on no answer."""
 
     then: Callable[[Any], None]
     unknown: Callable[[], None]
@@ -194,7 +194,7 @@ class LoadProducer(LoadClient):
         self.sent = 0
         self.producer_id = -1
         self.repeated: list[tuple[int, int]] = []
-        """Batches to send again: first number and count of each."""
+        """Batches to send again: first number and count of each batch."""
 
     def key(self, number: int) -> str | None:
         return str(number % KEYS) if self.topic == COMPACTED else None
@@ -284,7 +284,7 @@ class LoadedNode:
             client.lose_connection()
 
     def stop(self) -> None:
-        """As `Node.stop`: no more requests, those that were taken are flushed and answered, the logs are closed."""
+        """As `Node.stop`: no more requests, requests that were taken are flushed and answered, the logs are closed."""
         self.periodic_work.stop()
         self.node.end_turn()
         self.until(lambda: self.disk.is_idle and not any(client.asked for client in self.clients), "all is answered")
@@ -344,7 +344,7 @@ class LoadedNode:
             client.hear()
 
     def work(self) -> None:
-        """One thing that one of the clients does, or a little time."""
+        """Some client does something, or a little time passes."""
         self.check_alive()
         acts = (self.produce, self.commit, self.administer, self.trim, lambda: self.pass_time(self.chance.randrange(9)))
         (act,) = self.chance.choices(acts, weights=(10, 2, 1, 1, 4))
@@ -358,7 +358,7 @@ class LoadedNode:
     # Producers
 
     def greet(self, producer: LoadProducer) -> None:
-        """Get a producer id for producers without one, and send requests without an answer once more."""
+        """Get a producer id for producers without an id, and send requests without an answer once more."""
         if producer.is_idempotent and producer.producer_id < 0:
             exchange = self.node.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
             self.until(lambda: exchange.is_answered, "there is a producer id")
@@ -428,7 +428,7 @@ class LoadedNode:
 
     def administer(self) -> None:
         if self.admin.asked:
-            return  # one change after the other, so that it is known which was last
+            return  # one change after the other, so that the test knows which was last
         what = self.chance.choice(("create", "enlarge", "delete", "set"))
         if what == "create" or (what != "set" and not self._alive):
             self._made += 1
@@ -562,7 +562,7 @@ class LoadedNode:
 
 
 def counts_and_faults(seed: int, **mutation: bool) -> tuple[Counter[str], list[str]]:
-    """The history of a node that died a few times, and every promise that was broken in it."""
+    """The history of a node that died a few times, and every promise that this node broke."""
     loaded = LoadedNode(seed, **mutation)
     for _ in range(LIVES):
         loaded.live_and_die()

@@ -37,7 +37,7 @@ class ProduceStory:
         self.clock = ManualClock()
         self.sent: dict[Key, list[bytes | None]] = defaultdict(list)
         self.acknowledged: dict[Key, int] = defaultdict(int)
-        """The number of sent values that were acknowledged; they are acknowledged in order."""
+        """The number of sent values that were acknowledged; values are acknowledged in order."""
         self.sequences: dict[Key, int] = defaultdict(int)
         self.invoices = 1
         self.node: DataPath
@@ -85,7 +85,7 @@ class ProduceStory:
         self.node.table.add(TopicPartition(topic, partition), state=state, config=CONFIG)
 
     def replace_invoices(self) -> None:
-        """Delete a topic and make another one of the same name."""
+        """Delete a topic and make another topic of the same name."""
         for memory in (self.sent, self.acknowledged, self.sequences):
             memory.pop(("invoices", 0))
         self.node.table.delete("invoices", 0)
@@ -117,7 +117,7 @@ class ProduceStory:
         return key, len(sent), exchange
 
     def turn(self, *keys: Key) -> None:
-        """Several producers in one turn: one write per partition, one flush for all."""
+        """Several producers in one turn: one write per partition, one flush for the whole turn."""
         exchanges = [self.produce(*key, 1, same_turn=True) for key in keys]
         self.node.end_turn()
         for key, count, exchange in exchanges:
@@ -136,7 +136,7 @@ class ProduceStory:
         self.acknowledged[key] = max(self.acknowledged[key], count)
 
     def go_on(self) -> None:
-        """After a crash of the process: start again on what is there, and have a little more acknowledged."""
+        """After a crash of the process: start again on what is there, and acknowledge a little more."""
         self.clock = ManualClock()
         self.start()
         for key in (("orders", 0), ("orders", 1), ("invoices", 0)):
@@ -167,7 +167,8 @@ def test_records_acknowledged_with_acks_all_survive_a_power_cut_at_every_operati
 
 @pytest.mark.parametrize("seed", range(examples(1)))
 def test_records_acknowledged_with_acks_all_after_a_crash_of_the_process_survive_a_power_cut(seed: int) -> None:
-    """The process that was killed may have made names which no sync has covered; the next one builds on them."""
+    """The process that was killed may have made names which no sync has covered; the next process builds on these
+    names."""
     for operation in CUTS.operations():
         story, files = CUTS.kill(operation, seed=1000 * seed + operation)
         story.go_on()

@@ -38,7 +38,8 @@ def committed(offset: int) -> str:
 
 
 def values(log: QuorumLog) -> list[str]:
-    """The records that a state machine is made of: a snapshot here holds one for each offset it stands for."""
+    """The records that make a state machine: a snapshot here holds a record for each offset that the snapshot stands
+    for."""
     return [
         (record.value or b"").decode()
         for content in stored_batches(log, end_offset=log.end_offset)
@@ -66,7 +67,7 @@ def foreign_snapshot(snapshot_id: SnapshotId) -> bytes:
 
 FETCHED = SnapshotId(40, 6)
 FETCHED_LATER = SnapshotId(70, 9)
-DATA = {one: foreign_snapshot(one) for one in (FETCHED, FETCHED_LATER)}
+DATA = {snapshot_id: foreign_snapshot(snapshot_id) for snapshot_id in (FETCHED, FETCHED_LATER)}
 
 
 @dataclass
@@ -144,7 +145,7 @@ class SnapshotStory:
 
     def trim(self, log: QuorumLog, log_start_offset: int) -> None:
         log.raise_log_start(log_start_offset)
-        log.delete_snapshots([one.id for one in log.snapshots if one.id.end_offset < log_start_offset])
+        log.delete_snapshots([stored.id for stored in log.snapshots if stored.id.end_offset < log_start_offset])
         self.remove(log)
         log.retire_segments(NOW_MS)
 
@@ -174,7 +175,7 @@ class SnapshotStory:
         assert isinstance(log.finish_install(publication), SnapshotRejected)
 
     def verify(self) -> None:
-        """The files on the disk open, and hold the history up to some offset that is not below the durable one."""
+        """The files on the disk open, and hold the history up to some offset, at or above the durable offset."""
         log = opened(self.disk)
         found = values(log)
         assert log.end_offset >= self.durable, f"{log.end_offset} instead of {self.durable}"
@@ -186,7 +187,7 @@ class SnapshotStory:
         self._go_on(log)
 
     def _go_on(self, log: QuorumLog) -> None:
-        """It is a log that can be used: it takes records, snapshots, and opens again with them."""
+        """The log can be used: it takes records and snapshots, and opens again with both."""
         if any(
             offset >= self.durable and value in dict(self.tails).values() for offset, value in enumerate(values(log))
         ):

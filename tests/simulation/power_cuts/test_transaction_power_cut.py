@@ -29,10 +29,10 @@ class Transaction:
     producer_id: int
     epoch: int
     values: list[bytes] = field(default_factory=list)
-    """In order; those that were acknowledged come first."""
+    """The values in order, acknowledged values first."""
     acknowledged: int = 0
     is_commit: bool | None = None
-    """The decided end; None while it is open."""
+    """The decided end; None while the transaction is open."""
     is_ended: bool = False
     """Whether the marker was acknowledged."""
 
@@ -93,7 +93,7 @@ class TransactionStory:
         self.node.end_turn()
 
     def write(self, producer_id: int, count: int) -> None:
-        """As a producer of KIP-890 does it: each transaction has an epoch of its own, and starts with sequence 0."""
+        """Write as a producer of KIP-890: each transaction has an epoch of its own, and starts with sequence 0."""
         transaction = self.open.get(producer_id)
         if transaction is None:
             transaction = Transaction(len(self.transactions), producer_id, self.epochs.setdefault(producer_id, 0))

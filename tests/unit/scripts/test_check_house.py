@@ -13,7 +13,7 @@ FINE = Numbers(
     long_files={},
     full_folders={},
     small_modules={f"src/tailrace/{number}.py": "src/tailrace/importer.py" for number in range(5)},
-    ones=1.5,
+    pronouns=1.5,
     pointers=7.0,
 )
 
@@ -34,7 +34,7 @@ def test_numbers_at_their_limits_are_right() -> None:
         ("long_files", {"src/tailrace/a.py": 451}, "src/tailrace/a.py has 451 lines"),
         ("full_folders", {"tests/crash": 21}, "tests/crash/ has 21 modules"),
         ("small_modules", {f"{number}.py": "b.py" for number in range(6)}, "0.py is small, and only b.py"),
-        ("ones", 1.6, "`one`"),
+        ("pronouns", 1.6, "`one`"),
         ("pointers", 7.1, "`those`"),
     ],
 )

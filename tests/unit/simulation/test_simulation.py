@@ -41,10 +41,10 @@ class TestWorld:
         assert seen == []
 
     def test_a_draw_depends_on_the_seed_and_on_what_is_drawn_for_alone(self) -> None:
-        one, other = World(7), World(7)
+        first, other = World(7), World(7)
         other.draw("something else", 1)
-        assert [one.draw("loss", 1) for _ in range(3)] == [other.draw("loss", 1) for _ in range(3)]
-        assert one.draw("loss", 2) != one.draw("loss", 3)
+        assert [first.draw("loss", 1) for _ in range(3)] == [other.draw("loss", 1) for _ in range(3)]
+        assert first.draw("loss", 2) != first.draw("loss", 3)
         assert World(8).draw("loss", 1) != World(7).draw("loss", 1)
 
     def test_draws_are_spread_evenly(self) -> None:
@@ -124,7 +124,7 @@ class TestMemoryLog:
         assert [entry.epoch for entry in image.entries] == kept
         assert image.last_epoch == (epochs[image.end - 1] if image.end else 0)
         for epoch in range(8):
-            below = [one for one in kept if one <= epoch]
+            below = [entry for entry in kept if entry <= epoch]
             expected = LogEnd(max(below), start + len(below)) if below else None
             assert image.end_for_epoch(epoch) == expected
 
@@ -169,7 +169,7 @@ def test_a_snapshot_with_any_byte_changed_is_refused(voters: object) -> None:
 
 
 class Counters:
-    """Two counters: each may be raised to 3; a world is the pair. A `harness.small_scope.Model`."""
+    """Two counters: a counter may be raised to 3; a world is the pair. A `harness.small_scope.Model`."""
 
     def __init__(self, *, limit: tuple[int, int] = (9, 9)) -> None:
         self.sometimes: set[str] = set()

@@ -1,4 +1,4 @@
-"""The errors of clients under faults: each is explained, or is not."""
+"""The errors of clients under faults: an error is explained, or is not."""
 
 import pytest
 
@@ -14,8 +14,8 @@ def error(began_s: float, at_s: float, reason: str = TIMED_OUT, *, client: str =
     return ClientError(client, True, int(began_s * 1e9), int(at_s * 1e9), reason)
 
 
-def explained(one: ClientError, *faults: FaultWindow) -> str | None:
-    return explanation(one, faults, EXCUSES)
+def explained(error: ClientError, *faults: FaultWindow) -> str | None:
+    return explanation(error, faults, EXCUSES)
 
 
 @pytest.mark.parametrize(

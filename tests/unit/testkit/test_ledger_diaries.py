@@ -43,21 +43,21 @@ def test_a_transaction_without_an_end_is_of_unknown_outcome() -> None:
 
 def test_an_error_has_the_begin_of_its_transaction_or_life() -> None:
     reader = read({"op": "alive", "at": 5}, error(7), began(1, 10), ended(1, 12, COMMITTED), began(2, 20), error(22))
-    assert [(one.began_ns, one.at_ns) for one in reader.errors] == [(5, 7), (20, 22)]
+    assert [(error.began_ns, error.at_ns) for error in reader.errors] == [(5, 7), (20, 22)]
 
 
 def test_an_error_behind_a_failed_transaction_has_the_begin_of_that() -> None:
     failed = (began(1, 10), error(12), ended(1, 13, ABORTED))
     reader = read(*failed, began(2, 20), error(22, is_fatal=True))
-    assert [one.began_ns for one in reader.errors] == [10, 10]
+    assert [error.began_ns for error in reader.errors] == [10, 10]
     reader = read(*failed, began(2, 20), ended(2, 25, COMMITTED), began(3, 30), error(32))
-    assert [one.began_ns for one in reader.errors] == [10, 30]
+    assert [error.began_ns for error in reader.errors] == [10, 30]
 
 
 def test_the_end_of_a_process_is_an_error_unless_it_has_noted_one() -> None:
     silent = read({"op": "alive", "at": 5}, began(1, 10))
     silent.end(40, HANGS)
-    assert [(one.is_fatal, one.at_ns, one.reason) for one in silent.errors] == [(True, 40, HANGS)]
+    assert [(error.is_fatal, error.at_ns, error.reason) for error in silent.errors] == [(True, 40, HANGS)]
     open_ = read(began(1, 10), error(12, is_fatal=True))
     open_.end(13, "it has printed this")
-    assert [one.reason for one in open_.errors] == ["late"]
+    assert [error.reason for error in open_.errors] == ["late"]

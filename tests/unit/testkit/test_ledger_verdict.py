@@ -49,8 +49,8 @@ READING = {
 }
 GOOD = LedgerEvidence(
     attempts={
-        one.name: one
-        for one in (
+        attempt.name: attempt
+        for attempt in (
             attempt("a", 1, COMMITTED, 15),
             attempt("a", 2, COMMITTED, 28),
             attempt("a", 3, COMMITTED, 35),
@@ -85,14 +85,18 @@ def test_each_kind_has_its_anomaly() -> None:
 
 
 def test_a_transaction_of_unknown_outcome_is_there_whole_or_not_at_all() -> None:
-    gone = {place: [one for one in records if one[1].transaction != "b-1-2"] for place, records in READING.items()}
+    gone = {
+        place: [record for record in records if record[1].transaction != "b-1-2"] for place, records in READING.items()
+    }
     assert broken_promises(replace(GOOD, readings={"one": gone})) == []
     part = {**READING, TWO: gone[TWO]}
     assert TORN in kinds(replace(GOOD, readings={"one": part}))
 
 
 def test_a_transaction_that_one_reader_misses_is_lost_for_it() -> None:
-    gone = {place: [one for one in records if one[1].transaction != "a-1-4"] for place, records in READING.items()}
+    gone = {
+        place: [record for record in records if record[1].transaction != "a-1-4"] for place, records in READING.items()
+    }
     assert {LOST, DIFFERS} <= kinds(replace(GOOD, readings={"one": READING, "two": gone}))
 
 

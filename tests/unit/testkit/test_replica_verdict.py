@@ -1,4 +1,4 @@
-"""The verdict on a replicated cluster: each planted anomaly is named, and a history without one is passed."""
+"""The verdict on a replicated cluster: each planted anomaly is named, and a history without anomalies is passed."""
 
 from collections.abc import Mapping
 from typing import Any

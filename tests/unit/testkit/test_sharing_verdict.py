@@ -1,4 +1,4 @@
-"""The verdict on shared consumers: a record is done before a commit that covers it is sent."""
+"""The verdict on shared consumers: a record is done before a commit that covers the record is sent."""
 
 from dataclasses import replace
 

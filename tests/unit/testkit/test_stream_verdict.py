@@ -1,4 +1,4 @@
-"""Each anomaly that is planted into the evidence of streams is found, under its name."""
+"""The verdict finds every anomaly that is planted into the evidence of streams, and names its kind."""
 
 from dataclasses import replace
 

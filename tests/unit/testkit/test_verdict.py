@@ -1,4 +1,4 @@
-"""The judge is judged: each history here has one fault, which must be named, and a whole one has none."""
+"""The judge is judged: each history here has one fault, which must be named, and a whole history has no fault."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +56,7 @@ def without(**facts: object) -> list[dict[str, Any]]:
 
 
 def changed(facts: Mapping[str, object], **changes: object) -> list[dict[str, Any]]:
-    """The whole history with other facts in the events that have these."""
+    """The whole history with other facts in the events that have these facts."""
     assert any(is_like(event, facts) for event in WHOLE), "there is such an event"
     return [{**event, **changes} if is_like(event, facts) else event for event in WHOLE]
 
@@ -79,7 +79,8 @@ def test_a_write_with_an_unknown_outcome_may_have_happened() -> None:
 
 
 def test_a_partition_without_an_acknowledged_commit_needs_no_offset_at_the_end() -> None:
-    """Its members may have read it all the same: the node dies between their answer and their commit."""
+    """The members of the partition may have read it all the same: the node dies between their answer and their
+    commit."""
     events = without(op="committed")
     for there in ({}, {0: 2}, {0: 3}):
         assert judge(events, AtTheEnd(topics={"a": 4}, committed=there, setting=8)) == []
