@@ -61,7 +61,7 @@ REPLICATED = (
         "Fetch",
         (
             "a session of a follower in v*: nothing is new",
-            "a session of a follower in v*: a partition that is not led here",
+            "a session of a follower in v*: what another broker leads",
             "a session of a follower in v*: that again",
         ),
         {"responses": ONLY_HERE, _PART: ONLY_HERE},
@@ -78,7 +78,7 @@ REPLICATED = (
         (
             "a fetch of follower *, at 2",
             "a fetch of follower *, at 3",
-            "a session of a follower in v*: a partition that is not led here",
+            "a session of a follower in v*: what another broker leads",
             "a session of a follower in v*: that again",
         ),
         {**dict.fromkeys(_LEADER, (ANY, -1)), "node_endpoints": ONLY_HERE},

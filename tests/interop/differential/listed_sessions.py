@@ -71,7 +71,7 @@ SESSIONS = (
     ),
     Difference(
         "Fetch",
-        ("turns in v*: a partition comes and has no room",),
+        ("turns in v*: a newcomer has no room",),
         {"responses": MISSING},
         "a full answer to a consumer has nothing of the partitions behind, as the text says; they come the next time",
     ),

@@ -221,7 +221,7 @@ def _sessions_of_followers() -> Script:
         )
         yield from session.make("is made", _want(end))
         yield from session.next("nothing is new")
-        yield from session.next("a partition that is not led here", _want(2, 1))
+        yield from session.next("what another broker leads", _want(2, 1))
         yield from session.next("that again")
         yield from session.at(9, "a wrong epoch")
         yield from session.at(-1, "is closed")

@@ -234,15 +234,15 @@ def _turns(version: int) -> Script:
     yield from session.make("all", Want(0, 0), Want(1, 0), Want(2, 0), max_bytes=1)
     for turn in range(7):
         yield from session.next(f"turn {turn}", max_bytes=1)
-    yield from session.next("a partition moves", Want(1, 1), max_bytes=1)
+    yield from session.next("a position moves", Want(1, 1), max_bytes=1)
     for turn in range(4):
         yield from session.next(f"turn {turn} after that", max_bytes=1)
-    yield from session.next("a partition comes and has no room", Want(0, 0, OTHER), max_bytes=1)
+    yield from session.next("a newcomer has no room", Want(0, 0, OTHER), max_bytes=1)
     yield from session.next("there is room for it", max_bytes=_ALL)
     yield from session.next("it leaves", forgotten=[Want(0, topic=OTHER)])
     yield from session.next("room for two", max_bytes=600)
     yield from session.next("room for two again", max_bytes=600)
-    yield from session.next("a partition has little room", Want(0, 0, max_bytes=1), Want(1, 2), Want(2, 2))
+    yield from session.next("the first has little room", Want(0, 0, max_bytes=1), Want(1, 2), Want(2, 2))
     yield from session.next("it has it still")
     yield from session.next("no room at all", max_bytes=0)
 
