@@ -54,4 +54,4 @@ def test_records_of_sarama_are_found_by_their_times(tailrace_cluster: Cluster) -
             assert admin.list_offsets({partition: timestamp})[partition].offset == 0
         largest = admin.list_offsets({partition: MAX_TIMESTAMP})[partition]
         assert 0 <= largest.offset <= 2
-        assert before_ms <= largest.timestamp <= int(time.time() * 1000)
+        assert abs(largest.timestamp - before_ms) < 600_000, "the node's clock, which may be set meanwhile"
