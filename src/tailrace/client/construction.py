@@ -1,6 +1,7 @@
 """Clients made of settings: the constructor takes the keywords, `of` a value, and an `async with` block closes."""
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
@@ -24,7 +25,7 @@ class Configured(Generic[S]):
         return client
 
 
-class AsyncClient(Configured[S]):
+class AsyncClient(Configured[S], ABC):
     """An asyncio client, usable in an `async with` block."""
 
     async def __aenter__(self) -> Self:
@@ -35,9 +36,9 @@ class AsyncClient(Configured[S]):
     ) -> None:
         await self.close()
 
+    @abstractmethod
     async def close(self) -> None:
         """Finish and close the connections."""
-        raise NotImplementedError
 
 
 def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Callable[Concatenate[C, P], None]]:

@@ -1,5 +1,6 @@
 """The partitions and limits of one Fetch, and its sender: a consumer or a follower."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple, Protocol
@@ -53,7 +54,7 @@ class WantedPartition(Protocol):
     def key_ranges(self) -> Sequence[WireKeyRange]: ...
 
 
-class Reader:
+class Reader(ABC):
     """The sender of a fetch: a consumer or a follower. A consumer leaves out what concerns followers alone."""
 
     __slots__ = ()
@@ -79,13 +80,13 @@ class Reader:
         return None
 
     @property
+    @abstractmethod
     def conditions(self) -> Hashable:
         """The facts about the reader that `check` and `read` depend on, beside the partition itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self, partition: Partition, wanted: WantedPartition) -> None:
         """Raises KafkaError if the reader may not read the partition, also as `Partition.check_replica`."""
-        raise NotImplementedError
 
     def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
         """The records of the partition. Raises KafkaError as `Partition.read`."""
@@ -95,9 +96,11 @@ class Reader:
         """Whether a follower's high watermark is behind the partition's: then a full fetch must not wait (KIP-392)."""
         return False
 
+    @abstractmethod
     def mark_recorded(self) -> None:
         """Called after the first pass. A retry of the same request must not record a follower's fetch offsets again."""
 
+    @abstractmethod
     def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
         """Note that the reader has these high watermarks of partitions from the last answer of its session."""
 
@@ -109,12 +112,13 @@ class Reader:
         """Note that the reader has the whole partition; returns whether the session's next fetch can skip the read."""
         return True
 
+    @abstractmethod
     def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
         """Note that later fetches say nothing of the partition: it cannot be read, or leaves the session."""
 
+    @abstractmethod
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
         """Count partitions that were read in this turn and leave in an answer, with the bytes per partition."""
-        raise NotImplementedError
 
 
 class FetchSender(NamedTuple):
@@ -193,6 +197,15 @@ class FetchingConsumer(Reader):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "the topic is compressed with zstd: Fetch v10 or later"
             )
+
+    def mark_recorded(self) -> None:
+        pass  # fetch offsets of consumers are not recorded
+
+    def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
+        pass  # no broker waits for a consumer
+
+    def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
+        pass
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
         self._sent.count(given, is_replica=False)

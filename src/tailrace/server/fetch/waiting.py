@@ -5,6 +5,7 @@ pass does not end the wait, the fetch reads again. If its time is over in betwee
 pass follows.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
@@ -70,7 +71,7 @@ Answer = Callable[[R], None]
 AnswerInSteps = Callable[[R], Iterator[None]]
 
 
-class _WaitingRequest(Generic[R]):
+class _WaitingRequest(ABC, Generic[R]):
     """A fetch that waits, or is about to: before a long first pass it is parked."""
 
     __slots__ = (
@@ -184,20 +185,25 @@ class _WaitingRequest(Generic[R]):
 
     # The parts in which full and incremental fetches differ
 
+    @abstractmethod
     def _read_now(self, *, is_last: bool) -> R:
-        raise NotImplementedError
+        """A pass in this turn."""
 
+    @abstractmethod
     def _new_reading(self, *, is_last: bool) -> R:
-        raise NotImplementedError
+        """A long pass that has read nothing yet."""
 
+    @abstractmethod
     def _steps(self, reading: R) -> Iterator[None]:
-        raise NotImplementedError
+        """The steps of a long pass."""
 
+    @abstractmethod
     def _is_long(self) -> bool:
-        raise NotImplementedError
+        """Whether a pass is too long for a turn."""
 
+    @abstractmethod
     def _ends_wait(self, reading: R) -> bool:
-        raise NotImplementedError
+        """Whether the pass ends the wait before its time."""
 
     def _is_refused(self) -> bool:
         return False
