@@ -85,7 +85,9 @@ def value_of(content: object, names: Names) -> Value:
                 values.sort()  # the order of the preferred is one of time
             return tuple(values)
         case _:
-            parts = [(part.name, getattr(content, part.name)) for part in fields(content)]  # type: ignore[arg-type]
+            assert is_dataclass(content)
+            assert not isinstance(content, type)
+            parts = [(part.name, getattr(content, part.name)) for part in fields(content)]
             return (
                 type(content).__name__,
                 *(names.get(value, value) if name == "leader_id" else value_of(value, names) for name, value in parts),

@@ -26,7 +26,7 @@ class _Layers(Generic[K, V]):
 
     __slots__ = ("_changes", "_count", "_shared")
 
-    def __init__(self, shared: Mapping[K, V], changes: Mapping[K, Any], count: int) -> None:
+    def __init__(self, shared: Mapping[K, V], changes: dict[K, Any], count: int) -> None:
         self._shared = shared
         self._changes = changes
         """New and other values; `_GONE` for a key that only the shared part still has."""
@@ -91,8 +91,8 @@ class PersistentMap(_Layers[K, V], Mapping[K, V]):
     def __repr__(self) -> str:
         return f"PersistentMap({dict(self.entries())})"
 
-    def draft_parts(self) -> tuple[Mapping[K, V], Mapping[K, Any]]:
-        """The shared part and the new part, for the next version."""
+    def draft_parts(self) -> tuple[Mapping[K, V], dict[K, Any]]:
+        """The shared part and the new part, for the next version, which copies the new part before a write."""
         return self._shared, self._changes
 
 
@@ -115,13 +115,11 @@ class MapDraft(_Layers[K, V]):
 
     __slots__ = ("_before", "_is_own")
 
-    _changes: dict[K, Any]
-
     def __init__(self, before: Mapping[K, V]) -> None:
         self._before = self._shared = before
         self._changes = {}
         if isinstance(before, PersistentMap):
-            self._shared, self._changes = before.draft_parts()  # type: ignore[assignment]
+            self._shared, self._changes = before.draft_parts()
         self._count = len(before)
         self._is_own = False
 

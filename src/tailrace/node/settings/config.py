@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.metadata.deciding.config_changes import refuse_uncarried
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -23,7 +23,10 @@ from tailrace.node.settings.sources import checked, known_setting, read_environm
 from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS, TOPIC_SETTING_OF
 from tailrace.server.admin.config_entries import ConfigSource
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 _logger = logging.getLogger("tailrace.node")
 
@@ -100,7 +103,7 @@ class NodeConfig:
     def fill(self, reader: type[T], **others: Any) -> T:
         """A `reader`, a dataclass: each field that has the name of a setting (`a_b` for `a.b`) has its value here."""
         values = {attribute_name(name): value for name, value in self._values.items()}
-        wanted = [field.name for field in fields(reader)]  # type: ignore[arg-type]  # any dataclass
+        wanted = [field.name for field in fields(reader)]
         return reader(**{name: values[name] for name in wanted if name in values}, **others)
 
     @property
