@@ -286,6 +286,16 @@ def test_an_interrupted_reader_ends_well_and_has_left_its_group(topic: str, numb
     assert described.err == f"Consumer group '{topic}' has no active members.\n"
 
 
+def wait_until_delivered(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    """Return when the process has taken the signal, or has ended. On systems without /proc at once."""
+    status, deadline = Path(f"/proc/{process.pid}/status"), time.monotonic() + SECONDS
+    while status.exists() and process.poll() is None:
+        lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
+        if not (int(lines["SigPnd"], 16) | int(lines["ShdPnd"], 16)) >> (number - 1) & 1:
+            return
+        assert time.monotonic() < deadline, f"process {process.pid} has not taken {number.name}"
+
+
 def test_signals_that_come_together_interrupt_a_reader_and_a_writer_once(topic: str) -> None:
     """`timeout` signals the process and then its group, which is the same process."""
     run("topics", "create", topic, "--partitions", "1")
@@ -304,7 +314,7 @@ def test_signals_that_come_together_interrupt_a_reader_and_a_writer_once(topic: 
     ):
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.001)  # so that the process may have noticed the first signal
+        wait_until_delivered(process, signal.SIGTERM)  # else the system makes one signal of the two
         process.send_signal(signal.SIGTERM)
         done = finished(process)
         # A machine that stands still between the two makes the second another wish: to end at once.

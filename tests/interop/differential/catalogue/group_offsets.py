@@ -128,7 +128,7 @@ def _members(group: str) -> Script:
     for wrong in (-1, 1, 50):
         other = as_member(partial(lambda w, m, g: commit(group, committed, member=m, generation=g + w), wrong))
         yield from ask(f"a member commits in generation + {wrong}", other, *_COMMIT)
-    stranger = as_member(lambda m, g: commit(group, committed, member="nobody", generation=g))
+    stranger = as_member(lambda m, g: commit(group, committed, member="no-such-member", generation=g))
     yield from ask("a stranger commits", stranger, 2, 9)
     yield from ask("a reader commits in a group with members", commit(group, committed), 2, 9)
     yield from ask("a member without a generation", as_member(lambda m, g: commit(group, committed, member=m)), 2, 9)

@@ -138,7 +138,7 @@ def test_offsets_of_a_stranger_or_of_a_former_producer_are_refused() -> None:
     member_id, generation_id = node.form_group("g")
     assert client.set_offset(5, member_id=member_id, generation_id=generation_id) is E.NONE
     assert client.set_offset(6, member_id=member_id, generation_id=generation_id + 1) is E.ILLEGAL_GENERATION
-    assert client.set_offset(6, member_id="nobody", generation_id=generation_id) is E.UNKNOWN_MEMBER_ID
+    assert client.set_offset(6, member_id="no-such-member", generation_id=generation_id) is E.UNKNOWN_MEMBER_ID
     assert TransactionalClient.begun(node).end(is_commit=True) is E.INVALID_TXN_STATE
     assert client.commit_offset("g", "orders", 6) is E.INVALID_PRODUCER_EPOCH
     assert client.commit_offset("g", "nothing", 6) is E.UNKNOWN_TOPIC_OR_PARTITION
