@@ -1,7 +1,7 @@
 """Reads topics, alone or as a member of a group that shares them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -189,7 +189,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         limit = self._max_poll_records if max_records is None else max_records
         if limit < 1:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"max_records {limit}; a poll returns at least one record")
-        self._put_ahead_back(self.assignment)
+        self._put_ahead_back(self._reader.assigned.by_name)
         self._unpassed.pass_all()
         self._auto_commit.start_if_due(self._positions)
         records = await self._reader.poll(deadline_ms, limit)
@@ -213,7 +213,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         """The caller has failed: `close` commits neither the last poll's records nor an iteration's last record."""
         self._unpassed.withhold()
 
-    def _put_ahead_back(self, partitions: Set[TopicPartition]) -> None:
+    def _put_ahead_back(self, partitions: Container[TopicPartition]) -> None:
         for name, records in self._ahead.remove(partitions).items():
             self._reader.assigned.put_back(name, records)
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tailrace.client.blocking import Consumer
 from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.reading.consumed_partition import ConsumedPartition
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -34,6 +36,36 @@ def heard(caplog: pytest.LogCaptureFixture) -> None:
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "tailrace.client"]
+
+
+class ListedPartitions(dict[TopicPartition, ConsumedPartition]):
+    """Assigned partitions, and the number of times that they were listed."""
+
+    listings = 0
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        self.listings += 1
+        return super().__iter__()
+
+
+def test_a_poll_lists_no_assigned_partitions(now: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of a poll must not grow with the number of partitions."""
+
+    async def run() -> None:
+        async with AsyncConsumer("127.0.0.1:1", client_id="tests") as consumer:
+            await consumer.assign([BUSY, GONE])
+            for partition in (BUSY, GONE):
+                await consumer.seek(partition, 0)
+            monkeypatch.setattr(consumer._reader.fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
+            assigned = ListedPartitions(consumer._reader.assigned.by_name)
+            monkeypatch.setattr(consumer._reader.assigned, "_partitions", assigned)
+            assert consumer.assignment == {BUSY, GONE}
+            assert assigned.listings == 1
+            for _ in range(10):
+                assert len(await consumer.poll(1.0)) == 1
+            assert assigned.listings == 1
+
+    asyncio.run(run())
 
 
 def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
