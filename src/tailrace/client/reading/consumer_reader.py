@@ -100,7 +100,7 @@ class ConsumerReader:
         self._member.subscribe(topics)
 
     def check_assignable(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """Raise KafkaError if these partitions cannot be assigned; else the group's sharing is over."""
+        """Raise KafkaError for malformed key ranges, and after a `subscribe`: the group assigns the partitions then."""
         if self._is_subscribed:
             detail = "this consumer shares topics in a group; assign() is for others"
             raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
