@@ -1,4 +1,8 @@
-"""A column is decoded in slices, so that the Python objects in memory at a time come from about 1 MiB of bodies, or"""
+"""Arrow batches of a read with their keys and values decoded, in a worker.
+
+A column is decoded in slices, so that the Python objects in memory at a time come from about 1 MiB of bodies, or from a
+single larger body.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

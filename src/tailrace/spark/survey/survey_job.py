@@ -82,9 +82,7 @@ class SurveyJob:
             raise
         except JavaNotFound as fault:
             raise SurveyFailed(str(fault)) from fault
-        except (
-            Exception
-        ) as fault:  # of PySpark, of Py4J, of a Spark of another version: their faults have no common class
+        except Exception as fault:  # of PySpark, of Py4J, of a Spark of another version: without a common class
             raise SurveyFailed(f"{reason_of(fault)}; {self._way_out()}") from fault
         finally:
             self._stop()
