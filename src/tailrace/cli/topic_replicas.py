@@ -99,11 +99,12 @@ def _candidate_rows(partition: LeaderlessPartition) -> Iterable[Row]:
 
 def _say_what_is_lost(partitions: Sequence[LeaderlessPartition]) -> None:
     """Print the faults and losses of the candidates, which the table does not show."""
-    for where, candidates in partitions:
+    for partition in partitions:
+        where, candidates = partition
         for candidate in candidates:
             if candidate.fault:
                 say(f"{where} on broker {candidate.broker_id}: {candidate.state}: {candidate.fault}")
-        best = LeaderlessPartition(where, candidates).recommended
+        best = partition.recommended
         if best is None:
             brokers = [candidate.broker_id for candidate in candidates]
             say(f"{where}: no replica can be chosen; start brokers {brokers}")
