@@ -5,11 +5,13 @@
    get the value.
 3. `ClientSettings` is the part that all clients share: addresses, the client's name, waits and retries. `Router` needs
    nothing else, so encryption and authentication belong there. `on` takes them over for another kind of client.
-4. A number is a whole number with a lowest value, 0 unless its field says otherwise.
+4. A number is a whole number with a lowest value, 0 unless its field says otherwise. A number of numpy becomes an int.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, Field, dataclass, field, fields
+from operator import index
 from typing import Any, Final, Self
 
 from tailrace.client.errors import several
@@ -21,6 +23,9 @@ Partitioner = Callable[[str, bytes | None, int], int]
 """(topic, key, number of partitions) -> partition."""
 
 ASSIGNMENT_STRATEGIES: Final = ("range", "roundrobin")
+
+_NUMBERS: Final[tuple[Any, ...]] = (int, int | None)
+"""The types of fields of numbers."""
 
 _ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 _ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
@@ -58,7 +63,12 @@ class ClientSettings:
     def __post_init__(self) -> None:
         """Check every field. Raises KafkaError, mostly INVALID_CONFIG."""
         for setting in fields(self):
-            _check(setting, getattr(self, setting.name))
+            value = getattr(self, setting.name)
+            if setting.type in _NUMBERS and not isinstance(value, int):
+                with suppress(TypeError):
+                    value = index(value)
+                    object.__setattr__(self, setting.name, value)
+            _check(setting, value)
         parse_addresses(self.bootstrap_servers)
 
     @classmethod
@@ -75,7 +85,7 @@ def _check(setting: "Field[Any]", value: object) -> None:
     name = setting.name if setting.metadata.get("is_ours") else setting.name.replace("_", ".")
     if value is None and kind in (int | None, str | None, bool | None):
         return
-    if kind in (int, int | None):
+    if kind in _NUMBERS:
         if not isinstance(value, int) or isinstance(value, bool):
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} {value!r}; say a whole number")
         least = setting.metadata.get("least", 0)

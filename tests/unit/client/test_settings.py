@@ -5,6 +5,7 @@ import pickle
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tailrace
@@ -100,6 +101,18 @@ def test_a_bad_setting_is_refused_by_its_kafka_name(
         kind(**({"bootstrap_servers": SERVERS} | setting))
     assert refused.value.detail.startswith(message)
     assert refused.value.code is code
+
+
+@pytest.mark.parametrize("setting", ["max_poll_records", "max_records_in_hand"])
+def test_a_whole_number_of_numpy_is_a_number(setting: str) -> None:
+    def made(value: Any) -> Any:
+        settings: dict[str, Any] = {**GROUP, setting: value}
+        return getattr(SharedConsumerSettings(SERVERS, **settings), setting)
+
+    assert (made(np.int32(7)), type(made(np.int32(7)))) == (7, int)
+    for wrong in (np.int64(0), np.float64(7), np.array([7, 8])):
+        with pytest.raises(KafkaError, match="max"):
+            made(wrong)
 
 
 @pytest.mark.parametrize("kind", KINDS)
