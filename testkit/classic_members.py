@@ -9,7 +9,6 @@ from tailrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     ConsumerTopicPartitions,
     decode_prefixed,
-    encode_prefixed,
 )
 from tailrace.protocol.messages.membership import (
     HeartbeatRequest,
@@ -21,6 +20,7 @@ from tailrace.protocol.messages.membership import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from tailrace.protocol.schema import encode_prefixed
 from testkit.data_path import Exchange
 from testkit.group_path import GroupPath
 

@@ -16,10 +16,10 @@ from tailrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     decode_prefixed,
-    encode_prefixed,
 )
 from tailrace.protocol.primitives import read_uvarint
 from tailrace.protocol.records.control import EndTransactionMarker, decode_control, encode_control
+from tailrace.protocol.schema import encode_prefixed
 from testkit.metadata_records import encode_record_in
 
 

@@ -18,7 +18,6 @@ from tailrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     ConsumerTopicPartitions,
-    encode_prefixed,
 )
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.compression import Codec
@@ -39,6 +38,7 @@ from tailrace.protocol.records.control import (
     build_marker,
 )
 from tailrace.protocol.records.record import Record, build_batch
+from tailrace.protocol.schema import encode_prefixed
 from tailrace.storage import AppendBatch, Log, OsFiles
 
 GOLDEN = Path(__file__).parent

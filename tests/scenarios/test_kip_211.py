@@ -5,7 +5,8 @@ from tailrace.coordinators.groups.commands import ExpireOffsets
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.coordinators.groups.records import GroupRecord
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription, encode_prefixed
+from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from tailrace.protocol.schema import encode_prefixed
 from testkit.groups import GroupScene
 
 RETENTION_MS = 7 * 24 * 3_600_000

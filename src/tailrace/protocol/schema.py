@@ -73,6 +73,7 @@ __all__ = (
     "encode_bytes",
     "encode_in_steps",
     "encode_into",
+    "encode_prefixed",
     "field",
     "message",
     "positional",
@@ -86,6 +87,7 @@ __all__ = (
 
 T = TypeVar("T")
 
+_VERSION = _struct.Struct(">h")
 _PARTS_OF_A_CHUNK = 16_384
 """A message in steps is joined in chunks: the parts of 20 MB are millions of objects, whose end takes 0.2 s."""
 MAX_ELEMENTS = 200_000
@@ -115,6 +117,11 @@ def encode_bytes(value: object, version: int) -> bytes:
     chunks: list[Buffer] = []
     encode_into(value, version, parts, chunks)
     return b"".join((*chunks, *parts))
+
+
+def encode_prefixed(value: object, version: int) -> bytes:
+    """The message behind its version, an int16: records of coordinators, and messages inside other messages."""
+    return _VERSION.pack(version) + encode_bytes(value, version)
 
 
 def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> None:

@@ -24,8 +24,8 @@ from tailrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     ConsumerTopicPartitions,
     decode_prefixed,
-    encode_prefixed,
 )
+from tailrace.protocol.schema import encode_prefixed
 
 _WRITTEN = 1
 """The version that is written: enough for eager rebalances, and known to clients of 2018."""

@@ -16,8 +16,18 @@ from tailrace.coordinators.groups.consumer_records import (
     decode_consumer_record,
 )
 from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
-from tailrace.protocol.messages.consumer_protocol import encode_prefixed
-from tailrace.protocol.schema import ZERO_UUID, Buffer, Int32, Int64, Uuid, decode, field, message, struct
+from tailrace.protocol.schema import (
+    ZERO_UUID,
+    Buffer,
+    Int32,
+    Int64,
+    Uuid,
+    decode,
+    encode_prefixed,
+    field,
+    message,
+    struct,
+)
 
 _KIND = binary.Struct(">h")
 _LEGACY_OFFSET, _OFFSET, _GROUP = 0, 1, 2

@@ -17,8 +17,7 @@ from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
 from tailrace.model.ids import NO_PRODUCER_ID
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import RowsDigest, sink_key, sink_of_key
-from tailrace.protocol.messages.consumer_protocol import encode_prefixed
-from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, field, message, struct
+from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, encode_prefixed, field, message, struct
 
 _PREFIX = binary.Struct(">h")
 TRANSACTION_KEY = 0

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tailrace.model.errors import MalformedMessage
 from tailrace.protocol.primitives import Buffer, too_short
-from tailrace.protocol.schema import Int32, decode_from, encode_bytes, field, message, schema_of, struct
+from tailrace.protocol.schema import Int32, decode_from, field, message, schema_of, struct
 
 T = TypeVar("T")
 
@@ -43,11 +43,6 @@ class ConsumerProtocolAssignment:
 
     assigned_partitions: tuple[ConsumerTopicPartitions, ...]
     user_data: bytes | None = None
-
-
-def encode_prefixed(value: object, version: int) -> bytes:
-    """The message behind its version."""
-    return _VERSION.pack(version) + encode_bytes(value, version)
 
 
 def version_of(cls: type[object], data: Buffer) -> int:

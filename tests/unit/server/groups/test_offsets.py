@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription, encode_prefixed
+from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tailrace.protocol.messages.membership import JoinGroupRequest, JoinGroupRequestProtocol
 from tailrace.protocol.messages.offsets import (
     OffsetDeleteRequest,
@@ -11,6 +11,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from tailrace.protocol.schema import encode_prefixed
 from tailrace.testing.disk import SimulatedDisk
 from testkit.group_path import GroupPath
 

@@ -42,9 +42,9 @@ from tailrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     ConsumerTopicPartitions,
     decode_prefixed,
-    encode_prefixed,
     version_of,
 )
+from tailrace.protocol.schema import encode_prefixed
 
 MOST_BYTES: Final = 900_000
 """The most bytes of the records of a conversion and of its request: one batch, which has at most 1 MiB."""
