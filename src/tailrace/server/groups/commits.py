@@ -15,6 +15,7 @@ from typing import Final
 from tailrace.coordinators.groups.commands import CommitOffsets, RangesToCommit
 from tailrace.coordinators.groups.range_commits import check_ranges
 from tailrace.metadata.image import TopicImage
+from tailrace.metadata.views import ViewImage
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -96,10 +97,9 @@ class OffsetCommitHandler:
         """
         if not partition.ranges and partition.state_epoch == UNKNOWN_STATE_EPOCH:
             return None
-        image = self._coordinators.image
-        if topic.name not in image.topics:
+        if isinstance(topic, ViewImage):
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} is a view: it takes no commits of ranges")
-        if not self._shares_keys() or image.cluster_setting(topic.name, _KEY_SHARING) == "false":
+        if not self._shares_keys() or self._coordinators.image.cluster_setting(topic.name, _KEY_SHARING) == "false":
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} takes no commits of ranges: key sharing is off")
         rectangles = tuple(
             Rectangle(wire.first_offset, wire.last_offset, wire.first_hash, wire.last_hash) for wire in partition.ranges

@@ -23,6 +23,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -35,8 +36,14 @@ from tailrace.protocol.messages.offsets import (
     WireRectangle,
 )
 from tailrace.protocol.schema import decode, encode_bytes
+from tailrace.server.context import RequestContext, RequestServices
+from tailrace.server.groups.commits import OffsetCommitHandler
+from tailrace.server.groups.partition_ends import PartitionEnds
+from tailrace.server.response_errors import ResponseErrors
+from tailrace.server.slices import STEP
 from tailrace.testing.disk import SimulatedDisk
 from testkit.controller_commands import delete_topics
+from testkit.ports import DeferredPeer
 from testkit.transaction_path import TransactionalClient, TransactionPath
 
 E = ErrorCode
@@ -58,8 +65,8 @@ def node() -> TransactionPath:
     return filled(new_node())
 
 
-def filled(node: TransactionPath) -> TransactionPath:
-    node.create_topics("orders", partitions=2)
+def filled(node: TransactionPath, *, partitions: int = 2) -> TransactionPath:
+    node.create_topics("orders", partitions=partitions)
     node.find_coordinator("g")
     node.produce("orders", *[b"x"] * RECORDS)
     return node
@@ -372,6 +379,28 @@ class TestRefusals:
         of_topic = IncrementalAlterConfigsResource(resource_type=2, resource_name="orders", configs=(change,))
         node.send(IncrementalAlterConfigsRequest(resources=(of_topic,), validate_only=False), 1)
         assert commit(node, low(0, 1)).error_code == E.POLICY_VIOLATION
+
+    def test_a_topic_that_is_deleted_during_the_look_up_is_no_view(self) -> None:
+        """Partitions are looked up in steps, and an image may come in between: the code must allow another try."""
+        node = filled(new_node(), partitions=STEP + 1)
+        taken: list[OffsetCommitResponse] = []
+        services = RequestServices(ResponseErrors())
+        context = RequestContext(node.connection, 0, 8, 9, 1, "test", services).intercepted(taken.append)
+        ends = PartitionEnds(
+            find_partition=node.table.find, image=lambda: node.coordinators.image, peer=DeferredPeer(), timeout_ms=5000
+        )
+        handler = OffsetCommitHandler(coordinators=node.coordinators, ends=ends, shares_keys=lambda: True)
+        partitions = tuple(partition_of(low(0, 1), partition=number) for number in range(STEP + 1))
+        topic = OffsetCommitRequestTopic(name="orders", partitions=partitions)
+        request = OffsetCommitRequest(group_id="g", member_id="", topics=(topic,))
+        steps = handler.handle(request, context)
+        next(steps)
+        node.submit(delete_topics(TopicReference(name="orders")))
+        node.end_turn()
+        assert list(steps) == []
+        node.end_turn()
+        codes = {partition.error_code for partition in taken[0].topics[0].partitions}
+        assert codes == {E.REQUEST_TIMED_OUT}, "no leader confirms the ends of the partitions"
 
     def test_a_view(self, node: TransactionPath) -> None:
         assert commit(node, low(0, 1), topic="orders.shared-2").error_code == E.POLICY_VIOLATION
