@@ -56,7 +56,10 @@ class Assignment:
         return ((topic_id, tuple(sorted(self._topics[topic_id]))) for topic_id in sorted(self._topics))
 
     def __or__(self, other: "Assignment") -> "Assignment":
-        return Assignment.union_of((self, other))
+        topics = dict(self._topics)  # shares the partitions of topics that the other side does not have
+        for topic_id, numbers in other._topics.items():
+            topics[topic_id] = self._of(topic_id) | numbers
+        return Assignment(topics)
 
     def __and__(self, other: "Assignment") -> "Assignment":
         return Assignment.of({topic_id: numbers & other._of(topic_id) for topic_id, numbers in self._topics.items()})
