@@ -278,15 +278,13 @@ class FetchParams:
             self._kinds = _watched_kinds(self.reader, self.isolation, self.version)
         return self._kinds
 
-    def find_in_view(self, topic: Any, index: int, absence: KafkaError) -> tuple[Partition, KeyRange]:
+    def find_in_view(self, topic: Any, index: int) -> tuple[Partition, KeyRange] | None:
         """The partition and the key range of a view partition, for a consumer. `topic`: the name or id that no topic
-        has, as `absence` says, which is raised if no view has it either."""
-        view = None
-        if not self.reader.is_replica:
-            view = self.views.with_id(topic) if self.uses_topic_ids else self.views.named(topic)
-        if view is None:
-            raise absence
-        return self.views.partition(view, index), view.key_range(index)
+        has; None if no view has it either. Raises KafkaError as `ReadableViews.partition`."""
+        if self.reader.is_replica:
+            return None
+        view = self.views.with_id(topic) if self.uses_topic_ids else self.views.named(topic)
+        return None if view is None else (self.views.partition(view, index), view.key_range(index))
 
     def no_view(self) -> KafkaError:
         """The error of a view that is not served any more."""

@@ -112,8 +112,10 @@ class PartitionReader:
                     ranges = key_ranges
             if got is None:
                 got = reader.read(partition, wanted, limits) if is_replica else partition.read(limits)
-            if is_last and not is_replica and (got.is_pending or offset > got.high_watermark):
-                self._check_available(partition, offset, got)
+            has_waited = is_last and not is_replica and (got.is_pending or offset > got.high_watermark)
+            refusal = self._unavailable(partition, offset, got) if has_waited else None
+            if refusal is not None:
+                return self.refuse(wanted, refusal, partition)
         except KafkaError as error:
             return self.refuse(wanted, error, partition)
         size_bytes = got.size_bytes
@@ -137,16 +139,14 @@ class PartitionReader:
             data = _read_data(*answer)
         return FetchOutcome(data, got, size_bytes if got.reaches_end else max(size_bytes, limit_bytes))
 
-    def _check_available(self, partition: Partition, offset: int, got: PartitionRead) -> None:
-        """Raises the KafkaError of a reader that has waited in vain. An old client retries after an empty answer
+    def _unavailable(self, partition: Partition, offset: int, got: PartitionRead) -> KafkaError | None:
+        """The error of a reader that has waited in vain; None for an old client, which retries after an empty answer
         (KIP-207)."""
         error = partition.unavailable(offset) if offset > partition.high_watermark else None
         if error is None and isinstance(got, PendingRead):
             error = got.fault
-        if error is None:
-            return
-        if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or self._params.version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
-            raise error
+        is_known = self._params.version >= FIRST_WITH_OFFSET_NOT_AVAILABLE
+        return error if is_known or error is None or error.code is not ErrorCode.OFFSET_NOT_AVAILABLE else None
 
     @property
     def has_key_ranges(self) -> bool:

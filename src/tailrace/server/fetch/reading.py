@@ -116,8 +116,11 @@ class FullReading(Reading):
             try:
                 try:
                     partition = find(key, wanted.partition)
-                except KafkaError as absence:
-                    partition, key_range = params.find_in_view(key, wanted.partition, absence)
+                except KafkaError:
+                    in_view = params.find_in_view(key, wanted.partition)
+                    if in_view is None:
+                        raise  # an error that a frame of its traceback names would be a cycle
+                    partition, key_range = in_view
             except KafkaError as error:
                 found.append(self._refuse(wanted, error))
                 continue
@@ -291,8 +294,11 @@ class SessionReading(Reading):
         wanted.lose()
         try:
             partition = params.find(wanted.topic, wanted.partition)
-        except KafkaError as absence:
-            partition, key_range = params.find_in_view(wanted.topic, wanted.partition, absence)
+        except KafkaError:
+            in_view = params.find_in_view(wanted.topic, wanted.partition)
+            if in_view is None:
+                raise
+            partition, key_range = in_view
             kinds |= Change.SETTINGS
         wanted.found(partition, kinds, key_range)
         if wanted.known_high_watermark != UNKNOWN:  # from the full answer that began the session
