@@ -102,22 +102,19 @@ class Rotation(Generic[T]):
         self._things[thing] = None
         if not self._is_running:
             self._is_running = True
-            self._clock.call_soon(lambda: run_in_slices(self._steps(), self._clock))
+            self._clock.call_soon(lambda: run_in_slices(iter(self._take_step, False), self._clock))
 
-    def _steps(self) -> Iterator[None]:
-        try:
-            while self._things:
-                thing = next(iter(self._things))
-                del self._things[thing]
-                if self._step(thing):
-                    self._things[thing] = None  # behind the others
-                else:
-                    self._on_done(thing)
-                yield
-        finally:
-            self._is_running = False
-            if self._things:
-                self.add(next(iter(self._things)))  # `on_done` has raised
+    def _take_step(self) -> bool:
+        """Take a step of the thing whose turn it is; False if the work on all things is done."""
+        self._is_running = bool(self._things)
+        if self._is_running:
+            thing = next(iter(self._things))
+            del self._things[thing]
+            if self._step(thing):
+                self._things[thing] = None  # behind the others
+            else:
+                self._on_done(thing)
+        return self._is_running
 
 
 class Alarm:

@@ -1,7 +1,8 @@
 """Callbacks: each of several is called although one fails; long work in slices; one timer, set again and again."""
 
+import gc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -166,6 +167,24 @@ def test_a_rotation_goes_on_when_a_callback_has_failed() -> None:
         clock.advance(0)
     clock.advance(0)
     assert done == ["a", "b"]
+
+
+def test_a_rotation_whose_next_turn_is_dropped_asks_for_no_other_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event loop that is closed drops the calls that wait, and takes no other."""
+    bench, turns = SlicesBench(), list[Callable[[], None]]()
+    monkeypatch.setattr(bench.clock, "call_soon", turns.append)
+
+    def step(number: int) -> bool:
+        bench.step(number)
+        return True
+
+    rotation = Rotation(bench.clock, step, lambda number: None)
+    rotation.add(1)
+    turns.pop()()
+    assert (bench.done, len(turns)) == (SLICE_MS, 1)
+    turns.clear()
+    gc.collect()
+    assert not turns
 
 
 def test_a_queue_is_drained_of_what_comes_meanwhile_too() -> None:
