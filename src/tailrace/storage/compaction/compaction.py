@@ -150,7 +150,7 @@ class Compaction:
             cleaned.close()
             remove_cleaned(self._files, self._directory, cleaned.base_offset)
         except StorageError:
-            pass  # the full disk is logged elsewhere
+            pass  # a recovery removes the files, whose names mean nothing to a log
 
     def _run(self) -> Iterator[int]:
         yield from self._collect_keys()

@@ -33,7 +33,7 @@ class SegmentLimits:
         """`name` is the log's: from it comes its share of segment.jitter.ms, the same after each start."""
         self._jitter_seed = crc32c(name.encode())
         self.checked_from = 0
-        """The headers of batches below this offset were not compared with their records (`storage.times.checked`)."""
+        """The headers of batches below this offset were not compared with their records (`storage.log_times`)."""
         self.has_read_note = False
         """Whether that offset comes from the log's note, and is not a guess before the note is read."""
         self.update(config)
