@@ -11,7 +11,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -25,12 +24,14 @@ import pytest
 from compiled import compile_tests
 from spark_classes import make_spark_classes
 from turns import fix_turn, turn
-from work_order import cores
+from work_order import cores, workers
 
 ROOT: Final = Path(__file__).parents[1]
 _NO_TESTS: Final = 5
-"""pytest's exit code if it had no test to run, as a lane has none in some turn's rest."""
+"""pytest's exit code without a test to run. Right for a lane in the rest of a turn alone: any other run has the cases
+that are always run."""
 _COUNTS: Final = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$")
+_KINDS: Final = ("passed", "failed", "skipped")
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) ")
 
 
@@ -94,48 +95,47 @@ class _Run:
 
     def _show(self) -> None:
         assert self._process.stdout is not None
-        for line in map(str.rstrip, self._process.stdout):
-            if counts := _COUNTS.match(line):
-                self.counts.update(dict(zip(("passed", "failed", "skipped"), map(int, counts.groups()), strict=True)))
-            if _FAILED.match(line):
-                self.failed.append(line)
-            print(f"{self.lane.name:5} | {line}", flush=True)  # noqa: T201
+        with self._process.stdout as lines:  # a closed pipe ends a lane whose lines cannot be printed
+            for line in map(str.rstrip, lines):
+                if counts := _COUNTS.match(line):  # the last line counts: a failed test may quote another run's line
+                    self.counts = Counter(dict(zip(_KINDS, map(int, counts.groups()), strict=True)))
+                if _FAILED.match(line):
+                    self.failed.append(line)
+                print(f"{self.lane.name:5} | {line}", flush=True)  # noqa: T201
 
     def wait(self) -> int:
         """The exit code of pytest."""
         code = self._process.wait()
         self._reader.join()
-        return 0 if code == _NO_TESTS else code
-
-    def stop(self) -> None:
-        """Interrupt the tests, as Ctrl-C does."""
-        self._process.send_signal(signal.SIGINT)
+        return 0 if code == _NO_TESTS and not turn().has_always else code
 
 
 def run_lanes() -> int:
-    """Run all lanes; the exit code of a lane that failed, or 0."""
+    """Run all lanes; the exit code of a lane that failed, or 0.
+
+    Ctrl-C reaches the lanes from the terminal. A second interrupt from here would end pytest in the midst of its
+    clearing up.
+    """
     fix_turn()
     print(f"{turn()}; TURN={os.environ.get('TURN', 'all')} repeats it", flush=True)  # noqa: T201
     compile_tests(cores())
     make_spark_classes()
     runs = [_Run(lane) for lane in lanes()]
-    try:
-        codes = [run.wait() for run in runs]
-    except KeyboardInterrupt:
-        for run in runs:
-            run.stop()
-        raise
+    codes = [run.wait() for run in runs]
     counts = sum((run.counts for run in runs), Counter())
     for line in (line for run in runs for line in run.failed):
         print(line)  # noqa: T201
-    print(", ".join(f"{counts[kind]} {kind}" for kind in ("passed", "failed", "skipped")), f"({turn()})")  # noqa: T201
+    for run, code in zip(runs, codes, strict=True):
+        if code and not run.counts["failed"]:
+            print(f"the lane {run.lane.name} ended with exit code {code}, perhaps before its last test")  # noqa: T201
+    print(", ".join(f"{counts[kind]} {kind}" for kind in _KINDS), f"({turn()})")  # noqa: T201
     return max(codes, key=abs)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the suite, or what the arguments choose."""
     if arguments:
-        return pytest.main([*Lane("chosen", (), cores() + 3).arguments, *arguments])
+        return pytest.main([*Lane("chosen", (), workers()).arguments, *arguments])
     os.environ.setdefault("TURN", "own")
     return run_lanes()
 
