@@ -97,6 +97,11 @@ def on_configured(operation: Operation) -> Accesses:
     return (Access(operation, lambda request: map(_configured, request.resources)),)
 
 
+def on_described_controllers() -> Accesses:
+    """DescribeCluster: any client may know the brokers, as from Metadata; only administrators learn the controllers."""
+    return on_cluster(Operation.ALTER, lambda request: request.endpoint_type == _CONTROLLERS)
+
+
 def on_token_owner() -> Accesses:
     """CreateDelegationToken: the owner, if the token is not for the client itself."""
     return (Access(Operation.CREATE_TOKENS, _token_owner),)
@@ -127,6 +132,8 @@ def _is_of_replica(request: Any) -> bool:
     return sender >= 0
 
 
+_CONTROLLERS: Final = 2
+"""The `endpoint_type` of controllers (KIP-919)."""
 _COORDINATED: Final = {0: SecuredType.GROUP, 1: SecuredType.TRANSACTIONAL_ID}
 """By `key_type`."""
 _CONFIGURED: Final = {2: SecuredType.TOPIC, 32: SecuredType.GROUP}

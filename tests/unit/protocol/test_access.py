@@ -8,6 +8,7 @@ from tailrace.protocol.headers import decode_request_header, encode_request
 from tailrace.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from tailrace.protocol.messages.fetch import FetchRequest, FetchTopic, ReplicaState
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, FindCoordinatorRequest
+from tailrace.protocol.messages.metadata import DescribeClusterRequest
 from tailrace.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -35,7 +36,6 @@ OPEN = {
     "SaslHandshake",
     "ApiVersions",
     "SaslAuthenticate",
-    "DescribeCluster",
     "ListTransactions",
     "RenewDelegationToken",
     "ExpireDelegationToken",
@@ -126,6 +126,12 @@ def test_finding_a_coordinator_needs_a_description_of_its_key(key_type: int, res
     assert needed(request) == {(Operation.DESCRIBE, resource("k"))}
     several = FindCoordinatorRequest(key_type=key_type, coordinator_keys=("k", "l"))
     assert needed(several) == {(Operation.DESCRIBE, resource("k")), (Operation.DESCRIBE, resource("l"))}
+
+
+def test_any_client_may_know_the_brokers_and_administrators_the_controllers() -> None:
+    assert needed(DescribeClusterRequest(include_cluster_authorized_operations=False)) == set()
+    of_controllers = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
+    assert needed(of_controllers) == {(Operation.ALTER, CLUSTER)}
 
 
 def test_settings_of_brokers_are_those_of_the_cluster() -> None:
