@@ -115,7 +115,9 @@ def run_seed(kind: type[S], build: Build[P, C], plan_of: Callable[[int], P], see
         try:
             cluster.run()
         except (AssertionError, KafkaError) as error:
-            found.failures.append(f"seed {seed} FAILED: {error!r}\n{failure_of(build, plan_of, seed) or ''}")
+            # The same seed fails again, unless a run hangs on more than its seed.
+            told = failure_of(build, plan_of, seed) or cluster.describe()
+            found.failures.append(f"seed {seed} FAILED: {error!r}\n{told}")
     found.observe(cluster)
     return found
 

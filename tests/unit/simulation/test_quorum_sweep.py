@@ -21,6 +21,20 @@ def test_a_failure_is_in_the_summary_with_its_seed(monkeypatch: pytest.MonkeyPat
     assert "2 seeds, 0 count, 2 failed" in total.summary()
 
 
+def test_a_failure_that_does_not_come_again_has_the_state_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[QuorumCluster] = []
+
+    def fail_once(cluster: QuorumCluster) -> None:
+        runs.append(cluster)
+        if len(runs) == 1:
+            raise Breach("one leader per epoch", "epoch 3: 1 and 2")
+
+    monkeypatch.setattr(QuorumCluster, "run", fail_once)
+    (failure,) = run_nodes_seed(17).failures
+    assert len(runs) == 2
+    assert failure.endswith(runs[0].describe())
+
+
 def test_the_figures_of_runs_are_summed_up() -> None:
     total = NodesSweep(seconds=2.0)
     for counted in (1, 0):
