@@ -165,8 +165,9 @@ class GroupReports:
 
     def _consumer_liveness(self, group_id: str, now_ms: int) -> Iterator[MemberDetails]:
         group = self._consumer(group_id)
-        for member_id in () if group is None else group.members:
-            assert group is not None, "it has members"
+        if group is None:
+            return
+        for member_id in group.members:
             yield MemberDetails(
                 member_id=member_id,
                 silent_ms=self._consumers.silent_ms(group_id, member_id, now_ms),
