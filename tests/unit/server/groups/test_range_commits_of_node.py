@@ -1,6 +1,6 @@
 """Commits of ranges, and questions for them, as a node carries them out (KIP-X): from frame to `__consumer_offsets`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -132,6 +132,21 @@ def commit_all(
     )
     answered: Sequence[OffsetCommitResponsePartition] = node.send(request, version).response.topics[0].partitions
     return answered
+
+
+def begun(
+    node: TransactionPath, peer: DeferredPeer, *partitions: OffsetCommitRequestPartition
+) -> tuple[Iterator[None], list[OffsetCommitResponse]]:
+    """The steps of a commit on a node that leads none of the partitions, and the list of the answer to come."""
+    taken: list[OffsetCommitResponse] = []
+    context = RequestContext(node.connection, 0, 8, 9, 1, "test", RequestServices(ResponseErrors()))
+    ends = PartitionEnds(
+        find_partition=lambda *_: None, image=lambda: node.coordinators.image, peer=peer, timeout_ms=5000
+    )
+    handler = OffsetCommitHandler(coordinators=node.coordinators, ends=ends, shares_keys=lambda: True)
+    topic = OffsetCommitRequestTopic(name="orders", partitions=partitions)
+    request = OffsetCommitRequest(group_id="g", member_id="", topics=(topic,))
+    return handler.handle(request, context.intercepted(taken.append)), taken
 
 
 def progress(node: TransactionPath, *key_ranges: WireKeyRange, partition: int = 0) -> OffsetFetchResponsePartitions:
@@ -382,25 +397,25 @@ class TestRefusals:
 
     def test_a_topic_that_is_deleted_during_the_look_up_is_no_view(self) -> None:
         """Partitions are looked up in steps, and an image may come in between: the code must allow another try."""
-        node = filled(new_node(), partitions=STEP + 1)
-        taken: list[OffsetCommitResponse] = []
-        services = RequestServices(ResponseErrors())
-        context = RequestContext(node.connection, 0, 8, 9, 1, "test", services).intercepted(taken.append)
-        ends = PartitionEnds(
-            find_partition=node.table.find, image=lambda: node.coordinators.image, peer=DeferredPeer(), timeout_ms=5000
-        )
-        handler = OffsetCommitHandler(coordinators=node.coordinators, ends=ends, shares_keys=lambda: True)
-        partitions = tuple(partition_of(low(0, 1), partition=number) for number in range(STEP + 1))
-        topic = OffsetCommitRequestTopic(name="orders", partitions=partitions)
-        request = OffsetCommitRequest(group_id="g", member_id="", topics=(topic,))
-        steps = handler.handle(request, context)
+        node, peer = filled(new_node(), partitions=STEP + 1), DeferredPeer()
+        steps, taken = begun(node, peer, *(partition_of(low(0, 1), partition=number) for number in range(STEP + 1)))
         next(steps)
         node.submit(delete_topics(TopicReference(name="orders")))
         node.end_turn()
-        assert list(steps) == []
+        assert list(steps) == [] == peer.waiting
         node.end_turn()
         codes = {partition.error_code for partition in taken[0].topics[0].partitions}
         assert codes == {E.REQUEST_TIMED_OUT}, "no leader confirms the ends of the partitions"
+
+    def test_a_coordinator_that_moves_while_a_leader_is_asked_takes_nothing(self, node: TransactionPath) -> None:
+        peer = DeferredPeer()
+        steps, taken = begun(node, peer, partition_of(low(0, 1)), partition_of(offset=3, partition=1))
+        assert list(steps) == [] == taken
+        node.coordinators.host_of("g").close()
+        ((_, _, on_reply),) = peer.waiting
+        on_reply(None)
+        codes = [partition.error_code for partition in taken[0].topics[0].partitions]
+        assert codes == [E.REQUEST_TIMED_OUT, E.NOT_COORDINATOR]
 
     def test_a_view(self, node: TransactionPath) -> None:
         assert commit(node, low(0, 1), topic="orders.shared-2").error_code == E.POLICY_VIOLATION
