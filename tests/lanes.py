@@ -42,6 +42,8 @@ class Lane(NamedTuple):
     paths: tuple[str, ...]
     workers: int
     """Processes that run its tests."""
+    second_runs: int
+    """Failed tests with foreign programs that may run a second time: three of all lanes together (decision 0067)."""
     left_out: tuple[str, ...] = ()
     """Files below the folders that another lane has."""
 
@@ -50,7 +52,7 @@ class Lane(NamedTuple):
         """The arguments of pytest."""
         return [
             *("--numprocesses", str(self.workers), "--dist", "loadfile"),
-            *("--max-suite-reruns", "3", "--rerun-show-tracebacks"),
+            *("--max-suite-reruns", str(self.second_runs), "--rerun-show-tracebacks"),
             *(f"--ignore={path}" for path in self.left_out),
             *self.paths,
         ]
@@ -63,12 +65,13 @@ _PAGES: Final = "tests/docs/test_pages.py"
 def lanes() -> tuple[Lane, ...]:
     """The lanes, with the workers for the cores of this machine."""
     return (
-        Lane("spark", ("tests/spark", _PAGES), 2),
-        Lane("nodes", ("tests/interop", "tests/crash", "tests/scenarios"), cores()),
+        Lane("spark", ("tests/spark", _PAGES), 2, 1),
+        Lane("nodes", ("tests/interop", "tests/crash", "tests/scenarios"), cores(), 2),
         Lane(
             "pure",
             ("tests/unit", "tests/properties", "tests/simulation", "tests/architecture", "tests/docs"),
             cores(),
+            0,
             (_PAGES,),
         ),
     )
@@ -135,7 +138,7 @@ def run_lanes() -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run the suite, or what the arguments choose."""
     if arguments:
-        return pytest.main([*Lane("chosen", (), workers()).arguments, *arguments])
+        return pytest.main([*Lane("chosen", (), workers(), 3).arguments, *arguments])
     os.environ.setdefault("TURN", "own")
     return run_lanes()
 

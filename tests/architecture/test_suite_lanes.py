@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setattr(lanes, "turn", lambda: turn_named(turn))
         monkeypatch.setattr(lanes, "compile_tests", lambda processes: None)
         monkeypatch.setattr(lanes, "make_spark_classes", lambda: None)
-        monkeypatch.setattr(lanes, "lanes", lambda: tuple(lanes.Lane(name, (name,), 1) for name in ended))
+        monkeypatch.setattr(lanes, "lanes", lambda: tuple(lanes.Lane(name, (name,), 1, 0) for name in ended))
         monkeypatch.setattr("lanes.subprocess.Popen", popen)
         return lanes.run_lanes()
 
@@ -59,6 +59,17 @@ def test_every_test_file_is_in_one_lane() -> None:
     files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
     assert len(files) > 300
     assert {file: found for file in files if len(found := lanes_of(file)) != 1} == {}
+
+
+def test_three_tests_of_all_lanes_together_may_run_a_second_time() -> None:
+    """Lanes without foreign programs have no second run."""
+    second_runs = {lane.name: lane.second_runs for lane in lanes.lanes()}
+    assert second_runs.pop("pure") == 0
+    assert sum(second_runs.values()) == 3
+    assert 0 not in second_runs.values()
+    spark, *_ = lanes.lanes()
+    place = spark.arguments.index("--max-suite-reruns")
+    assert spark.arguments[place + 1] == str(spark.second_runs)
 
 
 def test_counts_of_lanes_are_added_up(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
