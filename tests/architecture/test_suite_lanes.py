@@ -1,6 +1,9 @@
 """The lanes of `make test` have every test file once, and a lane that ends badly shows."""
 
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -99,3 +102,29 @@ def test_only_in_the_rest_of_a_turn_a_lane_may_have_no_test(run: Run, turn: str,
 def test_lanes_are_not_interrupted_a_second_time(run: Run) -> None:
     with pytest.raises(KeyboardInterrupt):  # and not AttributeError: no signal is sent to the processes
         run({"a": EndedRun("", KeyboardInterrupt)}, "0")
+
+
+def test_with_arguments_there_is_one_run_of_what_they_choose() -> None:
+    chosen = [
+        "tests/architecture/test_turns.py",
+        "-k",
+        "listed_file or unknown_turn and 4",
+        "-n0",
+        "--collect-only",
+        "-q",
+    ]
+    done = subprocess.run(
+        [sys.executable, "tests/lanes.py", *chosen],
+        cwd=ROOT,
+        env={**os.environ, "TURN": "all"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+    assert sorted(names) == [
+        "test_an_unknown_turn_is_refused[4]",
+        "test_an_unknown_turn_is_refused[rest-of-4]",
+        "test_every_listed_file_exists_and_stands_there_once",
+    ]
