@@ -35,8 +35,11 @@ async def reset_offsets(
     becomes its nearer end. With `dry_run` nothing is committed.
 
     Raises KafkaError: NON_EMPTY_GROUP for a group with members, which would commit their own positions again;
-    GROUP_ID_NOT_FOUND without any offset; INVALID_REQUEST for a shift where there is no offset.
+    GROUP_ID_NOT_FOUND without any offset; INVALID_REQUEST for a shift where there is no offset, and for a call
+    with none of the three arguments, or several.
     """
+    if sum(way is not None for way in (to, offset, shift_by)) != 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a reset of offsets takes one of `to`, `offset` and `shift_by`")
     if not dry_run:
         await _check_empty(router, group)
     committed = {partition: found.offset for partition, found in (await group_offsets(router, group)).items()}
@@ -48,7 +51,7 @@ async def reset_offsets(
     elif shift_by is not None:
         wanted = {partition: _known(committed, group, partition) + shift_by for partition in chosen}
     else:
-        assert to is not None, "the caller gives an offset, a shift or a time"
+        assert to is not None, "checked"
         found = first if to == EARLIEST else end if to == LATEST else await _offsets(router, chosen, to)
         wanted = {partition: at if at >= 0 else end[partition] for partition, at in found.items()}
     resets = {
