@@ -149,11 +149,11 @@ def parse_codec(name: str | Codec | None) -> Codec:
     """The codec of this name; none for None. Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) that lists the names."""
     if name is None or isinstance(name, Codec):
         return name or Codec.NONE
-    try:
-        return Codec[name.upper()]
-    except KeyError:
+    codec = Codec.__members__.get(str(name).upper())
+    if codec is None:
         known = ", ".join(codec.name.lower() for codec in Codec)
-        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {name!r}; known are {known}") from None
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {name!r}; known are {known}")
+    return codec
 
 
 @dataclass(frozen=True)

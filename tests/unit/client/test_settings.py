@@ -89,6 +89,8 @@ CLIENTS = {
             ErrorCode.INVALID_REQUIRED_ACKS,
         ),
         (ProducerSettings, {"compression": "rar"}, "codec 'rar'; known are", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (ProducerSettings, {"compression": b"gzip"}, "codec b'gzip'; known", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (ProducerSettings, {"compression": 3}, "codec 3; known are", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (SharedConsumerSettings, {**GROUP, "grace_ms": -1}, "grace_ms -1; at least 0", ErrorCode.INVALID_CONFIG),
         (ClientSettings, {"bootstrap_servers": "no port:"}, "bootstrap server 'no port:'", ErrorCode.INVALID_REQUEST),
         (ClientSettings, {"retry_backoff_ms": None}, "retry.backoff.ms None; say a whole", ErrorCode.INVALID_CONFIG),
