@@ -55,6 +55,10 @@ def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Call
             unknown = sorted(keywords.keys() - signature.parameters.keys())
             if unknown:
                 raise TypeError(f"{type(client).__name__} has no setting {', '.join(unknown)}")
+            try:
+                signature.bind(*args, **keywords)
+            except TypeError as wrong:  # in the name of the class that the caller knows, not of its settings
+                raise TypeError(f"{type(client).__name__}: {wrong}") from None
             construct(client, settings(*args, **keywords))
 
         vars(made)["__signature__"] = signature.replace(  # for help()

@@ -144,6 +144,10 @@ def test_a_client_takes_the_keywords_of_its_settings_and_no_others(module: Any, 
     assert parameters["client_id"].default == kind(SERVERS, **KINDS[kind]).client_id
     with pytest.raises(TypeError, match=f"{client.__name__} has no setting fetch_minimum"):
         client(SERVERS, **KINDS[kind], fetch_minimum=1)
+    with pytest.raises(TypeError, match=f"^{client.__name__}: missing a required argument: 'bootstrap_servers'"):
+        client(**KINDS[kind])
+    with pytest.raises(TypeError, match=f"^{client.__name__}: too many positional arguments"):
+        client(SERVERS, "orders", **KINDS[kind])
     client.of(kind(SERVERS, **KINDS[kind]))
 
 
