@@ -51,6 +51,7 @@ from tailrace.protocol.primitives import Buffer, UnknownTags
 
 __all__ = (
     "MAX_ELEMENTS",
+    "PREFIX_BYTES",
     "ZERO_UUID",
     "Buffer",
     "Field",
@@ -77,6 +78,7 @@ __all__ = (
     "field",
     "message",
     "positional",
+    "prefix_of",
     "protect_values",
     "replace",
     "schema_of",
@@ -87,7 +89,9 @@ __all__ = (
 
 T = TypeVar("T")
 
-_VERSION = _struct.Struct(">h")
+_PREFIX = _struct.Struct(">h")
+PREFIX_BYTES = _PREFIX.size
+"""The bytes in front of a message of `encode_prefixed`."""
 _PARTS_OF_A_CHUNK = 16_384
 """A message in steps is joined in chunks: the parts of 20 MB are millions of objects, whose end takes 0.2 s."""
 MAX_ELEMENTS = 200_000
@@ -121,7 +125,15 @@ def encode_bytes(value: object, version: int) -> bytes:
 
 def encode_prefixed(value: object, version: int) -> bytes:
     """The message behind its version, an int16: records of coordinators, and messages inside other messages."""
-    return _VERSION.pack(version) + encode_bytes(value, version)
+    return _PREFIX.pack(version) + encode_bytes(value, version)
+
+
+def prefix_of(data: Buffer) -> int:
+    """The version that `encode_prefixed` has put in front of a message. Raises MalformedMessage."""
+    if len(data) < PREFIX_BYTES:
+        raise MalformedMessage(f"{len(data)} bytes cannot hold the version in front of a message")
+    version: int = _PREFIX.unpack_from(data)[0]
+    return version
 
 
 def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> None:

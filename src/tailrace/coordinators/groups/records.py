@@ -5,7 +5,6 @@ part of a consumer group (`consumer_records`). A value starts with an int16, its
 Other kinds are skipped.
 """
 
-import struct as binary
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ from tailrace.coordinators.groups.consumer_records import (
 )
 from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
 from tailrace.protocol.schema import (
+    PREFIX_BYTES,
     ZERO_UUID,
     Buffer,
     Int32,
@@ -26,10 +26,10 @@ from tailrace.protocol.schema import (
     encode_prefixed,
     field,
     message,
+    prefix_of,
     struct,
 )
 
-_KIND = binary.Struct(">h")
 _LEGACY_OFFSET, _OFFSET, _GROUP = 0, 1, 2
 
 _CONSUMER_KINDS = frozenset(ConsumerRecordKind)
@@ -177,21 +177,21 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | Gr
     try:
         if key is None:
             raise MalformedMessage("a record without a key")
-        kind = _leading_int16(key)
+        kind = prefix_of(key)
         if kind in (_LEGACY_OFFSET, _OFFSET):
             return _decode_offset(kind, key, value)
         if kind == _GROUP:
-            group = decode(GroupMetadataKey, kind, key, _KIND.size).group
+            group = decode(GroupMetadataKey, kind, key, PREFIX_BYTES).group
             return GroupRecord(group_id=group, value=_decode_value(GroupMetadataValue, value))
         if kind in _CONSUMER_KINDS:
-            return decode_consumer_record(ConsumerRecordKind(kind), key, _KIND.size, value, _KIND.size)
+            return decode_consumer_record(ConsumerRecordKind(kind), key, PREFIX_BYTES, value, PREFIX_BYTES)
     except KafkaError as fault:
         raise CorruptRecords(f"a record of the group offsets topic cannot be read: {fault.detail}") from None
     return None
 
 
 def _decode_offset(kind: int, key: Buffer, value: Buffer | None) -> OffsetRecord:
-    where = decode(OffsetCommitKey, kind, key, _KIND.size)
+    where = decode(OffsetCommitKey, kind, key, PREFIX_BYTES)
     return OffsetRecord(
         group_id=where.group,
         topic=where.topic,
@@ -201,11 +201,4 @@ def _decode_offset(kind: int, key: Buffer, value: Buffer | None) -> OffsetRecord
 
 
 def _decode_value(cls: type[T], value: Buffer | None) -> T | None:
-    return None if value is None else decode(cls, _leading_int16(value), value, _KIND.size)
-
-
-def _leading_int16(data: Buffer) -> int:
-    if len(data) < _KIND.size:
-        raise MalformedMessage(f"{len(data)} bytes cannot hold the leading int16")
-    number: int = _KIND.unpack_from(data)[0]
-    return number
+    return None if value is None else decode(cls, prefix_of(value), value, PREFIX_BYTES)

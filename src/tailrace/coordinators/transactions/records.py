@@ -7,7 +7,6 @@ The record of a sink (decision 0063) is that of a transactional id that has no p
 tagged field. So Kafka's tools read it as Empty.
 """
 
-import struct as binary
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -17,9 +16,21 @@ from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
 from tailrace.model.ids import NO_PRODUCER_ID
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import RowsDigest, sink_key, sink_of_key
-from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, encode_prefixed, field, message, struct
+from tailrace.protocol.schema import (
+    PREFIX_BYTES,
+    Buffer,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    decode,
+    encode_prefixed,
+    field,
+    message,
+    prefix_of,
+    struct,
+)
 
-_PREFIX = binary.Struct(">h")
 TRANSACTION_KEY = 0
 """The version that a key starts with."""
 _VALUE_VERSION = 1
@@ -190,10 +201,10 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> CoordinatorRecord
     try:
         if key is None:
             raise MalformedMessage("a record without a key")
-        if _leading_int16(key) != TRANSACTION_KEY:
+        if prefix_of(key) != TRANSACTION_KEY:
             return None
-        transactional_id = decode(TransactionLogKey, TRANSACTION_KEY, key, _PREFIX.size).transactional_id
-        stored = None if value is None else decode(TransactionLogValue, _leading_int16(value), value, _PREFIX.size)
+        transactional_id = decode(TransactionLogKey, TRANSACTION_KEY, key, PREFIX_BYTES).transactional_id
+        stored = None if value is None else decode(TransactionLogValue, prefix_of(value), value, PREFIX_BYTES)
         sink_id = sink_of_key(transactional_id)
         if sink_id is None:
             transaction = None if stored is None else _transaction(stored)
@@ -236,10 +247,3 @@ def _transaction(stored: TransactionLogValue) -> Transaction:
         updated_at_ms=stored.transaction_last_update_timestamp_ms,
         client_version=stored.client_transaction_version,
     )
-
-
-def _leading_int16(data: Buffer) -> int:
-    if len(data) < _PREFIX.size:
-        raise MalformedMessage(f"{len(data)} bytes cannot hold the leading int16")
-    number: int = _PREFIX.unpack_from(data)[0]
-    return number

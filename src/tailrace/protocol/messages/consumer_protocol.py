@@ -3,19 +3,16 @@
 The broker keeps these bytes without looking inside; clients and tools that describe a group read the bytes.
 """
 
-from struct import Struct
 from typing import TypeVar
 
 from tailrace.model.errors import MalformedMessage
-from tailrace.protocol.primitives import Buffer, too_short
-from tailrace.protocol.schema import Int32, decode_from, field, message, schema_of, struct
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.schema import PREFIX_BYTES, Int32, decode_from, field, message, prefix_of, schema_of, struct
 
 T = TypeVar("T")
 
 PROTOCOL_TYPE = "consumer"
 """The group's protocol type when its members speak this protocol."""
-
-_VERSION = Struct(">h")
 
 
 @struct
@@ -50,10 +47,7 @@ def version_of(cls: type[object], data: Buffer) -> int:
 
     Raises MalformedMessage.
     """
-    if len(data) < _VERSION.size:
-        too_short(cls.__name__, 0)
-    version: int = _VERSION.unpack_from(data)[0]
-    return max(0, min(version, schema_of(cls).versions.last))
+    return max(0, min(prefix_of(data), schema_of(cls).versions.last))
 
 
 def decode_prefixed(cls: type[T], data: Buffer) -> T:
@@ -61,9 +55,7 @@ def decode_prefixed(cls: type[T], data: Buffer) -> T:
 
     Newer versions only append fields, so members of different ages can share a group. Raises MalformedMessage.
     """
-    if len(data) < _VERSION.size:
-        too_short(cls.__name__, 0)
-    (version,) = _VERSION.unpack_from(data)
+    version = prefix_of(data)
     if version < 0:
         raise MalformedMessage(f"{cls.__name__}: version {version}")
-    return decode_from(cls, min(version, schema_of(cls).versions.last), data, _VERSION.size)[0]
+    return decode_from(cls, min(version, schema_of(cls).versions.last), data, PREFIX_BYTES)[0]
