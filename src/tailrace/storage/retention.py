@@ -48,7 +48,7 @@ class StoredSegment(Protocol):
 
 
 class NoSegment:
-    """The segment that would follow the active segment: with a follower, the active segment may go too."""
+    """The segment that would come behind the active segment, which may go too then."""
 
     size_bytes = 0
     age_timestamp = 0

@@ -4,8 +4,8 @@ When the first reader reaches a chunk, the chunk is split for all ranges that ar
 kept until its reader asks for an offset behind the part, or until the parts exceed their bytes; then the partition that
 was read least recently loses its oldest parts.
 
-Work and memory are bounded, whatever ranges are asked for: a chunk is split for at most four readers of a slot, and for
-at most 1,024 ranges. A reader that was left out splits the chunk again.
+Work and memory are bounded, whatever ranges are asked for: beside its own reader a chunk is split for at most four
+readers of a slot, and for at most 1,024 ranges. A reader that was left out splits the chunk again.
 """
 
 from bisect import bisect_right

@@ -52,7 +52,7 @@ class LostReplicas(Protocol):
     def lost_replicas(self) -> tuple[TopicPartition, ...]: ...
 
     def recovered(self, topic_partition: TopicPartition, /) -> None:
-        """Clear the failure of a replica: missing records were given up, or were fetched again."""
+        """Clear the failure of a replica: missing records were given up, or are fetched before it is in sync."""
         ...
 
     def given_up(self, topic_partition: TopicPartition, /) -> None:
