@@ -28,7 +28,7 @@ from tailrace.protocol.registry import APIS, OWN_APIS
 
 NOT_IN_KAFKA_PYTHON = (38, 39, 40, 41, 52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 68, 69, 70, 73, 80, 81, 82)
 """Delegation tokens, messages between nodes, UnregisterBroker and KIP-848's requests; compared with kio alone
-(tests/properties/test_foreign_codecs.py)."""
+(tests/properties/protocol/test_foreign_codecs.py)."""
 FIRST_TAG_OF_OURS = 10_000
 
 MESSAGES = [

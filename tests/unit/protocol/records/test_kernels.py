@@ -1,4 +1,4 @@
-"""The kernels' results in plain cases; tests/properties/test_kernels.py holds the two kinds equal in other cases."""
+"""The kernels' results in plain cases. tests/properties/protocol/test_kernels.py compares the two kinds in any case."""
 
 import os
 import struct
