@@ -1,4 +1,4 @@
-"""The fork of one node of a local cluster. tests/scenarios/test_up.py tests whole clusters."""
+"""The fork of one node of a local cluster. tests/scenarios/commands/test_up.py tests whole clusters."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Fetch, as a node carries it out. The rules for reads, waits and answers: tests/scenarios/test_fetch_rules."""
+"""Fetch, as a node carries it out. The rules for reads, waits and answers: tests/scenarios/fetch/test_fetch_rules."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Fetch sessions as a node carries them out. The text's rules, a row each: tests/scenarios/test_kip_227."""
+"""Fetch sessions as a node carries them out. The text's rules, a row each: tests/scenarios/fetch/test_kip_227."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Produce, as a node carries it out. The rules for batches, acks and timeouts: tests/scenarios/test_produce_rules."""
+"""Produce, as a node carries it out. Rules of batches and acks: tests/scenarios/produce/test_produce_rules."""
 
 import gc
 import weakref

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crash.topics import make_topic
-from scenarios.test_hostile_clients import AttackedNode, RawClient, _no_handler_failed
+from scenarios.hostility.test_hostile_clients import AttackedNode, RawClient, _no_handler_failed
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.fetch_session import session_cache
 from tailrace.fetch_session.session_cache import FetchSessionCache

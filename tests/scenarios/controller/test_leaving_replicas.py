@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.test_partition_leadership import ORDERS, LeadershipCluster, code, ids, led
+from scenarios.controller.test_partition_leadership import ORDERS, LeadershipCluster, code, ids, led
 from tailrace.metadata.commands import (
     AlterPartition,
     InSyncChange,
