@@ -24,8 +24,8 @@ from tailrace.coordinators.groups.events import (
     SyncAsked,
 )
 from tailrace.coordinators.groups.group import GroupState, RequestId
+from tailrace.coordinators.groups.ranged_offsets import RangedOffsets
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord
-from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.protocol.messages.membership import (
@@ -75,7 +75,7 @@ class GroupScene:
             config=self.config,
             new_member_id=self._new_member_id,
             topics=NoTopics(),
-            shared_offsets=SharedOffsets(max_rectangles=self.config.offsets_max_ranges_per_partition),
+            ranged_offsets=RangedOffsets(max_rectangles=self.config.offsets_max_ranges_per_partition),
         )
         self.log: list[GroupLogRecord] = list(log)
         """The committed records, in order."""

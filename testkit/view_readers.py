@@ -46,7 +46,7 @@ class ViewNode(AdminPath):
         """The id of a view of a topic that exists."""
         parsed = parse_view(view)
         assert parsed is not None
-        return folded_id(self.topic_id(parsed.topic), parsed.shares)
+        return folded_id(self.topic_id(parsed.topic), parsed.fan_out)
 
     def fetch_views(
         self,
@@ -147,7 +147,7 @@ def batches_of(data: PartitionData) -> list[Any]:
     ]
 
 
-def offsets_of(keys: Sequence[bytes | None], number: int, shares: int, *, first: int = 0) -> list[int]:
+def offsets_of(keys: Sequence[bytes | None], number: int, fan_out: int, *, first: int = 0) -> list[int]:
     """The offsets, from `first` on, of the keys that a view partition has."""
-    wanted = [key_range_of(number, shares)]
+    wanted = [key_range_of(number, fan_out)]
     return [offset for offset, key in enumerate(keys, start=first) if contains(wanted, hash_of(key, offset))]

@@ -208,7 +208,7 @@ LINES = {
         experiment=KIP_X,
     ),
     key_readers.NAME: Line(
-        "KIP-X: CPU of the broker for eight readers that share a partition, beside one of all",
+        "KIP-X: CPU of the broker for eight readers that split a partition, beside one of all",
         key_readers.measure,
         warm_ups=1,
         size=key_readers.DEFAULT,

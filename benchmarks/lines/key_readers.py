@@ -1,4 +1,4 @@
-"""Readers that share a partition by key ranges, beside a single reader of the whole partition: the broker's CPU
+"""Readers that split a partition by key ranges, beside a single reader of the whole partition: the broker's CPU
 (KIP-X)."""
 
 from collections.abc import Sequence
@@ -117,7 +117,7 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
     ]
     return Section(
         name=NAME,
-        title="Readers that share a partition",
+        title="Readers that split a partition",
         conditions=CONDITIONS,
         head=head,
         rows=rows,

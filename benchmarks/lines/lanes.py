@@ -11,8 +11,8 @@ from benchmarks.figures import Column, Section, Target, bars, judge, table
 from benchmarks.peers import TAILRACE, Peer, running, tailrace
 from benchmarks.rounds import Rounds
 from tailrace.client.blocking import Producer
-from tailrace.client.sharing.outcomes import SharedRecord
-from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
+from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
+from tailrace.client.keyed.outcomes import KeyedRecord
 
 NAME = "lanes"
 DEFAULT = 1_600
@@ -25,7 +25,7 @@ LEAST_TIMES_ONE = 12.0
 TOPIC = "lanes"
 
 CONDITIONS = (
-    f"One node, {PARTITIONS} partitions, {KEYS} keys, records of 100 B; one process with a shared consumer, whose "
+    f"One node, {PARTITIONS} partitions, {KEYS} keys, records of 100 B; one process with a keyed consumer, whose "
     f"handler waits for {HANDLER_S * 1000:.0f} ms: asleep on the event loop, or in a thread. The order of each key is "
     "asserted for each record. Rate: from the first call of the handler to the end of the last call. Ratio: to one "
     "lane in the same round."
@@ -48,7 +48,7 @@ class OrderCheck:
         """Records a second."""
         self.fault: str | None = None
 
-    def begin(self, record: SharedRecord) -> None:
+    def begin(self, record: KeyedRecord) -> None:
         with self._lock:
             self._began_at = self._began_at or time.perf_counter()
             if record.key in self._running or int(record.value) != self._next[record.key]:
@@ -57,7 +57,7 @@ class OrderCheck:
             self._running.add(record.key)
             self._next[record.key] += 1
 
-    def end(self, record: SharedRecord) -> None:
+    def end(self, record: KeyedRecord) -> None:
         with self._lock:
             self._running.discard(record.key)
             self.done += 1
@@ -122,7 +122,7 @@ def _rate(peer: Peer, kind: str, lanes: int, count: int, group: str) -> float:
 
 
 async def _run(peer: Peer, kind: str, lanes: int, count: int, group: str) -> OrderCheck:
-    consumer = AsyncSharedConsumer(peer.address, group=group, topics=[TOPIC])
+    consumer = AsyncKeyedConsumer(peer.address, group=group, topics=[TOPIC])
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -130,12 +130,12 @@ async def _run(peer: Peer, kind: str, lanes: int, count: int, group: str) -> Ord
 
     check = OrderCheck(count, stop)
 
-    async def on_the_loop(record: SharedRecord) -> None:
+    async def on_the_loop(record: KeyedRecord) -> None:
         check.begin(record)
         await asyncio.sleep(HANDLER_S)
         check.end(record)
 
-    def in_a_thread(record: SharedRecord) -> None:
+    def in_a_thread(record: KeyedRecord) -> None:
         check.begin(record)
         time.sleep(HANDLER_S)
         check.end(record)

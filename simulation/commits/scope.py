@@ -16,6 +16,7 @@ from simulation.harness.breach import Breach
 from simulation.harness.small_scope import Fingerprints
 from tailrace.coordinators.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit, RangesToCommit
 from tailrace.coordinators.groups.offset_commits import OffsetCommits
+from tailrace.coordinators.groups.ranged_offsets import RangedOffsets
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     OffsetCommitValue,
@@ -24,7 +25,6 @@ from tailrace.coordinators.groups.records import (
     encode_record,
 )
 from tailrace.coordinators.groups.removals import GroupRemovals
-from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode
@@ -68,9 +68,9 @@ class CommitScope:
             committed = _EMPTY._replace(value=encode_record(record))
         return World(budget, committed, (), (Committer(), Committer()), (), frozenset())
 
-    def _offsets(self) -> SharedOffsets:
+    def _offsets(self) -> RangedOffsets:
         """Offsets with nothing decoded yet: each record is read from its bytes."""
-        return SharedOffsets(max_rectangles=self.kind.max_rectangles)
+        return RangedOffsets(max_rectangles=self.kind.max_rectangles)
 
     def name(self, action: Action) -> str:
         return f"{action.kind} {action.which} at {action.offset}"

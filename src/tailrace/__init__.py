@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
-    from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch, SharedConsumer
+    from tailrace.client.blocking import Admin, Consumer, KeyedConsumer, Producer, RangedFetch
     from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, LogTruncation, ProducerFenced
     from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
+    from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics
+    from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
     from tailrace.client.reading.consumer_metrics import MetricName
     from tailrace.client.reading.records_ahead import ConsumerRecord
-    from tailrace.client.sharing.outcomes import Done, Outcome, Retry, SharedRecord, Skip
-    from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
     from tailrace.client.transactions.producer_transaction import TransactionPhase
     from tailrace.client.writing.outgoing import RecordMetadata
     from tailrace.model import __version__
@@ -50,6 +50,9 @@ __all__ = (
     "KafkaError",
     "KeyProgress",
     "KeyRange",
+    "KeyedConsumer",
+    "KeyedMetrics",
+    "KeyedRecord",
     "LeaderSelector",
     "LogTruncation",
     "MetricName",
@@ -68,9 +71,6 @@ __all__ = (
     "ReplicaSelector",
     "ReplicaView",
     "Retry",
-    "SharedConsumer",
-    "SharedRecord",
-    "SharingMetrics",
     "Skip",
     "TopicPartition",
     "TransactionPhase",
@@ -91,7 +91,17 @@ _OF_SELECTORS = frozenset(
 """For a class of `replica.selector.class`: it runs in a broker, which imports no client."""
 
 
+_FORMER_NAMES = {
+    "SharedConsumer": "KeyedConsumer",
+    "SharedRecord": "KeyedRecord",
+    "SharingMetrics": "KeyedMetrics",
+}
+"""Current names by the names that are deprecated: accepted in this release, for the last time (decision 0093)."""
+
+
 def __getattr__(name: str) -> object:
+    if name in _FORMER_NAMES:
+        return _by_former_name(name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "__version__":
@@ -100,6 +110,15 @@ def __getattr__(name: str) -> object:
         home = "tailrace.replication.replica_selector" if name in _OF_SELECTORS else "tailrace.client.blocking"
     found: object = getattr(import_module(home), name)
     globals()[name] = found
+    return found
+
+
+def _by_former_name(name: str) -> object:
+    import warnings
+
+    current = _FORMER_NAMES[name]
+    warnings.warn(f"tailrace.{name} is deprecated: its name is {current}", DeprecationWarning, stacklevel=3)
+    found: object = __getattr__(current)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Members of an ordinary group share one partition by its keys: through a view, with clients that know no views.
+"""Members of an ordinary group split one partition by its keys: through a view, with clients that know no views.
 
 Each record comes once over all members, and each key's records in order. Before a member joins or leaves, what was
 read is committed: the lag of each view partition is 0, even if its last record is not the last of the log.
@@ -20,19 +20,19 @@ from tailrace.client.blocking import Admin, Producer
 from tailrace.model.key_ranges import hash_of
 from tailrace.testing import Cluster
 
-SHARES = 8
-EVERYTHING = set(range(SHARES))
+FAN_OUT = 8
+EVERYTHING = set(range(FAN_OUT))
 KEYS = [b"key-%d" % number for number in range(40)]
 AFTER_ANOTHER_LEADER = (Confluent(), KafkaPythonElsewhere(), Aiokafka(), KafkaJs(), Java(), JavaConsumerProtocol())
 EVERY_CLIENT = (*CLIENTS, ConfluentConsumerProtocol(), JavaConsumerProtocol())
 
 
-class Sharing:
+class ReadView:
     """A topic of one partition whose view is read by a group."""
 
     def __init__(self, bootstrap: str, topic: str, client: ForeignClient) -> None:
         self.bootstrap, self.topic, self.client = bootstrap, topic, client
-        self.view, self.group = f"{topic}.shared-{SHARES}", f"group-{topic}"
+        self.view, self.group = f"{topic}.shared-{FAN_OUT}", f"group-{topic}"
         self.seen: list[Message] = []
         self.may_repeat = False
         """Whether records may come again: their first deliveries count."""
@@ -72,7 +72,7 @@ class Sharing:
     def _has_no_lag(self, admin: Admin) -> bool:
         lags = {partition.partition: end - at.offset for partition, (at, end) in admin.group_lag(self.group).items()}
         assert all(lag >= 0 for lag in lags.values()), f"no member is behind the end of the view: {lags}"
-        with_records = {hash_of(message.key, 0) * SHARES >> 32 for message in self.seen}
+        with_records = {hash_of(message.key, 0) * FAN_OUT >> 32 for message in self.seen}
         return with_records <= lags.keys() and not any(lags.values())
 
     def check(self) -> None:
@@ -85,9 +85,9 @@ class Sharing:
         assert all(found == sorted(found) for found in of_key.values())
 
 
-def is_shared_out(members: list[Member]) -> bool:
-    shares = [member.assignment() for member in members]
-    return set().union(*shares) == EVERYTHING and sum(map(len, shares)) == SHARES and all(shares)
+def is_split(members: list[Member]) -> bool:
+    held = [member.assignment() for member in members]
+    return set().union(*held) == EVERYTHING and sum(map(len, held)) == FAN_OUT and all(held)
 
 
 @pytest.mark.interop
@@ -95,21 +95,21 @@ def is_shared_out(members: list[Member]) -> bool:
 def test_members_share_one_partition(tailrace_cluster: Cluster, client: ForeignClient) -> None:
     if why := absent(client):
         pytest.skip(why)
-    sharing = Sharing(tailrace_cluster.bootstrap_servers, f"keyed-{client.name}", client)
-    with Admin(sharing.bootstrap) as admin:
-        admin.create_topics({sharing.topic: 1})
-    with closing(sharing.join()) as first:
-        sharing.poll_until([first], lambda: first.assignment() == EVERYTHING, "the first member has all shares")
-        sharing.send(100)
-        sharing.read_all([first])
-        with closing(sharing.join()) as second:
+    reading = ReadView(tailrace_cluster.bootstrap_servers, f"keyed-{client.name}", client)
+    with Admin(reading.bootstrap) as admin:
+        admin.create_topics({reading.topic: 1})
+    with closing(reading.join()) as first:
+        reading.poll_until([first], lambda: first.assignment() == EVERYTHING, "the first member has all partitions")
+        reading.send(100)
+        reading.read_all([first])
+        with closing(reading.join()) as second:
             both = [first, second]
-            sharing.poll_until(both, lambda: is_shared_out(both), "two members share the partition")
-            sharing.send(100)
-            sharing.read_all(both)
-        sharing.poll_until([first], lambda: first.assignment() == EVERYTHING, "the first member has all again")
-        sharing.send(50)
-        sharing.read_all([first])
+            reading.poll_until(both, lambda: is_split(both), "two members split the partition")
+            reading.send(100)
+            reading.read_all(both)
+        reading.poll_until([first], lambda: first.assignment() == EVERYTHING, "the first member has all again")
+        reading.send(50)
+        reading.read_all([first])
 
 
 @pytest.fixture(scope="module")
@@ -123,38 +123,38 @@ def three_brokers() -> Iterator[Cluster]:
 def test_members_share_a_partition_whose_leader_changes(three_brokers: Cluster, client: ForeignClient) -> None:
     if why := absent(client):
         pytest.skip(why)
-    sharing = Sharing(three_brokers.bootstrap_servers, f"moved-{client.name}", client)
-    with Admin(sharing.bootstrap) as admin:
-        admin.create_topics([NewTopic(name=sharing.topic, partitions=1, replication_factor=3)])
-        with closing(sharing.join()) as first, closing(sharing.join()) as second:
+    reading = ReadView(three_brokers.bootstrap_servers, f"moved-{client.name}", client)
+    with Admin(reading.bootstrap) as admin:
+        admin.create_topics([NewTopic(name=reading.topic, partitions=1, replication_factor=3)])
+        with closing(reading.join()) as first, closing(reading.join()) as second:
             both = [first, second]
-            sharing.poll_until(both, lambda: is_shared_out(both), "two members share the partition")
-            sharing.send(100)
-            sharing.read_all(both)
-            (described,) = (description for description in admin.describe_topics() if description.name == sharing.topic)
+            reading.poll_until(both, lambda: is_split(both), "two members split the partition")
+            reading.send(100)
+            reading.read_all(both)
+            (described,) = (description for description in admin.describe_topics() if description.name == reading.topic)
             leader = int(described.partitions[0].leader)
             # kafkajs 2.2.4 begins again at the last offset that its group has committed when it loses a broker.
-            sharing.may_repeat = client.name == "kafkajs"
+            reading.may_repeat = client.name == "kafkajs"
             three_brokers.stop(leader)
             try:
-                sharing.send(100)
-                sharing.read_all(both)
+                reading.send(100)
+                reading.read_all(both)
             finally:
                 three_brokers.start(leader)
-            sharing.send(50)
-            sharing.read_all(both)
+            reading.send(50)
+            reading.read_all(both)
 
 
 @pytest.mark.interop
 def test_a_position_meets_the_end(tailrace_cluster: Cluster) -> None:
     """A client that reads up to the end at its begin gets there, though other members have the last records."""
-    sharing = Sharing(tailrace_cluster.bootstrap_servers, "met", KafkaPython())
-    with Admin(sharing.bootstrap) as admin:
-        admin.create_topics({sharing.topic: 1})
-    sharing.send(200)
-    consumer = kafka.KafkaConsumer(bootstrap_servers=sharing.bootstrap, enable_auto_commit=False)
+    reading = ReadView(tailrace_cluster.bootstrap_servers, "met", KafkaPython())
+    with Admin(reading.bootstrap) as admin:
+        admin.create_topics({reading.topic: 1})
+    reading.send(200)
+    consumer = kafka.KafkaConsumer(bootstrap_servers=reading.bootstrap, enable_auto_commit=False)
     with closing(consumer):
-        partitions = [kafka.TopicPartition(sharing.view, number) for number in range(SHARES)]
+        partitions = [kafka.TopicPartition(reading.view, number) for number in range(FAN_OUT)]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         ends = consumer.end_offsets(partitions)
@@ -162,10 +162,10 @@ def test_a_position_meets_the_end(tailrace_cluster: Cluster) -> None:
 
         def has_met() -> bool:
             for records in consumer.poll(timeout_ms=200).values():
-                sharing.seen += [Message(record.key, record.value) for record in records]
+                reading.seen += [Message(record.key, record.value) for record in records]
             return bool({partition: consumer.position(partition) for partition in partitions} == ends)
 
         wait_until(has_met, "each position is at the end of its view partition")
-        sharing.check()
+        reading.check()
         assert all(consumer.highwater(partition) in (ends[partition], None) for partition in partitions)
-        assert sharing.view not in consumer.topics()
+        assert reading.view not in consumer.topics()

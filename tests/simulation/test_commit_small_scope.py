@@ -1,4 +1,4 @@
-"""Commits of two readers that share a partition, in every order of a few things (KIP-X).
+"""Commits of two readers that split a partition, in every order of a few things (KIP-X).
 
 Larger scopes: `make soak`, or `python -m simulation scopes`.
 """

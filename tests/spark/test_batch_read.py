@@ -123,7 +123,7 @@ def test_tasks_by_key_read_each_record_once_and_each_key_in_one_task(
 ) -> None:
     """Also of a topic whose broker does not filter: then the tasks do."""
     name = f"{topic}-keys"
-    admin.create_topics([NewTopic(name=name, partitions=2, configs={"key.sharing.enable": sharing})])
+    admin.create_topics([NewTopic(name=name, partitions=2, configs={"key.ranges.enable": sharing})])
     with Producer(bootstrap) as producer:
         for number in range(4_000):
             key = None if number % 10 == 0 else b"k%d" % (number % 300)

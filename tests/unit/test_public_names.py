@@ -12,8 +12,8 @@ import tailrace
 from tailrace import aio
 from tailrace.client import blocking, consumer, producer
 from tailrace.client.admin import admin
+from tailrace.client.keyed import keyed_consumer
 from tailrace.client.reading import ranged_fetch
-from tailrace.client.sharing import shared_consumer
 
 
 def test_importing_the_package_loads_neither_asyncio_nor_any_module_of_its_own() -> None:
@@ -64,10 +64,27 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         _ = tailrace.Produzer
 
 
+@pytest.mark.parametrize(
+    ("former", "current"),
+    [("SharedConsumer", "KeyedConsumer"), ("SharedRecord", "KeyedRecord"), ("SharingMetrics", "KeyedMetrics")],
+)
+def test_former_names_of_the_keyed_consumer_are_deprecated(former: str, current: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"tailrace.{former} is deprecated: its name is {current}"):
+        assert getattr(tailrace, former) is getattr(tailrace, current)
+    assert former not in tailrace.__all__
+
+
+def test_the_former_name_of_the_asyncio_keyed_consumer_is_deprecated() -> None:
+    with pytest.warns(DeprecationWarning, match="its name is KeyedConsumer"):
+        assert getattr(aio, "SharedConsumer") is aio.KeyedConsumer  # noqa: B009
+    with pytest.raises(AttributeError, match="tailrace.aio"):
+        getattr(aio, "SharedProducer")  # noqa: B009
+
+
 def test_the_asyncio_clients() -> None:
-    assert aio.__all__ == ("Admin", "Consumer", "Producer", "RangedFetch", "SharedConsumer")
+    assert aio.__all__ == ("Admin", "Consumer", "KeyedConsumer", "Producer", "RangedFetch")
     assert aio.Admin is admin.AsyncAdmin
     assert aio.Consumer is consumer.AsyncConsumer
     assert aio.Producer is producer.AsyncProducer
     assert aio.RangedFetch is ranged_fetch.AsyncRangedFetch
-    assert aio.SharedConsumer is shared_consumer.AsyncSharedConsumer
+    assert aio.KeyedConsumer is keyed_consumer.AsyncKeyedConsumer

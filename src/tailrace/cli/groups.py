@@ -84,7 +84,7 @@ _LAG_COLUMNS = (
 )
 """The columns of Kafka's tool, then the columns of Tailrace."""
 _RANGE_COLUMNS = ("AHEAD", "RANGES", "OLDEST-GAP", "GAP-MS")
-"""Columns of groups that share partitions by key; shown if there is such a group."""
+"""Columns of groups that split partitions by key; shown if there is such a group."""
 _VIEW_COLUMNS = ("SLOWEST-OF",)
 """Columns of groups that read views; shown if a partition of theirs is behind."""
 _MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT", "VERDICT")
@@ -123,7 +123,7 @@ def describe(
     Without names, of all groups. LAG counts records from the log start on; LOST counts records deleted unread.
     LAG-MS is the age of the first unread record. VERDICT: idle, working, slow, stuck or gone.
 
-    Of groups that share partitions by key: AHEAD counts, about, the records done beyond the committed offset; RANGES is
+    Of groups that split partitions by key: AHEAD counts, about, the records done beyond the committed offset; RANGES is
     the number of ranges stored for them, and the limit; OLDEST-GAP has the key hashes that hold the committed offset
     back, and GAP-MS the time for which it has not moved.
 
@@ -164,10 +164,10 @@ Health = Mapping[TopicPartition, PartitionHealth]
 
 def _show_lag(admin: Admin, described: list[GroupDescription], output: Format) -> None:
     health, fault = _health_of(admin, described)
-    shared = {group.group: _progress(admin, group) for group in described}
-    rows = [row for group in described for row in _lag_rows(group, health[group.group], shared[group.group])]
+    ranged = {group.group: _progress(admin, group) for group in described}
+    rows = [row for group in described for row in _lag_rows(group, health[group.group], ranged[group.group])]
     columns = [*_LAG_COLUMNS]
-    if any(shared.values()):
+    if any(ranged.values()):
         columns += _RANGE_COLUMNS
     if any(row["SLOWEST-OF"] for row in rows):
         columns += _VIEW_COLUMNS
@@ -217,13 +217,13 @@ def _progress(admin: Admin, group: GroupDescription) -> dict[TopicPartition, Key
     return {partition: found for partition, found in admin.group_progress(group.group).items() if found.ranges}
 
 
-def _lag_rows(group: GroupDescription, health: Health, shared: Mapping[TopicPartition, KeyProgress]) -> list[Row]:
+def _lag_rows(group: GroupDescription, health: Health, ranged: Mapping[TopicPartition, KeyProgress]) -> list[Row]:
     owners = {partition: member for member in group.members for partition in member.assignment}
     slowest = {partition: stored for stored, partition in _slowest(health).items()}
     rows: list[Row] = [
         {
             **_lag_row(group, partition, health, owners.get(partition)),
-            **_range_cells(group, shared.get(partition), partition),
+            **_range_cells(group, ranged.get(partition), partition),
             "SLOWEST-OF": str(slowest[partition]) if partition in slowest else None,
         }
         for partition in sorted(health)
@@ -253,7 +253,7 @@ def _slowest(health: Health) -> dict[TopicPartition, TopicPartition]:
         view = parse_view(partition.topic)
         if view is None or not state.lag:
             continue
-        stored = TopicPartition(view.topic, partition.partition // view.shares)
+        stored = TopicPartition(view.topic, partition.partition // view.fan_out)
         if stored not in found or found[stored][0] < state.lag:
             found[stored] = (state.lag, partition)
     return {stored: partition for stored, (_, partition) in found.items()}

@@ -26,7 +26,7 @@ from tailrace.client.cluster_view import PartitionInfo, TopicInfo
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.settings import unknown_setting
+from tailrace.model.settings import current_name, unknown_setting
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -170,7 +170,7 @@ def _check_known(admin: Admin, topic: str, settings: list[str]) -> None:
     """Raise KafkaError for an unknown setting: the cluster would delete it without an error."""
     known = [entry.name for entry in admin.describe_topic_configs([topic])[topic]]
     for name in settings:
-        if name not in known:
+        if current_name(name) not in known:
             raise unknown_setting(name, known)
 
 

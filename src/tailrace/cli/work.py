@@ -37,9 +37,9 @@ from tailrace.cli.waiting import (
     on_first_signal,
     without_client_warnings,
 )
-from tailrace.client.blocking import SharedConsumer, SharedRecord
-from tailrace.client.settings import SharedConsumerSettings
-from tailrace.client.sharing.outcomes import Done, Outcome, Retry
+from tailrace.client.blocking import KeyedConsumer, KeyedRecord
+from tailrace.client.keyed.outcomes import Done, Outcome, Retry
+from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 
@@ -75,10 +75,10 @@ def command(
     with admin_of(bootstrap_server) as admin:
         admin.describe_topics([topic])
     cluster = cluster_of(bootstrap_server)
-    settings = SharedConsumerSettings.on(
+    settings = KeyedConsumerSettings.on(
         cluster, group=group, topics=[topic], grace_ms=_GRACE_MS, on_corrupt=on_corrupt.value
     )
-    consumer = SharedConsumer.of(settings)
+    consumer = KeyedConsumer.of(settings)
     commands = Commands(words, consumer.stop)
     progress = _Progress(consumer)
     with without_client_warnings(), on_first_signal(consumer.stop), consumer, ThreadPoolExecutor(1) as threads:
@@ -133,7 +133,7 @@ class Commands:
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._is_ended = False
 
-    def __call__(self, record: SharedRecord) -> Outcome:
+    def __call__(self, record: KeyedRecord) -> Outcome:
         """The outcome of the command for this record. Raises CommandFailed."""
         process = self._started(record)
         if process is None:
@@ -154,7 +154,7 @@ class Commands:
             say(f"{self._words[0]}: {end} at {where}, attempt {record.attempt}; its key waits")
         raise CommandFailed(end)
 
-    def _started(self, record: SharedRecord) -> "subprocess.Popen[bytes] | None":
+    def _started(self, record: KeyedRecord) -> "subprocess.Popen[bytes] | None":
         # A file and no pipe: a child of the command that outlives it can hold up the writer of a pipe for ever.
         with tempfile.TemporaryFile() as value:
             value.write(record.value or b"")
@@ -162,7 +162,7 @@ class Commands:
             with self._changed:
                 return None if self._is_ended else self._start(record, value)
 
-    def _start(self, record: SharedRecord, value: IO[bytes]) -> "subprocess.Popen[bytes] | None":
+    def _start(self, record: KeyedRecord, value: IO[bytes]) -> "subprocess.Popen[bytes] | None":
         try:
             # In a process group of its own: an interrupt at the terminal is for this program, which lets the commands
             # that run finish.
@@ -209,7 +209,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def variables(record: SharedRecord) -> dict[bytes, bytes]:
+def variables(record: KeyedRecord) -> dict[bytes, bytes]:
     """The environment variables of a command that describe the record, as far as they can be variables."""
     found = {
         "TOPIC": record.topic.encode(),
@@ -230,7 +230,7 @@ def variables(record: SharedRecord) -> dict[bytes, bytes]:
     }
 
 
-def _json_of(record: SharedRecord) -> bytes:
+def _json_of(record: KeyedRecord) -> bytes:
     headers = [[name, readable(content)] for name, content in record.headers]
     return json.dumps(headers, ensure_ascii=False).encode("utf-8", "replace")
 
@@ -238,7 +238,7 @@ def _json_of(record: SharedRecord) -> bytes:
 class _Progress:
     """Shows the person at the terminal what a consumer does."""
 
-    def __init__(self, consumer: SharedConsumer) -> None:
+    def __init__(self, consumer: KeyedConsumer) -> None:
         self._consumer = consumer
         self._notice = TroubleNotice()
         self._has_counted = False

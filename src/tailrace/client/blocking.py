@@ -30,14 +30,14 @@ from tailrace.client.errors import (
 )
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
+from tailrace.client.keyed.blocking_consumer import KeyedConsumer
+from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics
+from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
 from tailrace.client.loop_thread import Facade, blocking, loop_thread
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.settings import ClientSettings, ConsumerSettings, RangedFetchSettings
-from tailrace.client.sharing.blocking_consumer import SharedConsumer
-from tailrace.client.sharing.outcomes import Done, Outcome, Retry, SharedRecord, Skip
-from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
 from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.committed_progress import Rectangle
@@ -64,6 +64,9 @@ __all__ = (
     "KafkaError",
     "KeyProgress",
     "KeyRange",
+    "KeyedConsumer",
+    "KeyedMetrics",
+    "KeyedRecord",
     "LogTruncation",
     "MetricName",
     "NewTopic",
@@ -76,9 +79,6 @@ __all__ = (
     "RecordMetadata",
     "Rectangle",
     "Retry",
-    "SharedConsumer",
-    "SharedRecord",
-    "SharingMetrics",
     "Skip",
     "TopicPartition",
     "TransactionPhase",

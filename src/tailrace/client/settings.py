@@ -232,8 +232,8 @@ class ConsumerSettings(ReaderSettings):
 
 
 @dataclass(frozen=True)
-class SharedConsumerSettings(ReaderSettings):
-    """The settings of a shared consumer."""
+class KeyedConsumerSettings(ReaderSettings):
+    """The settings of a keyed consumer."""
 
     _: KW_ONLY
     decode: Callable[[bytes], Any] | None = None
@@ -243,12 +243,12 @@ class SharedConsumerSettings(ReaderSettings):
     max_records_in_hand: int | None = _number(None, least=1, is_ours=True)
     max_bytes_in_hand: int = _number(64 << 20, least=1, is_ours=True)
     grace_ms: int = _number(10_000, is_ours=True)
-    client_id: str = "tailrace-shared-consumer"
+    client_id: str = "tailrace-keyed-consumer"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.group or not self.topics:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a shared consumer has a group, and topics to share in it")
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a keyed consumer has a group, and topics to read in it")
         if self.grace_ms > self.session_timeout_ms // 2:
             detail = f"grace_ms {self.grace_ms}; at most half of session.timeout.ms, {self.session_timeout_ms}"
             raise KafkaError(ErrorCode.INVALID_CONFIG, detail)

@@ -11,7 +11,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from tailrace.metadata.feature_levels import FIRST_WITH_KEY_SHARING
+from tailrace.metadata.feature_levels import FIRST_WITH_KEY_RANGES
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.sinks import SINKS_FEATURE
@@ -166,9 +166,9 @@ class ClusterImage:
         return self.features.get("metadata.version")
 
     @property
-    def knows_key_sharing(self) -> bool:
+    def knows_key_ranges(self) -> bool:
         """Whether all brokers know key ranges and committed ranges (KIP-X)."""
-        return (self.metadata_version or 0) >= FIRST_WITH_KEY_SHARING
+        return (self.metadata_version or 0) >= FIRST_WITH_KEY_RANGES
 
     @property
     def knows_sinks(self) -> bool:

@@ -13,7 +13,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.model.views import SHARES, View, folded_id, key_range_of, parse_view
+from tailrace.model.views import FAN_OUTS, View, folded_id, key_range_of, parse_view
 
 MAX_VIEW_PARTITIONS: Final = 10_000
 """Partitions of one view. A topic that would have a view with more has no such view."""
@@ -25,20 +25,20 @@ _ID_BYTES: Final = 16
 class ViewPartitions(Mapping[int, PartitionState]):
     """The partitions of a view, with the state of the partition around the view partition."""
 
-    __slots__ = ("_partitions", "_shares")
+    __slots__ = ("_fan_out", "_partitions")
 
-    def __init__(self, partitions: Mapping[int, PartitionState], shares: int) -> None:
+    def __init__(self, partitions: Mapping[int, PartitionState], fan_out: int) -> None:
         self._partitions = partitions
-        self._shares = shares
+        self._fan_out = fan_out
 
     def __getitem__(self, number: int) -> PartitionState:
-        return self._partitions[number // self._shares]
+        return self._partitions[number // self._fan_out]
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
 
     def __len__(self) -> int:
-        return len(self._partitions) * self._shares
+        return len(self._partitions) * self._fan_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +47,22 @@ class ViewImage(TopicImage):
 
     source: TopicImage
     """The topic."""
-    shares: int
+    fan_out: int
     """The view partitions per partition of the topic."""
 
     def stored_as(self, number: int) -> TopicPartition:
-        return TopicPartition(self.source.name, number // self.shares)
+        return TopicPartition(self.source.name, number // self.fan_out)
 
     def key_range(self, number: int) -> KeyRange:
         """The key hashes of the records of this view partition."""
-        return key_range_of(number, self.shares)
+        return key_range_of(number, self.fan_out)
 
 
 class Views:
     """The views that one broker serves."""
 
     def __init__(self, *, is_allowed: bool = True) -> None:
-        """`is_allowed` is group.key.sharing.enable."""
+        """`is_allowed` is group.key.ranges.enable."""
         self._is_allowed = is_allowed
 
     def topic(self, image: ClusterImage, name: str) -> TopicImage | None:
@@ -74,7 +74,7 @@ class Views:
         return image.topic_by_id(TopicId(topic_id)) or self.with_id(image, topic_id)
 
     def named(self, image: ClusterImage, name: str) -> ViewImage | None:
-        """The view of this name, if there is a view whose topic exists and is shared."""
+        """The view of this name, if there is a view whose topic exists and has key ranges."""
         view = parse_view(name)
         found = None if view is None or not self._serves(image, view) else existing_view(image, view)
         return None if found is None or len(found.partitions) > MAX_VIEW_PARTITIONS else found
@@ -85,22 +85,22 @@ class Views:
         return None if view is None else self.named(image, view.name)
 
     def _serves(self, image: ClusterImage, view: View) -> bool:
-        return self._is_allowed and image.knows_key_sharing and is_shared(image, view.topic)
+        return self._is_allowed and image.knows_key_ranges and has_key_ranges(image, view.topic)
 
 
 def _view_with_id(image: ClusterImage, topic_id: bytes) -> View | None:
     if len(topic_id) != _ID_BYTES or topic_id in image.topic_names:
         return None
-    for shares in SHARES:
-        source = image.topic_by_id(folded_id(topic_id, shares))
+    for fan_out in FAN_OUTS:
+        source = image.topic_by_id(folded_id(topic_id, fan_out))
         if source is not None:
-            return View(source.name, shares)
+            return View(source.name, fan_out)
     return None
 
 
-def is_shared(image: ClusterImage, topic: str) -> bool:
-    """Whether the topic may be read by key ranges: key.sharing.enable."""
-    return image.topic_overrides(topic).get("key.sharing.enable", "true").lower() != "false"
+def has_key_ranges(image: ClusterImage, topic: str) -> bool:
+    """Whether the topic may be read by key ranges: key.ranges.enable."""
+    return image.topic_overrides(topic).get("key.ranges.enable", "true").lower() != "false"
 
 
 def existing_view(image: ClusterImage, view: View) -> ViewImage | None:
@@ -111,10 +111,10 @@ def existing_view(image: ClusterImage, view: View) -> ViewImage | None:
         return None
     return ViewImage(
         name=name,
-        topic_id=folded_id(source.topic_id, view.shares),
-        partitions=ViewPartitions(source.partitions, view.shares),
+        topic_id=folded_id(source.topic_id, view.fan_out),
+        partitions=ViewPartitions(source.partitions, view.fan_out),
         source=source,
-        shares=view.shares,
+        fan_out=view.fan_out,
     )
 
 

@@ -1,6 +1,6 @@
 """The progress of a group in one partition, committed record by record (KIP-X, individual commits). Pure.
 
-A group that shares a partition by key owns its offsets interleaved: intervals of offsets would need one entry for each
+A group that splits a partition by key owns its offsets interleaved: intervals of offsets would need one entry for each
 run of one reader's records. So what is committed is a set of rectangles, of offsets by key hashes: "all records with an
 offset in [a, b) and a hash in [p, q) are done". The intervals of the text are the case of all hashes. A reader in order
 needs one rectangle, and offsets without a record that is ever delivered are covered like other offsets.

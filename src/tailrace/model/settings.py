@@ -194,10 +194,25 @@ def table_of(*settings: Setting) -> Table:
     return table
 
 
+FORMER_NAMES: Final[Mapping[str, str]] = {
+    "group.key.sharing.enable": "group.key.ranges.enable",
+    "key.sharing.enable": "key.ranges.enable",
+    "key.sharing.index": "key.ranges.index",
+}
+"""The current names of settings by the names that are deprecated: accepted in this release, for the last time (decision
+0093). Nothing is shown or stored under a former name."""
+
+
+def current_name(name: str) -> str:
+    """The name of the setting that this name stands for."""
+    return FORMER_NAMES.get(name, name)
+
+
 def find(table: Table, name: str) -> Setting:
-    """The setting of this name. Raises KafkaError(INVALID_CONFIG) that offers the nearest known name."""
-    if name in table:
-        return table[name]
+    """The setting of this name, current or former. Raises KafkaError(INVALID_CONFIG) that offers the nearest name."""
+    current = current_name(name)
+    if current in table:
+        return table[current]
     raise unknown_setting(name, table)
 
 
@@ -209,8 +224,9 @@ def unknown_setting(name: str, known: Iterable[str]) -> KafkaError:
 
 
 def parse_all(table: Table, texts: Mapping[str, str]) -> dict[str, Value]:
-    """Every given setting parsed; defaults are not filled in."""
-    return {name: find(table, name).parse(text) for name, text in texts.items()}
+    """Every given setting parsed, by its current name; defaults are not filled in."""
+    found = ((find(table, name), text) for name, text in texts.items())
+    return {setting.name: setting.parse(text) for setting, text in found}
 
 
 def attribute_name(name: str) -> str:

@@ -24,8 +24,8 @@ class TopicConfig:
     flush_ms: int = _MAX_LONG
     follower_replication_throttled_replicas: tuple[str, ...] = ()
     index_interval_bytes: int = 4096
-    key_sharing_enable: bool = True
-    key_sharing_index: str = "auto"
+    key_ranges_enable: bool = True
+    key_ranges_index: str = "auto"
     leader_replication_throttled_replicas: tuple[str, ...] = ()
     local_retention_bytes: int = -2
     local_retention_ms: int = -2
@@ -137,12 +137,12 @@ TOPIC_SETTINGS: Table = table_of(
     ),
     _setting("index.interval.bytes", SettingType.INT, "Log bytes between two index entries.", at_least=0),
     _setting(
-        "key.sharing.enable",
+        "key.ranges.enable",
         SettingType.BOOLEAN,
         "Whether the topic has views, and records are filtered for readers of key ranges. If not, these filter.",
     ),
     _setting(
-        "key.sharing.index",
+        "key.ranges.index",
         SettingType.STRING,
         "Whether logs that are read by key get key indexes beside their segments: when needed (auto), or none.",
         one_of=("auto", "none"),

@@ -1,4 +1,4 @@
-"""Views of topics, by which unmodified clients share a partition: their names, ids and key ranges (decision 0057).
+"""Views of topics, by which unmodified clients split a partition: their names, ids and key ranges (decision 0057).
 
 The view `orders.shared-16` has 16 partitions for each one of `orders`: number 16 p + j has those records of partition p
 whose key hashes are in the 16th range j, at their offsets in p.
@@ -10,10 +10,10 @@ from tailrace.model.ids import TopicId
 from tailrace.model.key_ranges import SLOTS, KeyRange, of_slots
 from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, topic_name_fault
 
-SHARES: Final = (2, 4, 8, 16, 32, 64, 128, 256)
+FAN_OUTS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 """The numbers of view partitions that one partition may have: every view partition has whole slots."""
 _MARK: Final = ".shared-"
-_BY_SUFFIX: Final = {f"{_MARK}{shares}": shares for shares in SHARES}
+_BY_SUFFIX: Final = {f"{_MARK}{fan_out}": fan_out for fan_out in FAN_OUTS}
 _SHORTEST_SUFFIX: Final = len(".shared-2")
 _LONGEST_SUFFIX: Final = len(".shared-256")
 _LAST_BYTE: Final = 15
@@ -25,12 +25,12 @@ class View(NamedTuple):
     """A view, whether its topic exists or not."""
 
     topic: str
-    shares: int
-    """The view partitions of each partition, one of `SHARES`."""
+    fan_out: int
+    """The view partitions of each partition, one of `FAN_OUTS`."""
 
     @property
     def name(self) -> str:
-        return f"{self.topic}.shared-{self.shares}"
+        return f"{self.topic}.shared-{self.fan_out}"
 
 
 def parse_view(name: str) -> View | None:
@@ -41,24 +41,24 @@ def parse_view(name: str) -> View | None:
     if _MARK not in name:
         return None  # almost every name
     for length in range(_SHORTEST_SUFFIX, _LONGEST_SUFFIX + 1):
-        shares = _BY_SUFFIX.get(name[-length:])
-        if shares is not None:
+        fan_out = _BY_SUFFIX.get(name[-length:])
+        if fan_out is not None:
             topic = name[:-length]
             is_legal = topic_name_fault(topic) is None and topic_name_fault(name) is None
             has_views = topic not in INTERNAL_TOPICS and topic != METADATA_TOPIC
-            return View(topic, shares) if is_legal and has_views else None
+            return View(topic, fan_out) if is_legal and has_views else None
     return None
 
 
 def views_of(topic: str) -> tuple[str, ...]:
     """The names of all views of a topic."""
-    names = (View(topic, shares).name for shares in SHARES)
+    names = (View(topic, fan_out).name for fan_out in FAN_OUTS)
     return tuple(name for name in names if parse_view(name) is not None)
 
 
-def folded_id(topic_id: bytes, shares: int) -> TopicId:
+def folded_id(topic_id: bytes, fan_out: int) -> TopicId:
     """The id of a topic's view; of that, the topic's id again."""
-    return _folded(topic_id, shares.bit_length() - 1)
+    return _folded(topic_id, fan_out.bit_length() - 1)
 
 
 def family_of(topic_id: bytes) -> tuple[TopicId, ...]:
@@ -71,8 +71,8 @@ def _folded(topic_id: bytes, number: int) -> TopicId:
     return TopicId(topic_id[:_LAST_BYTE] + bytes((topic_id[_LAST_BYTE] ^ number,)))
 
 
-def key_range_of(number: int, shares: int) -> KeyRange:
+def key_range_of(number: int, fan_out: int) -> KeyRange:
     """The key hashes of a view partition; `number` counts over all partitions of the view."""
-    slots = SLOTS // shares
-    first = number % shares * slots
+    slots = SLOTS // fan_out
+    first = number % fan_out * slots
     return of_slots(first, first + slots - 1)

@@ -2,7 +2,7 @@
 
 - The answer of an unknown version is error 35 in version 0, with the versions of ApiVersions alone (KIP-511).
 - The name and version of the client software must look like words (KIP-511), else INVALID_REQUEST.
-- Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions: key sharing
+- Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions: key ranges
   and sinks once all brokers know the extension. Before v4 clients stumble over a feature that begins with level 0, so
   such a feature is left out (KAFKA-17492).
 """
@@ -26,7 +26,7 @@ from tailrace.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from tailrace.protocol.messages.envelope import FORWARDING_FEATURE
-from tailrace.protocol.messages.fetch import KEY_SHARING_FEATURE
+from tailrace.protocol.messages.fetch import KEY_RANGES_FEATURES
 from tailrace.protocol.messages.groups import DETAILS_FEATURE
 from tailrace.protocol.registry import Api
 from tailrace.server.context import RequestContext
@@ -42,7 +42,7 @@ _SUPPORTED = (
 
 
 _SUPPORTED_ABOVE_0 = tuple(feature for feature in _SUPPORTED if feature.min_version > 0)
-_KEY_SHARING = SupportedFeatureKey(name=KEY_SHARING_FEATURE, min_version=1, max_version=1)
+_KEY_RANGES = tuple(SupportedFeatureKey(name=name, min_version=1, max_version=1) for name in KEY_RANGES_FEATURES)
 _SINKS = SupportedFeatureKey(name=SINKS_FEATURE, min_version=1, max_version=1)
 
 
@@ -52,7 +52,7 @@ class FinalizedFeatures(NamedTuple):
     levels: Mapping[str, int]
     epoch: int
     """The offset of the last record of the metadata log behind the levels; -1 if the levels are unknown."""
-    shares_keys: bool = False
+    takes_ranges: bool = False
     """Whether requests of key ranges are served here (KIP-X): all brokers know key ranges, and key ranges are not
     switched off."""
     knows_sinks: bool = False
@@ -76,11 +76,11 @@ class ApiVersionsHandler:
         if context.api_version >= _FIRST_WITH_SOFTWARE:
             _check_software("client_software_name", request.client_software_name)
             _check_software("client_software_version", request.client_software_version)
-        levels, epoch, shares_keys, knows_sinks = self._finalized()
+        levels, epoch, takes_ranges, knows_sinks = self._finalized()
         supported = _SUPPORTED if context.api_version >= _FIRST_WITH_LEVEL_0 else _SUPPORTED_ABOVE_0
         return ApiVersionsResponse(
             api_keys=self._table,
-            supported_features=(*supported, *(_KEY_SHARING,) * shares_keys, *(_SINKS,) * knows_sinks),
+            supported_features=(*supported, *_KEY_RANGES * takes_ranges, *(_SINKS,) * knows_sinks),
             finalized_features_epoch=epoch,
             finalized_features=tuple(
                 FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

@@ -206,8 +206,8 @@ class Log(ReadableLog):
         if self.config.is_compacted != config.is_compacted and not self.failure:
             self.compactions.abort()
             self._across.prepare_policy(is_compacted=config.is_compacted)
-        if self.config.key_sharing_index != config.key_sharing_index:
-            if config.key_sharing_index == "none" and not self.failure:
+        if self.config.key_ranges_index != config.key_ranges_index:
+            if config.key_ranges_index == "none" and not self.failure:
                 self.keys.ends.indexes.remove_files()
             self.keys.forget()
         self.config = config

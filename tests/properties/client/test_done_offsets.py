@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budgets import examples
+from tailrace.client.keyed.done_offsets import ProgressCommit
+from tailrace.client.keyed.keyed_partition import KeyedPartition
+from tailrace.client.keyed.lanes import Lanes, LaneWork
+from tailrace.client.keyed.outcomes import Done, Outcome, Retry
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.done_offsets import ProgressCommit
-from tailrace.client.sharing.lanes import Lanes, LaneWork
-from tailrace.client.sharing.outcomes import Done, Outcome, Retry
-from tailrace.client.sharing.shared_partition import SharedPartition
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.key_ranges import hash_of
 from tailrace.model.partitions import TopicPartition
@@ -50,7 +50,7 @@ class GroupUnderTest:
         """The member starts: after a crash it knows what the server has, and nothing else."""
         self.now_ms = 0
         start = self.start if self.committed is None else max(self.start, self.committed.stable_offset)
-        self.partition = SharedPartition(NAME, start, self.most_holes)
+        self.partition = KeyedPartition(NAME, start, self.most_holes)
         self.lanes = Lanes(3, most_records=100, most_bytes=1 << 20)
         self.lanes.open(NAME)
         self.unread = [record for record in self.records if record.offset >= start]

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budgets import examples
+from tailrace.client.keyed.lanes import Lanes, LaneWork, size_of
+from tailrace.client.keyed.outcomes import Done, Outcome, Retry, Skip
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.lanes import Lanes, LaneWork, size_of
-from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
 from tailrace.model.partitions import TopicPartition
 
 PARTITIONS = [TopicPartition("orders", index) for index in range(2)]

@@ -36,7 +36,7 @@ class PartitionOfBatches:
 
     def __init__(self, batches: list[tuple[list[bytes | None], int]], *, is_indexed: bool) -> None:
         config = TopicConfig(
-            segment_bytes=600, index_interval_bytes=100, key_sharing_index="auto" if is_indexed else "none"
+            segment_bytes=600, index_interval_bytes=100, key_ranges_index="auto" if is_indexed else "none"
         )
         self.log = Log.open("/log", files=SimulatedDisk(), config=config, now_ms=0)
         self.records: list[Record] = []

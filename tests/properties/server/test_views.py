@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from tailrace.protocol.records.record import Record
 from testkit.view_readers import ViewNode, ViewReader, batches_of, offsets_of
 
-SHARES = 4
-VIEW = f"orders.shared-{SHARES}"
+FAN_OUT = 4
+VIEW = f"orders.shared-{FAN_OUT}"
 KEYS = st.none() | st.binary(max_size=2)
 VALUE = b"v" * 300
 """Few records are as much as one fetch may scan."""
 WRITE = st.tuples(st.just("write"), st.lists(KEYS, min_size=1, max_size=6), st.sampled_from([0, 1, 3, 4]))
 MARK = st.tuples(st.just("mark"), st.lists(KEYS, min_size=1, max_size=3), st.booleans())
-READ = st.tuples(st.just("read"), st.integers(0, SHARES - 1), st.sampled_from([1, 150, 1 << 20]))
+READ = st.tuples(st.just("read"), st.integers(0, FAN_OUT - 1), st.sampled_from([1, 150, 1 << 20]))
 FORGET = st.tuples(st.just("forget"), st.none(), st.none())
 ACTS = st.lists(WRITE | WRITE | MARK | READ | READ | FORGET, max_size=40)
 
@@ -41,7 +41,7 @@ class WrittenLog:
     def __init__(self, settings: dict[str, str], chunk_bytes: int) -> None:
         self.node = ViewNode(settings=settings)
         self.node.broker.readable_views.key_reads.__dict__["chunk_bytes"] = chunk_bytes
-        self.offsets: list[list[int]] = [[] for _ in range(SHARES)]
+        self.offsets: list[list[int]] = [[] for _ in range(FAN_OUT)]
         self.end = self.transactions = 0
 
     def write(self, keys: list[bytes | None], codec: int) -> None:
@@ -61,8 +61,8 @@ class WrittenLog:
         self.node.broker.readable_views.reads.scanned._stretches.clear()
 
     def _count(self, keys: list[bytes | None]) -> None:
-        for number in range(SHARES):
-            self.offsets[number] += offsets_of(keys, number, SHARES, first=self.end)
+        for number in range(FAN_OUT):
+            self.offsets[number] += offsets_of(keys, number, FAN_OUT, first=self.end)
         self.end += len(keys)
 
 
@@ -76,7 +76,7 @@ def test_each_reader_gets_its_records_once_and_ends_at_the_end(
     acts: list[tuple[str, Any, Any]], kind: type[ViewReader], chunk_bytes: int, hashing: str
 ) -> None:
     log = WrittenLog({"key.range.fetch.max.scan.bytes": "1024", "max.bytes.key.range.hashing": hashing}, chunk_bytes)
-    readers = [kind(log.node, VIEW, number) for number in range(SHARES)]
+    readers = [kind(log.node, VIEW, number) for number in range(FAN_OUT)]
     for act, first, other in acts:
         if act == "write":
             log.write(first, other)

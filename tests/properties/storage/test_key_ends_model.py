@@ -79,7 +79,7 @@ class KeyEndsModel(RuleBasedStateMachine):
             retention_ms=-1,
             file_delete_delay_ms=0,
             min_cleanable_dirty_ratio=0.0,
-            key_sharing_index="auto" if keeps_files else "none",
+            key_ranges_index="auto" if keeps_files else "none",
         )
         self.epoch = self.recovery_point = self.durable_start = self.first_dirty = 0
         self.ticks: Callable[[], int] = count(0, 6).__next__
@@ -154,7 +154,7 @@ class KeyEndsModel(RuleBasedStateMachine):
 
     @rule(keeps_files=st.booleans())
     def change_settings(self, keeps_files: bool) -> None:
-        self.config = replace(self.config, key_sharing_index="auto" if keeps_files else "none")
+        self.config = replace(self.config, key_ranges_index="auto" if keeps_files else "none")
         self.log.update_config(self.config)
         assert keeps_files or not [name for name in self.disk.list_dir(DIRECTORY) if name.endswith(".khx")]
 

@@ -15,13 +15,13 @@ from uuid import uuid4
 import pytest
 
 from tailrace.cli.work import MOST_VARIABLE_BYTES, CommandFailed, Commands, variables
-from tailrace.client.blocking import Admin, Producer, SharedRecord
-from tailrace.client.sharing.outcomes import Done, Retry
+from tailrace.client.blocking import Admin, KeyedRecord, Producer
+from tailrace.client.keyed.outcomes import Done, Retry
 from tailrace.testing import Cluster
 from testkit.commands import CommandResult
 
 SECONDS = 60.0
-RECORD = SharedRecord("orders", 1, 7, 1_000, b"k", b"value", (("h", b"x"), ("raw", b"\xff"), ("none", None)), None, 2)
+RECORD = KeyedRecord("orders", 1, 7, 1_000, b"k", b"value", (("h", b"x"), ("raw", b"\xff"), ("none", None)), None, 2)
 
 
 @pytest.fixture

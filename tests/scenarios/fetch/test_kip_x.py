@@ -1,4 +1,4 @@
-"""KIP-X: readers share a partition by ranges of key hashes. A test for each sentence, with clients and real nodes.
+"""KIP-X: readers split a partition by ranges of key hashes. A test for each sentence, with clients and real nodes.
 
 Single nodes without sockets: tests/unit/server/fetch/test_key_ranges.py.
 """
@@ -34,7 +34,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-class SharingReader:
+class RangesReader:
     """A consumer of some ranges, and what it has read."""
 
     def __init__(self, cluster: Cluster, ranges: list[KeyRange], rack: str) -> None:
@@ -59,7 +59,7 @@ def write(cluster: Cluster, first: int, end: int) -> None:
         producer.flush()
 
 
-def read_to(readers: list[SharingReader], end: int) -> None:
+def read_to(readers: list[RangesReader], end: int) -> None:
     deadline = time.monotonic() + SECONDS
     while not all(reader.is_at(end) for reader in readers):
         assert time.monotonic() < deadline, [reader.consumer.position(ORDERS) for reader in readers]
@@ -70,7 +70,7 @@ def read_to(readers: list[SharingReader], end: int) -> None:
 def test_each_key_has_one_reader_which_gets_its_records_once_and_in_order(cluster: Cluster) -> None:
     """'Key based filtering fetch': 'the broker will answer only matching records'; from the closest replica too, and
     through a change of the leader."""
-    readers = [SharingReader(cluster, ranges, rack) for ranges, rack in zip(RANGES, "abc", strict=True)]
+    readers = [RangesReader(cluster, ranges, rack) for ranges, rack in zip(RANGES, "abc", strict=True)]
     try:
         write(cluster, 0, 2_000)
         read_to(readers, 2_000)
@@ -95,7 +95,7 @@ def test_each_key_has_one_reader_which_gets_its_records_once_and_in_order(cluste
 def test_an_empty_list_of_ranges_is_the_whole_partition(cluster: Cluster) -> None:
     """'assign(Map<TopicPartition, List<Tuple>>)': 'an empty list' stands for all records."""
     write(cluster, 0, 500)
-    reader = SharingReader(cluster, [], "a")
+    reader = RangesReader(cluster, [], "a")
     try:
         read_to([reader], 500)
     finally:

@@ -140,7 +140,7 @@ def test_offsets_and_ranges_are_committed_one_at_a_time(cluster: Cluster) -> Non
 def test_a_server_that_takes_no_ranges_gets_none() -> None:
     """'All the commit request with hash range configured shall fail' before the server is upgraded: here before it is
     sent, since it would store the offset -1."""
-    with Cluster(brokers=1, config={"group.key.sharing.enable": "false"}) as cluster:
+    with Cluster(brokers=1, config={"group.key.ranges.enable": "false"}) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(name=ORDERS.topic, partitions=1, replication_factor=1)])
         with reader_of(cluster) as reader:

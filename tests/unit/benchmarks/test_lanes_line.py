@@ -3,11 +3,11 @@
 from itertools import count
 
 from benchmarks.lines.lanes import OrderCheck
-from tailrace.client.sharing.outcomes import SharedRecord
+from tailrace.client.keyed.outcomes import KeyedRecord
 
 
-def record(key: bytes, number: int) -> SharedRecord:
-    return SharedRecord("lanes", 0, 0, 0, key, b"%0100d" % number, ())
+def record(key: bytes, number: int) -> KeyedRecord:
+    return KeyedRecord("lanes", 0, 0, 0, key, b"%0100d" % number, ())
 
 
 def checked() -> tuple[OrderCheck, list[int]]:

@@ -13,12 +13,12 @@ import pytest
 from tailrace.client.blocking import (
     Admin,
     Consumer,
+    KeyedConsumer,
+    KeyedRecord,
     MetricName,
     NewTopic,
     Producer,
     RangedFetch,
-    SharedConsumer,
-    SharedRecord,
 )
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets
 from tailrace.client.router import Router
@@ -240,9 +240,9 @@ def test_a_damaged_batch_is_stepped_over_when_that_is_asked_for(caplog: pytest.L
         assert "orders-0: a batch of" in ended.stderr
         assert "--on-corrupt skip" in ended.stderr
         done: list[int] = []
-        shared = SharedConsumer(servers, group="g", topics=[partition.topic], on_corrupt="skip")
+        shared = KeyedConsumer(servers, group="g", topics=[partition.topic], on_corrupt="skip")
 
-        def note(record: SharedRecord) -> None:
+        def note(record: KeyedRecord) -> None:
             done.append(record.offset)
             if len(done) == len(left):
                 shared.stop()

@@ -16,9 +16,9 @@ from tailrace.client.settings import (
     ASSIGNMENT_STRATEGIES,
     ClientSettings,
     ConsumerSettings,
+    KeyedConsumerSettings,
     ProducerSettings,
     RangedFetchSettings,
-    SharedConsumerSettings,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
 
@@ -29,14 +29,14 @@ KINDS: dict[type[ClientSettings], dict[str, Any]] = {
     ConsumerSettings: {},
     ProducerSettings: {},
     RangedFetchSettings: {},
-    SharedConsumerSettings: GROUP,
+    KeyedConsumerSettings: GROUP,
 }
 CLIENTS = {
     "Admin": ClientSettings,
     "Consumer": ConsumerSettings,
     "Producer": ProducerSettings,
     "RangedFetch": RangedFetchSettings,
-    "SharedConsumer": SharedConsumerSettings,
+    "KeyedConsumer": KeyedConsumerSettings,
 }
 
 
@@ -91,7 +91,7 @@ CLIENTS = {
         (ProducerSettings, {"compression": "rar"}, "codec 'rar'; known are", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (ProducerSettings, {"compression": b"gzip"}, "codec b'gzip'; known", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (ProducerSettings, {"compression": 3}, "codec 3; known are", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (SharedConsumerSettings, {**GROUP, "grace_ms": -1}, "grace_ms -1; at least 0", ErrorCode.INVALID_CONFIG),
+        (KeyedConsumerSettings, {**GROUP, "grace_ms": -1}, "grace_ms -1; at least 0", ErrorCode.INVALID_CONFIG),
         (ClientSettings, {"bootstrap_servers": "no port:"}, "bootstrap server 'no port:'", ErrorCode.INVALID_REQUEST),
         (ClientSettings, {"retry_backoff_ms": None}, "retry.backoff.ms None; say a whole", ErrorCode.INVALID_CONFIG),
     ],
@@ -109,7 +109,7 @@ def test_a_bad_setting_is_refused_by_its_kafka_name(
 def test_a_whole_number_of_numpy_is_a_number(setting: str) -> None:
     def made(value: Any) -> Any:
         settings: dict[str, Any] = {**GROUP, setting: value}
-        return getattr(SharedConsumerSettings(SERVERS, **settings), setting)
+        return getattr(KeyedConsumerSettings(SERVERS, **settings), setting)
 
     assert (made(np.int32(7)), type(made(np.int32(7)))) == (7, int)
     for wrong in (np.int64(0), np.float64(7), np.array([7, 8])):

@@ -111,6 +111,16 @@ def test_a_change_of_leader_raises_both_epochs_and_a_change_of_replicas_in_sync_
     assert state.in_sync_replicas == (1, 2)
 
 
+def test_a_log_may_have_topic_settings_under_their_former_names() -> None:
+    def setting(name: str, value: str | None) -> ConfigRecord:
+        return ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="orders", name=name, value=value)
+
+    former, current = "key.sharing.enable", "key.ranges.enable"
+    image = image_of(*topic(), setting(former, "false"))
+    assert image.topic_overrides("orders") == {current: "false"}
+    assert image_of(*topic(), setting(former, "false"), setting(current, None)).topic_overrides("orders") == {}
+
+
 def test_settings_are_overridden_and_taken_back() -> None:
     resource = ConfigResource(ResourceType.TOPIC, "orders")
     set_it = ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="1")

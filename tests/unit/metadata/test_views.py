@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tailrace.metadata.feature_levels import FIRST_WITH_KEY_SHARING, METADATA_VERSION_FEATURE
+from tailrace.metadata.feature_levels import FIRST_WITH_KEY_RANGES, METADATA_VERSION_FEATURE
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType, TopicImage
 from tailrace.metadata.views import (
     MAX_VIEW_PARTITIONS,
@@ -38,7 +38,7 @@ def id_of_number(number: int) -> TopicId:
     return TopicId(bytes(14) + bytes((number, 0x30)))
 
 
-def image_of(*names: str, partitions: int = 2, version: int = FIRST_WITH_KEY_SHARING) -> ClusterImage:
+def image_of(*names: str, partitions: int = 2, version: int = FIRST_WITH_KEY_RANGES) -> ClusterImage:
     topics = {}
     for number, name in enumerate(names, start=1):
         topic_id = id_of_number(number)
@@ -78,10 +78,10 @@ def test_a_topic_is_stored_as_itself() -> None:
 
 def test_a_view_is_found_by_its_id() -> None:
     image = image_of("orders", "others")
-    for shares in (2, 256):
-        found = VIEWS.topic_by_id(image, folded_id(id_of_number(2), shares))
+    for fan_out in (2, 256):
+        found = VIEWS.topic_by_id(image, folded_id(id_of_number(2), fan_out))
         assert found is not None
-        assert found.name == f"others.shared-{shares}"
+        assert found.name == f"others.shared-{fan_out}"
     assert VIEWS.topic_by_id(image, id_of_number(2)) is image.topics["others"]
 
 
@@ -100,7 +100,7 @@ def test_a_topic_with_the_name_of_a_view_goes_first() -> None:
     image = image_of("orders", "orders.shared-4")
     assert VIEWS.topic(image, "orders.shared-4") is image.topics["orders.shared-4"]
     assert VIEWS.topic_by_id(image, folded_id(id_of_number(1), 4)) is None
-    assert view(image, "orders.shared-8").shares == 8
+    assert view(image, "orders.shared-8").fan_out == 8
     assert view(image, "orders.shared-4.shared-2").source is image.topics["orders.shared-4"]
 
 
@@ -131,14 +131,14 @@ def test_there_are_no_views_if_the_broker_may_not_serve_them() -> None:
 
 
 def test_there_are_no_views_while_a_broker_may_not_know_them() -> None:
-    image = image_of("orders", version=FIRST_WITH_KEY_SHARING - 1)
+    image = image_of("orders", version=FIRST_WITH_KEY_RANGES - 1)
     assert VIEWS.topic(image, "orders.shared-4") is None
     assert VIEWS.topic_by_id(image, folded_id(id_of_number(1), 4)) is None
 
 
 def unshared(image: ClusterImage) -> ClusterImage:
     return dataclasses.replace(
-        image, configs={ConfigResource(ResourceType.TOPIC, "orders"): {"key.sharing.enable": "false"}}
+        image, configs={ConfigResource(ResourceType.TOPIC, "orders"): {"key.ranges.enable": "false"}}
     )
 
 
@@ -146,7 +146,7 @@ def test_there_are_no_views_of_a_topic_that_is_not_shared() -> None:
     image = unshared(image_of("orders", "others"))
     assert VIEWS.topic(image, "orders.shared-4") is None
     assert VIEWS.topic_by_id(image, folded_id(id_of_number(1), 4)) is None
-    assert view(image, "others.shared-4").shares == 4
+    assert view(image, "others.shared-4").fan_out == 4
 
 
 def test_a_view_keeps_its_id_while_it_is_not_served() -> None:
@@ -161,7 +161,7 @@ def test_a_view_of_too_many_partitions_does_not_exist() -> None:
     image = image_of("orders", partitions=MAX_VIEW_PARTITIONS // 256 + 1)
     assert VIEWS.topic(image, "orders.shared-256") is None
     assert VIEWS.topic_by_id(image, folded_id(id_of_number(1), 256)) is None
-    assert view(image, "orders.shared-128").shares == 128
+    assert view(image, "orders.shared-128").fan_out == 128
 
 
 def test_a_view_is_refused_with_the_reason() -> None:

@@ -4,13 +4,13 @@ import pytest
 
 from tailrace.model.ids import TopicId
 from tailrace.model.key_ranges import HASH_SPACE, WHOLE, KeyRange, joined
-from tailrace.model.views import SHARES, View, family_of, folded_id, key_range_of, parse_view, views_of
+from tailrace.model.views import FAN_OUTS, View, family_of, folded_id, key_range_of, parse_view, views_of
 
 
-@pytest.mark.parametrize("shares", SHARES)
-def test_a_view_has_a_name(shares: int) -> None:
-    assert parse_view(f"orders.shared-{shares}") == View("orders", shares)
-    assert View("orders", shares).name == f"orders.shared-{shares}"
+@pytest.mark.parametrize("fan_out", FAN_OUTS)
+def test_a_view_has_a_name(fan_out: int) -> None:
+    assert parse_view(f"orders.shared-{fan_out}") == View("orders", fan_out)
+    assert View("orders", fan_out).name == f"orders.shared-{fan_out}"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_only_the_last_ending_counts() -> None:
 
 
 def test_a_topic_has_a_view_of_each_width_if_the_name_is_legal() -> None:
-    assert views_of("a") == tuple(f"a.shared-{shares}" for shares in SHARES)
+    assert views_of("a") == tuple(f"a.shared-{fan_out}" for fan_out in FAN_OUTS)
     assert len(views_of("x" * 240)) == 3
     assert views_of("x" * 249) == ()
 
@@ -65,24 +65,24 @@ TOPIC = TopicId(bytes(range(16)))
 
 
 def test_ids_are_folded_and_taken_back() -> None:
-    ids = {folded_id(TOPIC, shares) for shares in SHARES}
-    assert len(ids) == len(SHARES)
+    ids = {folded_id(TOPIC, fan_out) for fan_out in FAN_OUTS}
+    assert len(ids) == len(FAN_OUTS)
     assert TOPIC not in ids
-    assert all(folded_id(folded_id(TOPIC, shares), shares) == TOPIC for shares in SHARES)
+    assert all(folded_id(folded_id(TOPIC, fan_out), fan_out) == TOPIC for fan_out in FAN_OUTS)
 
 
 def test_the_family_of_an_id_has_the_ids_of_its_views_and_of_theirs() -> None:
     family = set(family_of(TOPIC))
-    assert family >= {TOPIC} | {folded_id(TOPIC, shares) for shares in SHARES}
+    assert family >= {TOPIC} | {folded_id(TOPIC, fan_out) for fan_out in FAN_OUTS}
     assert all(set(family_of(name)) == family for name in family)
 
 
-@pytest.mark.parametrize("shares", SHARES)
-def test_the_partitions_of_a_view_tile_the_hashes(shares: int) -> None:
-    ranges = [key_range_of(number, shares) for number in range(shares)]
+@pytest.mark.parametrize("fan_out", FAN_OUTS)
+def test_the_partitions_of_a_view_tile_the_hashes(fan_out: int) -> None:
+    ranges = [key_range_of(number, fan_out) for number in range(fan_out)]
     assert joined(ranges) == (WHOLE,)
     assert sum(last - first + 1 for first, last in ranges) == HASH_SPACE
-    assert [key_range_of(number + 3 * shares, shares) for number in range(shares)] == ranges
+    assert [key_range_of(number + 3 * fan_out, fan_out) for number in range(fan_out)] == ranges
 
 
 def test_a_range_is_an_even_part_of_the_hashes() -> None:

@@ -14,7 +14,7 @@ from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tailrace.protocol.messages.fetch import KEY_SHARING_FEATURE
+from tailrace.protocol.messages.fetch import KEY_RANGES_FEATURES
 from tailrace.protocol.messages.offsets import (
     UNKNOWN_STATE_EPOCH,
     OffsetCommitRequest,
@@ -123,7 +123,7 @@ class RangeProgress:
             ApiVersionsResponse,
             max_version=_FIRST_WITH_FEATURES,
         )
-        is_supported = any(feature.name == KEY_SHARING_FEATURE for feature in answer.supported_features)
+        is_supported = any(feature.name in KEY_RANGES_FEATURES for feature in answer.supported_features)
         if is_supported:
             self._supporter = connection
         return is_supported
@@ -285,7 +285,7 @@ def _unsupported(group: str) -> KafkaError:
     return KafkaError(
         ErrorCode.UNSUPPORTED_VERSION,
         f"the coordinator of group {group!r} takes no commits of ranges: it is not Tailrace, one of its brokers is too "
-        "old, or group.key.sharing.enable is off. Commit offsets instead",
+        "old, or group.key.ranges.enable is off. Commit offsets instead",
     )
 
 

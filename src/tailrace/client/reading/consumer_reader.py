@@ -1,6 +1,6 @@
 """The reading part of a consumer: assigned partitions, their positions, and the membership that assigns partitions.
 
-A consumer and a shared consumer each hold a reader. It commits nothing: `on_revoke` may, before partitions leave.
+A consumer and a keyed consumer each hold a reader. It commits nothing: `on_revoke` may, before partitions leave.
 """
 
 import asyncio

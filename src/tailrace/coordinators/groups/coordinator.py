@@ -48,11 +48,11 @@ from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, P
 from tailrace.coordinators.groups.joining import NewMemberId
 from tailrace.coordinators.groups.membership import GroupMembership
 from tailrace.coordinators.groups.offset_commits import GroupDecision, OffsetCommits
+from tailrace.coordinators.groups.ranged_offsets import RangedOffsets
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, PendingOffset, TransactionEnd
 from tailrace.coordinators.groups.removals import GroupRemovals
 from tailrace.coordinators.groups.reports import GroupReports
 from tailrace.coordinators.groups.schedule import Schedule
-from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Tick
@@ -63,7 +63,7 @@ class GroupCoordinator:
     """The machine of one coordinator partition. Deadlines in ms of the host's monotonic clock."""
 
     def __init__(
-        self, *, config: GroupConfig, new_member_id: NewMemberId, topics: Topics, shared_offsets: SharedOffsets
+        self, *, config: GroupConfig, new_member_id: NewMemberId, topics: Topics, ranged_offsets: RangedOffsets
     ) -> None:
         self._config = config
         self._topics = topics
@@ -72,7 +72,7 @@ class GroupCoordinator:
         self._latest = LatestGroups(self.committed)
         self._memberships: dict[str, GroupMembership] = {}
         self._commits = OffsetCommits(
-            self._latest, self._memberships, shared_offsets, max_metadata=config.offset_metadata_max_bytes
+            self._latest, self._memberships, ranged_offsets, max_metadata=config.offset_metadata_max_bytes
         )
         self._removals = GroupRemovals(self._latest, self._memberships, retention_ms=config.offsets_retention_ms)
         self._histories: dict[str, GroupHistory] = {}

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit
 from tailrace.coordinators.groups.membership import GroupMembership
 from tailrace.coordinators.groups.range_commits import BehindTheEnd
+from tailrace.coordinators.groups.ranged_offsets import RangedOffsets
 from tailrace.coordinators.groups.records import GroupLogRecord, OffsetCommitValue, OffsetRecord, pending_offset
-from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.coordinators.groups.store import LatestGroups, belongs_to
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
@@ -22,14 +22,14 @@ class OffsetCommits:
         self,
         latest: LatestGroups,
         memberships: Mapping[str, GroupMembership],
-        shared: SharedOffsets,
+        ranged: RangedOffsets,
         *,
         max_metadata: int,
     ) -> None:
         """`max_metadata` is offset.metadata.max.bytes."""
         self._latest = latest
         self._memberships = memberships
-        self._shared = shared
+        self._ranged = ranged
         self._max_metadata = max_metadata
 
     def commit(self, command: CommitOffsets, now_ms: int) -> GroupDecision:
@@ -51,7 +51,7 @@ class OffsetCommits:
                 code = refusal.code
                 if before is not None and offset.ranges is not None:
                     # The leader has just reported that its log ends before ranges of the group: those ranges are lost.
-                    value = self._shared.within(before, offset.ranges.end_offset)
+                    value = self._ranged.within(before, offset.ranges.end_offset)
             except KafkaError as refusal:
                 code = refusal.code
             codes.append(code)
@@ -113,10 +113,10 @@ class OffsetCommits:
             if self._latest.has_pending(command.group_id, partition):
                 # The end of the transaction would replace the ranges, or they would replace its offset.
                 raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, f"a transaction has set the offset of {partition}")
-            return self._shared.with_ranges(before, plain, offset)
+            return self._ranged.with_ranges(before, plain, offset)
         if before is None or not (before.ranges or before.state_epoch or offset.offset < before.offset):
             # Also a reader of ranges may have begun at the offset before, though no range was committed beyond.
             return plain
         # No ranges are committed while a transaction is open, so its offset meets the ranges of now at its end.
         is_member = command.generation_id >= 0 or command.producer_id is not None
-        return self._shared.with_offset(before, plain, is_member=is_member)
+        return self._ranged.with_offset(before, plain, is_member=is_member)

@@ -22,7 +22,7 @@ NO_STATE_EPOCH: Final = -1
 """The epoch of a reader that has seen no progress. It counts as 0: the commit is taken if nothing was reset."""
 
 
-class SharedProgress(NamedTuple):
+class RangedProgress(NamedTuple):
     """A group's progress in one partition."""
 
     committed: CommittedProgress
@@ -80,20 +80,20 @@ def _overlap(ranges: Iterable[Rectangle]) -> tuple[Rectangle, Rectangle] | None:
 
 
 def commit_ranges(
-    progress: SharedProgress | None,
+    progress: RangedProgress | None,
     ranges: Iterable[Rectangle],
     *,
     state_epoch: int,
     stable_offset: int,
     limits: RangeLimits,
-) -> SharedProgress:
+) -> RangedProgress:
     """The progress with these ranges too. A commit is taken whole, or refused.
 
     `stable_offset` is the stable offset that the reader knows, or -1: a group without progress begins there.
     Raises KafkaError: FENCED_STATE_EPOCH (124), BehindTheEnd (42), and OFFSET_METADATA_TOO_LARGE (12) for more
     rectangles than the limit.
     """
-    before = _in_epoch(progress, state_epoch) or SharedProgress(CommittedProgress(max(0, stable_offset)))
+    before = _in_epoch(progress, state_epoch) or RangedProgress(CommittedProgress(max(0, stable_offset)))
     taken = list(ranges)
     for rectangle in taken:
         if rectangle.last_offset >= limits.end_offset:
@@ -120,36 +120,36 @@ def oldest_gap(committed: CommittedProgress) -> str:
     return f"The oldest gap is at offset {committed.stable_offset}, key hashes {next(committed.gaps())}"
 
 
-def commit_offset(progress: SharedProgress | None, offset: int) -> SharedProgress:
+def commit_offset(progress: RangedProgress | None, offset: int) -> RangedProgress:
     """The plain commit of a member that has the whole partition. A commit forward keeps what is done beyond; a commit
     backward is a rewind, and nothing is done beyond any more."""
     if progress is None or offset >= progress.committed.stable_offset:
-        before = progress or SharedProgress(CommittedProgress(offset))
+        before = progress or RangedProgress(CommittedProgress(offset))
         return before._replace(committed=before.committed.with_stable_offset(offset))
-    return SharedProgress(CommittedProgress(offset), progress.state_epoch + 1)
+    return RangedProgress(CommittedProgress(offset), progress.state_epoch + 1)
 
 
-def reset_offset(progress: SharedProgress | None, offset: int) -> SharedProgress:
+def reset_offset(progress: RangedProgress | None, offset: int) -> RangedProgress:
     """The plain commit of a group without members, which is how tools reset an offset: nothing is done beyond."""
     if progress is None:
-        return SharedProgress(CommittedProgress(offset))
+        return RangedProgress(CommittedProgress(offset))
     committed = progress.committed
     lowers = offset < committed.stable_offset or bool(committed.strips)
-    return SharedProgress(CommittedProgress(offset), progress.state_epoch + lowers)
+    return RangedProgress(CommittedProgress(offset), progress.state_epoch + lowers)
 
 
-def cut(progress: SharedProgress | None, offset: int, *, state_epoch: int) -> SharedProgress:
+def cut(progress: RangedProgress | None, offset: int, *, state_epoch: int) -> RangedProgress:
     """The progress in a log that has other records from this offset on: no such record is done (KIP-320), and records
     below are as before. Raises KafkaError FENCED_STATE_EPOCH (124)."""
     before = _in_epoch(progress, state_epoch)
     if before is None:
-        return SharedProgress(CommittedProgress(offset))
+        return RangedProgress(CommittedProgress(offset))
     committed = before.committed
     after = CommittedProgress(offset) if offset <= committed.stable_offset else committed.cut_at(offset)
-    return SharedProgress(after, before.state_epoch + 1)
+    return RangedProgress(after, before.state_epoch + 1)
 
 
-def within(progress: SharedProgress, end_offset: int) -> SharedProgress | None:
+def within(progress: RangedProgress, end_offset: int) -> RangedProgress | None:
     """The progress without what is done behind the end of the partition: the log was cut, and other records will come
     there. None if there is nothing behind the end; the stable offset stays, as any offset in Kafka."""
     committed = progress.committed
@@ -157,10 +157,10 @@ def within(progress: SharedProgress, end_offset: int) -> SharedProgress | None:
         return None
     is_all_behind = end_offset <= committed.stable_offset
     after = CommittedProgress(committed.stable_offset) if is_all_behind else committed.cut_at(end_offset)
-    return SharedProgress(after, progress.state_epoch + 1)
+    return RangedProgress(after, progress.state_epoch + 1)
 
 
-def _in_epoch(progress: SharedProgress | None, state_epoch: int) -> SharedProgress | None:
+def _in_epoch(progress: RangedProgress | None, state_epoch: int) -> RangedProgress | None:
     """The progress, which must still be in the state epoch that a reader knows. Raises FENCED_STATE_EPOCH (124)."""
     if progress is None and state_epoch != NO_STATE_EPOCH:
         raise KafkaError(ErrorCode.FENCED_STATE_EPOCH, f"the offset that had state epoch {state_epoch} was deleted")

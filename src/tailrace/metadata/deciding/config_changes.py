@@ -30,7 +30,7 @@ from tailrace.model.resource_settings import (
     check_of_client_metrics,
     check_of_groups,
 )
-from tailrace.model.settings import Setting, SettingType, Table, attribute_name, find
+from tailrace.model.settings import Setting, SettingType, Table, attribute_name, current_name, find
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
 _LONGEST_BROKER_ID = 10
@@ -93,6 +93,7 @@ class ConfigChanges:
 
     def _records(self, changes: ResourceChanges) -> list[ConfigRecord]:
         resource = changes.resource
+        changes = _by_current_names(changes)
         _check_form(changes)
         if resource.type == ResourceType.TOPIC:
             self._check_topic(resource.name)
@@ -229,6 +230,11 @@ class ConfigChanges:
         if not setting.dynamic:
             raise _bad_request(f"{name} cannot be changed while the broker runs; set it in its configuration")
         return setting
+
+
+def _by_current_names(changes: ResourceChanges) -> ResourceChanges:
+    named = tuple(replace(change, name=current_name(change.name)) for change in changes.changes)
+    return replace(changes, changes=named)
 
 
 def _check_form(changes: ResourceChanges) -> None:

@@ -171,8 +171,9 @@ class TopicCreation:
         for name, value in topic.configs:
             if value is None:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} of a new topic cannot be null")
-            overrides[name] = stated_value(find(TOPIC_SETTINGS, name), value)
-            refuse_uncarried(name, overrides[name], self._rules.max_frame_bytes)
+            setting = find(TOPIC_SETTINGS, name)
+            overrides[setting.name] = stated_value(setting, value)
+            refuse_uncarried(setting.name, overrides[setting.name], self._rules.max_frame_bytes)
         self._rules.config.with_overrides(overrides)
         return overrides
 

@@ -8,6 +8,7 @@ from tailrace.metadata.image_draft import ImageDraft
 from tailrace.metadata.records.kinds import KINDS, MetadataRecord, RecordKind
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, accepts_loss_after, unclean_epoch_after
+from tailrace.model.settings import current_name
 from tailrace.protocol.schema import Int8, Int32, Uuid, field, message
 
 _BrokerIds = tuple[BrokerId, ...]
@@ -235,15 +236,20 @@ class ConfigRecord(MetadataRecord):
 def _set_config(draft: ImageDraft, record: ConfigRecord) -> None:
     resource = ConfigResource(record.resource_type, record.resource_name)
     overrides = dict(draft.overrides(resource))
+    name = current_name(record.name)  # a log may have settings under their former names
     if record.value is None:
-        overrides.pop(record.name, None)
+        overrides.pop(name, None)
     else:
-        overrides[record.name] = record.value
+        overrides[name] = record.value
     if overrides:
         draft.configs[resource] = overrides
     elif resource in draft.configs:
         del draft.configs[resource]
     draft.changed_configs.add(resource)
+
+
+def _key_of_config(record: ConfigRecord) -> tuple[int, ConfigResource, str]:
+    return _SETTING, ConfigResource(record.resource_type, record.resource_name), current_name(record.name)
 
 
 def _write_configs(image: ClusterImage) -> Iterator[ConfigRecord]:
@@ -258,7 +264,7 @@ KINDS.add(
         number=_SETTING,
         record=ConfigRecord,
         apply=_set_config,
-        key=lambda record: (_SETTING, ConfigResource(record.resource_type, record.resource_name), record.name),
+        key=_key_of_config,
         value=lambda state, key: state.overrides(key[1]).get(key[2]),
         write=_write_configs,
         place=4,

@@ -10,8 +10,8 @@ from tailrace.node.metrics.measurements import (
     BrokerMeasurements,
     BrokerParts,
     PartitionMeasure,
+    RangedProgressMeasure,
     ReplicaCounts,
-    SharedProgressMeasure,
 )
 from tailrace.replication.outcomes import Traffic
 from tailrace.server.assembly.broker import Broker
@@ -186,10 +186,10 @@ def _groups(walked: BrokerMeasurements) -> Iterator[Metric]:
 def _shared(broker: Broker, walked: BrokerMeasurements) -> Iterator[Row]:
     """Progress by offsets and key hashes (KIP-X)."""
 
-    def by_group(value: Callable[[SharedProgressMeasure], float]) -> Iterator[tuple[tuple[str, ...], float]]:
+    def by_group(value: Callable[[RangedProgressMeasure], float]) -> Iterator[tuple[tuple[str, ...], float]]:
         return (
             ((progress.group, progress.topic, str(progress.partition)), value(progress))
-            for progress in walked.shared_progress
+            for progress in walked.ranged_progress
         )
 
     name, labels = "tailrace_group", ("group", "topic", "partition")
@@ -204,7 +204,7 @@ def _shared(broker: Broker, walked: BrokerMeasurements) -> Iterator[Row]:
         ),
     ):
         yield partial(gauge, metric, text, labels, by_group(value))
-    offsets = broker.coordination.groups.shared_offsets
+    offsets = broker.coordination.groups.ranged_offsets
     yield single(f"{name}_ranges_limit", "Ranges that a group may have in a partition.", offsets.max_rectangles)
     yield count(
         f"{name}_range_cuts",

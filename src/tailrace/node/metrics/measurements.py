@@ -61,10 +61,10 @@ class ReplicaCounts:
     """Partitions whose oldest open transaction should have been ended by its coordinator."""
 
 
-MOST_SHARED: Final = 1_000
+MOST_RANGED: Final = 1_000
 
 
-class SharedProgressMeasure(NamedTuple):
+class RangedProgressMeasure(NamedTuple):
     """The progress of a group in a partition with committed ranges (KIP-X)."""
 
     group: str
@@ -89,8 +89,8 @@ class BrokerMeasurements:
     replicas: ReplicaCounts
     groups_by_state: Mapping[str, int] | None
     """None while a coordinator is loading: the number is not known."""
-    shared_progress: tuple[SharedProgressMeasure, ...]
-    """At most MOST_SHARED."""
+    ranged_progress: tuple[RangedProgressMeasure, ...]
+    """At most MOST_RANGED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         partitions=tuple(logs.partitions),
         replicas=logs.replicas,
         groups_by_state=await _count_groups(groups),
-        shared_progress=await _measure_shared(groups),
+        ranged_progress=await _measure_ranged(groups),
     )
 
 
@@ -209,18 +209,18 @@ async def _measure_partitions(parts: BrokerParts, max_partitions: int) -> _Logs:
     return logs
 
 
-async def _measure_shared(coordinators: GroupCoordinatorService) -> tuple[SharedProgressMeasure, ...]:
+async def _measure_ranged(coordinators: GroupCoordinatorService) -> tuple[RangedProgressMeasure, ...]:
     """Ranges are decoded one partition at a time, in turns with the requests."""
-    measured: list[SharedProgressMeasure] = []
+    measured: list[RangedProgressMeasure] = []
     try:
         hosts = coordinators.active_hosts()
     except KafkaError:
         return ()
     for host in hosts:
         for group_id in tuple(host.machine.committed.groups):
-            for partition, progress, standing_ms in host.shared_progress(group_id):
+            for partition, progress, standing_ms in host.ranged_progress(group_id):
                 measured.append(
-                    SharedProgressMeasure(
+                    RangedProgressMeasure(
                         group_id,
                         *partition,
                         progress.stable_offset,
@@ -229,7 +229,7 @@ async def _measure_shared(coordinators: GroupCoordinatorService) -> tuple[Shared
                         standing_ms,
                     )
                 )
-                if len(measured) >= MOST_SHARED:
+                if len(measured) >= MOST_RANGED:
                     return tuple(measured)
                 await asyncio.sleep(0)
         await asyncio.sleep(0)

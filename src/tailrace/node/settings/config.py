@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.metadata.deciding.config_changes import refuse_uncarried
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.settings import Setting, Value, attribute_name
+from tailrace.model.settings import Setting, Value, attribute_name, current_name
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.limits import ListenerLimits
 from tailrace.node.settings.listeners import ListenerAddress, parse_endpoint, read_listener_config
@@ -59,7 +59,8 @@ class NodeConfig:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         """Parse and check. Raises KafkaError(INVALID_CONFIG) that names the setting and the way out."""
-        stated = {name: known_setting(name).parse(text) for name, text in given.items()}
+        known = ((known_setting(name), text) for name, text in given.items())
+        stated = {setting.name: setting.parse(text) for setting, text in known}
         defaults = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
         if stated.get("dev.mode"):
             defaults.update(DEV_DEFAULTS)
@@ -223,7 +224,7 @@ def load_config(
         given.update(checked(read_file(file), str(file)))
     given.update(checked(read_environment(environment), "environment"))
     given.update(flags)
-    given.update(read_overrides(overrides))
+    given.update({current_name(name): text for name, text in read_overrides(overrides).items()})
     return NodeConfig(given)
 
 

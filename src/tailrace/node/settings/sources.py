@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.settings import Setting, attribute_name, find
+from tailrace.model.settings import FORMER_NAMES, Setting, attribute_name, current_name, find
 from tailrace.node.settings.kafka import refusal_of
 from tailrace.node.settings.properties import parse_properties
 from tailrace.node.settings.table import BROKER_SETTINGS
@@ -45,6 +45,7 @@ _NEARLY: Final = 0.88
 _WORDS_OF_PROTECTION: Final = 3
 """Words that Kafka's names of settings for protection have as a rule: TAILRACE_SASL_PASSWORD is a user's own."""
 
+_FORMER: Final = tuple(name for name, current in FORMER_NAMES.items() if current in BROKER_SETTINGS)
 _logger = logging.getLogger("tailrace.node")
 
 _ELSEWHERE = {
@@ -56,7 +57,7 @@ _ELSEWHERE = {
 
 def known_setting(name: str) -> Setting:
     """The setting of this name. Raises KafkaError(INVALID_CONFIG) that says what to do about any other name."""
-    if name not in BROKER_SETTINGS:
+    if current_name(name) not in BROKER_SETTINGS:
         if name in _ELSEWHERE:
             raise _refusal(f"unknown setting {name!r}; {_ELSEWHERE[name]}")
         if (why := refusal_of(name)) is not None:
@@ -65,16 +66,24 @@ def known_setting(name: str) -> Setting:
 
 
 def checked(texts: dict[str, str], source: str) -> dict[str, str]:
-    """The texts. Raises KafkaError(INVALID_CONFIG) that names the source and every wrong setting."""
+    """The texts by current names. Raises KafkaError(INVALID_CONFIG) that names the source and every wrong setting."""
     faults = []
+    named: dict[str, str] = {}
     for name, text in texts.items():
         try:
-            known_setting(name).parse(text)
+            setting = known_setting(name)
+            setting.parse(text)
         except KafkaError as fault:
             faults.append(fault.detail)
+            continue
+        if setting.name in named:
+            faults.append(f"{setting.name} is there twice, once under a former name")
+        if setting.name != name:
+            _logger.warning("event=setting-deprecated source=%s name=%s instead=%s", source, name, setting.name)
+        named[setting.name] = text
     if faults:
         raise _refusal(f"{source}: {'; '.join(faults)}")
-    return texts
+    return named
 
 
 def read_overrides(overrides: Iterable[str]) -> dict[str, str]:
@@ -126,7 +135,7 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     KafkaError(INVALID_CONFIG) for a name that is nearly a setting's, in whatever case, or the name of a setting by
     which Kafka protects a node.
     """
-    names = {ENVIRONMENT_PREFIX + attribute_name(name).upper(): name for name in BROKER_SETTINGS}
+    names = {ENVIRONMENT_PREFIX + attribute_name(name).upper(): name for name in (*BROKER_SETTINGS, *_FORMER)}
     given: dict[str, str] = {}
     ignored = []
     for variable, text in environment.items():

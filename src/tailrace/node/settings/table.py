@@ -167,7 +167,7 @@ _REPLICATION = (
 _FETCH = (
     setting("fetch.max.bytes", INT, DEFAULT_FETCH_MAX_BYTES, "The most bytes of one answer to a fetch.", at_least=1024),
     setting(
-        "group.key.sharing.enable",
+        "group.key.ranges.enable",
         BOOLEAN,
         KeyRangeConfig,
         "Whether this broker serves views, and filters records for readers of key ranges (KIP-X), which filter if not.",

@@ -17,9 +17,9 @@ class ReplicaState:
     replica_epoch: Int64 = field(versions="15+", default=-1)
 
 
-KEY_SHARING_FEATURE = "tailrace.key.sharing"
-"""The extensions of KIP-X, in fields tagged from 10000 on: a broker that announces this feature knows the
-extensions."""
+KEY_RANGES_FEATURES = ("tailrace.key.ranges", "tailrace.key.sharing")
+"""The extensions of KIP-X, in fields tagged from 10000 on: a broker that announces either feature knows the extensions.
+The second name is the former name (decision 0093); a broker announces both."""
 
 
 @struct

@@ -5,7 +5,7 @@ broker's setting is its own dynamic value, else the value of all brokers, else o
 These values are also the setting's synonyms, the value in force first.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -18,7 +18,7 @@ from tailrace.model.resource_settings import (
     SETTINGS_OF_CLIENT_METRICS,
     SETTINGS_OF_GROUPS,
 )
-from tailrace.model.settings import Setting, SettingType, Value, attribute_name
+from tailrace.model.settings import Setting, SettingType, Value, attribute_name, current_name
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
 
@@ -141,8 +141,8 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "flush.ms": ("log.flush.interval.ms",),
     "follower.replication.throttled.replicas": (),
     "index.interval.bytes": ("log.index.interval.bytes",),
-    "key.sharing.enable": (),
-    "key.sharing.index": (),
+    "key.ranges.enable": (),
+    "key.ranges.index": (),
     "leader.replication.throttled.replicas": (),
     "local.retention.bytes": ("log.local.retention.bytes",),
     "local.retention.ms": ("log.local.retention.ms",),
@@ -170,7 +170,7 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 is in force."""
 
 
-OWN_TOPIC_SETTINGS: Final = frozenset({"key.sharing.enable", "key.sharing.index"})
+OWN_TOPIC_SETTINGS: Final = frozenset({"key.ranges.enable", "key.ranges.index"})
 """The settings that Kafka does not have: shown if a request names the setting, and for a topic that has the setting.
 Other answers are the same as Kafka's."""
 
@@ -204,9 +204,10 @@ class InheritedEntries:
     def __init__(self, broker: BrokerSettings) -> None:
         self._broker = broker
 
-    def topic(self, overrides: Mapping[str, str], keys: Container[str] = ()) -> list[DescribedConfig]:
+    def topic(self, overrides: Mapping[str, str], keys: Iterable[str] = ()) -> list[DescribedConfig]:
         """Every shown setting of a topic that has these overrides, by name; a request names `keys`."""
-        hidden = {name for name in OWN_TOPIC_SETTINGS if name not in overrides and name not in keys}
+        named = {*overrides, *map(current_name, keys)}
+        hidden = OWN_TOPIC_SETTINGS - named
         shown = (entry for entry in self._of_topics if entry.setting.name not in hidden)
         return _under(overrides, shown, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 

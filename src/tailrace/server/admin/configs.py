@@ -13,6 +13,7 @@ from tailrace.metadata.image import ConfigResource, ResourceType
 from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
+from tailrace.model.settings import current_name
 from tailrace.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -134,7 +135,7 @@ class DescribeConfigsHandler:
 def _results(
     entries: Iterable[DescribedConfig], keys: tuple[str, ...] | None, request: DescribeConfigsRequest
 ) -> Iterator[DescribeConfigsResourceResult]:
-    wanted = frozenset(keys or ())  # an empty list means every key, as in Kafka
+    wanted = frozenset(map(current_name, keys or ()))  # an empty list means every key, as in Kafka
     for entry in entries:
         setting = entry.setting
         if wanted and setting.name not in wanted:

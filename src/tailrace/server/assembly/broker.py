@@ -88,7 +88,7 @@ class Broker:
         self.settings: Final = LiveSettings(settings)
         self.metadata: Final = metadata
         self.controller: Final = controller
-        self._views: Final = Views(is_allowed=config.key_ranges.group_key_sharing_enable)
+        self._views: Final = Views(is_allowed=config.key_ranges.group_key_ranges_enable)
         self.replicas: Final = LocalReplicas(
             config, ports=ports, controller=controller, settings=self.settings, views=self._views
         )
@@ -114,7 +114,7 @@ class Broker:
         self.sent: Final = SentBytes()
         """The bytes of records that were sent."""
         self._key_reads: Final = KeyRangeReads(
-            clock, config.key_ranges, is_known=lambda: self.metadata.image.knows_key_sharing
+            clock, config.key_ranges, is_known=lambda: self.metadata.image.knows_key_ranges
         )
         self.readable_views: Final = ReadableViews(
             self._views, controller=controller, partitions=self.partitions, key_reads=self._key_reads, clock=clock

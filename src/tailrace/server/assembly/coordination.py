@@ -72,7 +72,7 @@ class Coordination:
             peer=ports.peers,
             timeout_ms=config.groups.offsets_commit_timeout_ms,
         )
-        self._allows_key_sharing = config.key_ranges.group_key_sharing_enable
+        self._allows_key_ranges = config.key_ranges.group_key_ranges_enable
         self.producer_ids: Final = ProducerIdPool(controller=controller, broker_id=broker_id)
         self.marker_sender: Final = MarkerSender(
             broker_id=broker_id,
@@ -106,8 +106,8 @@ class Coordination:
             for number in () if topic is None else topic.partitions:
                 yield TopicPartition(name, number)
 
-    def _shares_keys(self) -> bool:
-        return self._allows_key_sharing and self._controller.image.knows_key_sharing
+    def _takes_ranges(self) -> bool:
+        return self._allows_key_ranges and self._controller.image.knows_key_ranges
 
     def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
         return self._controller.image.group_overrides(group_id)
@@ -147,7 +147,7 @@ class Coordination:
                 membership.HeartbeatRequest: HeartbeatHandler(coordinators=service),
                 membership.LeaveGroupRequest: LeaveGroupHandler(coordinators=service),
                 offsets.OffsetCommitRequest: OffsetCommitHandler(
-                    coordinators=service, ends=self._partition_ends, shares_keys=self._shares_keys
+                    coordinators=service, ends=self._partition_ends, takes_ranges=self._takes_ranges
                 ),
                 offsets.OffsetFetchRequest: OffsetFetchHandler(coordinators=service),
                 offsets.OffsetDeleteRequest: OffsetDeleteHandler(coordinators=service),

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.protocol.records.record import Record
-from tailrace.storage.snapshots.format import KeyedRecord
+from tailrace.storage.snapshots.format import CheckpointRecord
 
 
 class _OpenTransaction:
@@ -86,7 +86,7 @@ class LatestRecords:
                 committed.pop(key, None)
                 committed[key] = (place, value)
 
-    def records(self) -> Iterator[KeyedRecord]:
+    def records(self) -> Iterator[CheckpointRecord]:
         """The records that count, in an order in which a replay gives the state. No other records may come meanwhile.
 
         A record of an open transaction stands between the committed records of its key, in the order of their
@@ -95,21 +95,21 @@ class LatestRecords:
         yield from self._pending(are_superseded=True)
         for key, (_, value) in self._committed.items():
             if value is not None or key in self._writers:
-                yield KeyedRecord(key, value)
+                yield CheckpointRecord(key, value)
         yield from self._pending(are_superseded=False)
 
-    def _pending(self, *, are_superseded: bool) -> Iterator[KeyedRecord]:
+    def _pending(self, *, are_superseded: bool) -> Iterator[CheckpointRecord]:
         """The records of open transactions, in order, of those keys that have a later committed record, or have not."""
         producers = (self._placed(producer_id, are_superseded=are_superseded) for producer_id in self._open)
         for _, record in heapq.merge(*producers, key=_place):
             yield record
 
-    def _placed(self, producer_id: int, *, are_superseded: bool) -> Iterator[tuple[int, KeyedRecord]]:
+    def _placed(self, producer_id: int, *, are_superseded: bool) -> Iterator[tuple[int, CheckpointRecord]]:
         transaction, committed = self._open[producer_id], self._committed
         for key, (place, value) in transaction.records.items():
             if (key in committed and committed[key][0] > place) == are_superseded:
-                yield place, KeyedRecord(key, value, producer_id, transaction.producer_epoch)
+                yield place, CheckpointRecord(key, value, producer_id, transaction.producer_epoch)
 
 
-def _place(placed: tuple[int, KeyedRecord]) -> int:
+def _place(placed: tuple[int, CheckpointRecord]) -> int:
     return placed[0]

@@ -43,7 +43,7 @@ SCAN_MS: Final = 10
 class KeyRangeConfig:
     """The settings of key-range fetches."""
 
-    group_key_sharing_enable: bool = True
+    group_key_ranges_enable: bool = True
     """Whether the broker serves key ranges."""
     max_bytes_key_range_hashing: int = 64 << 20
     """Bytes of parts that are kept for their readers."""
@@ -133,7 +133,7 @@ class KeyRangeReads:
         """`is_known`: whether all brokers know key ranges."""
         self.chunk_bytes: Final = chunk_bytes
         self._clock = clock
-        self._is_allowed = config.group_key_sharing_enable
+        self._is_allowed = config.group_key_ranges_enable
         self._is_known = is_known
         self.buffers: Final = ReadBuffers(keep_bytes=_KEEP_BYTES)
         """The memory of parts."""
@@ -204,7 +204,7 @@ class KeyRangeReads:
             except CorruptRecords:  # a batch lies: the batches before it can be split
                 batches = batches[: len(batches) // 2]
                 continue
-            return self._share(partition, key, ranges, readers, start, batches, split)
+            return self._dealt(partition, key, ranges, readers, start, batches, split)
         return None
 
     def may_split_large(self, partition: Partition, limits: ReadLimits) -> bool:
@@ -238,9 +238,9 @@ class KeyRangeReads:
         budget.left_bytes -= size_bytes
         batches = [PlainBatch(large.header, large.stored, None, size_bytes)]
         start = min(offset, large.header.base_offset)  # another reader may be further back
-        return self._share(partition, key, ranges, large.readers, start, batches, split)
+        return self._dealt(partition, key, ranges, large.readers, start, batches, split)
 
-    def _share(
+    def _dealt(
         self,
         partition: Partition,
         key: Hashable,

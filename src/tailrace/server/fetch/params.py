@@ -289,7 +289,7 @@ class FetchParams:
     def no_view(self) -> KafkaError:
         """The error of a view that is not served any more."""
         code = ErrorCode.UNKNOWN_TOPIC_ID if self.uses_topic_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return KafkaError(code, "the topic is not shared by key ranges any more")
+        return KafkaError(code, "the topic is not read by key ranges any more")
 
     @property
     def conditions(self) -> Hashable:

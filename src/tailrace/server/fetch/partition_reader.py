@@ -165,7 +165,7 @@ class PartitionReader:
         params = self._params
         if key_ranges:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "key ranges of a view, whose partitions are key ranges")
-        if not (params.key_reads.is_enabled and partition.config.key_sharing_enable):
+        if not (params.key_reads.is_enabled and partition.config.key_ranges_enable):
             raise params.no_view()
         got = params.views.reads.read(
             partition, view, limits, lambda part: self._reader.read(partition, wanted, part), self._begin_scan()
@@ -177,7 +177,7 @@ class PartitionReader:
         """Whether a read at this offset is one of key ranges. At others nothing is read, or there is an error."""
         return (
             self._params.key_reads.is_enabled
-            and partition.config.key_sharing_enable
+            and partition.config.key_ranges_enable
             and partition.log.log_start_offset <= offset <= partition.high_watermark
         )
 

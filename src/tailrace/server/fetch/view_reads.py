@@ -84,7 +84,7 @@ class ScannedOffsets:
     """Stretches without records of all view partitions: where readers may go on.
 
     A reader that knows nothing of key ranges names the offset behind its last record again and again, while nothing is
-    found. Few readers share a view partition, so a few stretches per view partition are enough; a forgotten stretch is
+    found. Few readers read a view partition, so a few stretches per view partition are enough; a forgotten stretch is
     scanned again. View partitions are known by a key that a log which is cut does not keep.
     """
 

@@ -39,19 +39,19 @@ from tailrace.server.slices import Stepwise, mapped_in
 _FIRST_WITH_MISSING_GROUP: Final = 9
 _FIRST_WITH_EPOCHS: Final = 9
 _FIRST_WITH_IDS: Final = 10
-_KEY_SHARING: Final = "key.sharing.enable"
+_KEY_RANGES: Final = "key.ranges.enable"
 
 
 class OffsetCommitHandler:
     """Answers when the offsets are committed."""
 
     def __init__(
-        self, *, coordinators: GroupCoordinatorService, ends: PartitionEnds, shares_keys: Callable[[], bool]
+        self, *, coordinators: GroupCoordinatorService, ends: PartitionEnds, takes_ranges: Callable[[], bool]
     ) -> None:
-        """`shares_keys`: whether this broker takes ranges now."""
+        """`takes_ranges`: whether this broker takes ranges now."""
         self._coordinators = coordinators
         self._ends = ends
-        self._shares_keys = shares_keys
+        self._takes_ranges = takes_ranges
 
     def handle(self, request: OffsetCommitRequest, context: RequestContext) -> Stepwise[None]:
         host = self._coordinators.host_of(request.group_id, check_limit=True)
@@ -93,14 +93,14 @@ class OffsetCommitHandler:
     def _ranges_of(self, topic: TopicImage, partition: OffsetCommitRequestPartition) -> RangesToCommit | None:
         """The ranges of this partition.
 
-        Raises KafkaError INVALID_REQUEST (42) for bad ranges, POLICY_VIOLATION (44) for a view and without key sharing.
+        Raises KafkaError INVALID_REQUEST (42) for bad ranges, POLICY_VIOLATION (44) for a view and without key ranges.
         """
         if not partition.ranges and partition.state_epoch == UNKNOWN_STATE_EPOCH:
             return None
         if isinstance(topic, ViewImage):
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} is a view: it takes no commits of ranges")
-        if not self._shares_keys() or self._coordinators.image.cluster_setting(topic.name, _KEY_SHARING) == "false":
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} takes no commits of ranges: key sharing is off")
+        if not self._takes_ranges() or self._coordinators.image.cluster_setting(topic.name, _KEY_RANGES) == "false":
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} takes no commits of ranges: key ranges are off")
         rectangles = tuple(
             Rectangle(wire.first_offset, wire.last_offset, wire.first_hash, wire.last_hash) for wire in partition.ranges
         )
@@ -139,13 +139,13 @@ class OffsetCommitHandler:
         self, group_id: str, host: GroupCoordinatorHost, topic: OffsetCommitRequestTopic, index: int
     ) -> WireRangeBudget:
         """The ranges that the group has in this partition, and its limit."""
-        image, views, shared = self._coordinators.image, self._coordinators.views, self._coordinators.shared_offsets
+        image, views, ranged = self._coordinators.image, self._coordinators.views, self._coordinators.ranged_offsets
         found = views.topic(image, topic.name) if topic.name else views.topic_by_id(image, topic.topic_id)
         if found is None:
             return NO_RANGE_BUDGET
         value = host.machine.reports.offsets(group_id).get(TopicPartition(found.name, index))
-        used = 0 if value is None else shared.progress(value).committed.rectangle_count
-        return WireRangeBudget(used=used, limit=shared.max_rectangles)
+        used = 0 if value is None else ranged.progress(value).committed.rectangle_count
+        return WireRangeBudget(used=used, limit=ranged.max_rectangles)
 
 
 def _as_version_says(code: ErrorCode, version: int) -> ErrorCode:

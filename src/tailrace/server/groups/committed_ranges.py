@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
+from tailrace.coordinators.groups.ranged_offsets import RangedOffsets
 from tailrace.coordinators.groups.records import OffsetCommitValue
-from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, fault_of, joined
@@ -29,9 +29,9 @@ class RangeRoom:
 class WantedRanges:
     """The committed ranges of one group that a request wants to see."""
 
-    def __init__(self, shared: SharedOffsets, key_ranges: Sequence[WireKeyRange], room: RangeRoom) -> None:
+    def __init__(self, ranged: RangedOffsets, key_ranges: Sequence[WireKeyRange], room: RangeRoom) -> None:
         """`key_ranges` are the reader's; empty: every hash. Raises KafkaError INVALID_REQUEST (42) for bad ranges."""
-        self._shared = shared
+        self._ranged = ranged
         self._room = room
         if len(key_ranges) > MOST_KEY_RANGES:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(key_ranges)} key ranges; {MOST_KEY_RANGES} at most")
@@ -43,7 +43,7 @@ class WantedRanges:
 
     def of(self, value: OffsetCommitValue) -> tuple[tuple[WireRectangle, ...] | None, int]:
         """The ranges of this value, None if the answer has too many already; its state epoch."""
-        committed, state_epoch = self._shared.progress(value)
+        committed, state_epoch = self._ranged.progress(value)
         self._room.left -= committed.rectangle_count
         if self._room.left < 0:
             return None, state_epoch

@@ -145,7 +145,7 @@ class ConsumerGroupDescribeHandler:
             return refused_part(DescribedConsumerGroup, refusal, group_id=group_id)
         details: tuple[GroupDetails, ...] = ()
         if with_details:
-            details = (details_of(host.insight(group_id), max_ranges=self._coordinators.shared_offsets.max_rectangles),)
+            details = (details_of(host.insight(group_id), max_ranges=self._coordinators.ranged_offsets.max_rectangles),)
         return DescribedConsumerGroup(
             group_id=group_id,
             group_state=group.state,

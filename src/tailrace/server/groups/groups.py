@@ -66,7 +66,7 @@ class DescribeGroupsHandler:
             return _undescribed(group_id, refusal, version)
         details: tuple[GroupDetails, ...] = ()
         if with_details:
-            details = (details_of(host.insight(group_id), max_ranges=self._coordinators.shared_offsets.max_rectangles),)
+            details = (details_of(host.insight(group_id), max_ranges=self._coordinators.ranged_offsets.max_rectangles),)
         return replace(group, authorized_operations=operations, details=details)
 
 

@@ -33,6 +33,7 @@ from tailrace.coordinators.groups.events import (
 )
 from tailrace.coordinators.groups.group import RequestId
 from tailrace.coordinators.groups.joining import NewMemberId
+from tailrace.coordinators.groups.ranged_offsets import RangedOffsets
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     GroupRecord,
@@ -42,7 +43,6 @@ from tailrace.coordinators.groups.records import (
     pending_offset,
 )
 from tailrace.coordinators.groups.reports import GroupInsight
-from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.metadata.views import Views
 from tailrace.model.committed_progress import CommittedProgress
@@ -85,12 +85,12 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         config: GroupConfig,
         new_member_id: NewMemberId,
         topics: GroupTopics,
-        shared_offsets: SharedOffsets,
+        ranged_offsets: RangedOffsets,
         clock: Clock,
         deadlines: Deadlines,
     ) -> None:
         self.machine = GroupCoordinator(
-            config=config, new_member_id=new_member_id, topics=topics, shared_offsets=shared_offsets
+            config=config, new_member_id=new_member_id, topics=topics, ranged_offsets=ranged_offsets
         )
         log: CoordinatorLog[GroupLogRecord] = CoordinatorLog(
             partition,
@@ -104,7 +104,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         super().__init__(log, self.machine, keys="groups", reads_latest=True)
         self._config = config
         self._topics = topics
-        self._shared_offsets = shared_offsets
+        self._ranged_offsets = ranged_offsets
         self._waiting: dict[RequestId, Respond] = {}
         self._requests = 0
         self._alarm = Alarm(clock, self._tick)
@@ -213,15 +213,15 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         if decision is not None:
             self._append_of_consumer_group(effect.group_id, decision, lambda _: None)
 
-    def shared_progress(self, group_id: str) -> Iterator[tuple[TopicPartition, CommittedProgress, int]]:
+    def ranged_progress(self, group_id: str) -> Iterator[tuple[TopicPartition, CommittedProgress, int]]:
         """The progress in the partitions of which the group has committed ranges, and how many ms its stable offset has
         not moved there."""
         offsets = self.machine.reports.offsets(group_id)
-        shared = {partition: value for partition, value in offsets.items() if value.ranges}
-        if shared:
+        ranged = {partition: value for partition, value in offsets.items() if value.ranges}
+        if ranged:
             moves, now_ms = self.insight(group_id).progress, self._clock.now_ms()
-            for partition, value in shared.items():
-                progress = self._shared_offsets.progress(value).committed
+            for partition, value in ranged.items():
+                progress = self._ranged_offsets.progress(value).committed
                 yield partition, progress, max(now_ms - moves[partition].moved_at_ms, 0)
 
     def insight(self, group_id: str) -> GroupInsight:
@@ -341,7 +341,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         self.config = config
         self.size_refusals: Final = BoundedLines("group-request-refused", clock=clock, level=WARNING)
         """Requests that are too large, or of too many members: clients do not say which setting that is."""
-        self.shared_offsets: Final = SharedOffsets(max_rectangles=config.offsets_max_ranges_per_partition)
+        self.ranged_offsets: Final = RangedOffsets(max_rectangles=config.offsets_max_ranges_per_partition)
         self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
         self.views: Final = views
         """The views that groups may subscribe to, and have offsets in."""
@@ -363,7 +363,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
             config=self.config,
             new_member_id=self._new_member_id,
             topics=self._topics,
-            shared_offsets=self.shared_offsets,
+            ranged_offsets=self.ranged_offsets,
             clock=self._clock,
             deadlines=self._deadlines,
         )

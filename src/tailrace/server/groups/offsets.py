@@ -102,7 +102,7 @@ class OffsetFetchHandler:
         view = _OffsetsView(
             reports.offsets(group.group_id),
             reports.unstable_partitions(group.group_id) if require_stable else frozenset(),
-            WantedRanges(self._coordinators.shared_offsets, group.key_ranges, room) if group.include_ranges else None,
+            WantedRanges(self._coordinators.ranged_offsets, group.key_ranges, room) if group.include_ranges else None,
         )
         if group.topics is None:
             topics = yield from _all_topics(view, self._coordinators)

@@ -98,7 +98,7 @@ class KeyEnds:
     )
 
     def __init__(self, segments: Segments, *, files: FileSystem, keeps_files: bool) -> None:
-        """`keeps_files` is whether key.sharing.index is auto."""
+        """`keeps_files` is whether key.ranges.index is auto."""
         self.indexes: Final = KeyIndexes(segments, files=files, keeps_files=keeps_files)
         self._segments = segments
         self._changes = segments.changes

@@ -28,7 +28,7 @@ class LogKeys:
 
     @property
     def _keeps_files(self) -> bool:
-        return self._log.config.key_sharing_index == "auto"
+        return self._log.config.key_ranges_index == "auto"
 
     def end(self, first_hash: int, last_hash: int, end_offset: int) -> int | None:
         """1 + the last offset below `end_offset` of a record whose key's hash is from `first_hash` to `last_hash`.

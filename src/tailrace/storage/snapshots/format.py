@@ -62,7 +62,7 @@ class SnapshotHeader(NamedTuple):
     """The coordinator's log that this is a checkpoint of; None in a snapshot of the metadata."""
 
 
-class KeyedRecord(NamedTuple):
+class CheckpointRecord(NamedTuple):
     """A record of a checkpoint: a log's record with its key, and its producer if its transaction is open; -1: none."""
 
     key: bytes | None

@@ -16,7 +16,7 @@ from tailrace.storage.snapshots.format import (
     MAX_CHECKPOINT_BATCH_BYTES,
     PART_SUFFIX,
     SNAPSHOT_SUFFIX,
-    KeyedRecord,
+    CheckpointRecord,
     SnapshotBatch,
     SnapshotHeader,
     footer_batch,
@@ -160,9 +160,9 @@ class SnapshotWriter:
 
         Raises MESSAGE_TOO_LARGE for a record that no batch can hold, and StorageError.
         """
-        self.append_records(KeyedRecord(None, value) for value in values)
+        self.append_records(CheckpointRecord(None, value) for value in values)
 
-    def append_records(self, records: Iterable[KeyedRecord]) -> None:
+    def append_records(self, records: Iterable[CheckpointRecord]) -> None:
         """As `append`, with keys. A producer's records are in batches of its transaction."""
         timestamp = self._header.last_contained_ms
         largest = MAX_BATCH_BYTES if self._header.log is None else MAX_CHECKPOINT_BATCH_BYTES

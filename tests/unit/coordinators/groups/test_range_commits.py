@@ -11,8 +11,8 @@ from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit,
 from tailrace.coordinators.groups.offset_commits import OffsetCommits
 from tailrace.coordinators.groups.range_commits import (
     MAX_RANGES_PER_COMMIT,
+    RangedProgress,
     RangeLimits,
-    SharedProgress,
     check_ranges,
     commit_offset,
     commit_ranges,
@@ -20,7 +20,7 @@ from tailrace.coordinators.groups.range_commits import (
     reset_offset,
     within,
 )
-from tailrace.coordinators.groups.shared_offsets import SharedOffsets
+from tailrace.coordinators.groups.ranged_offsets import RangedOffsets
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model import committed_progress
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
@@ -35,11 +35,11 @@ LOW = (0, HALF - 1)
 HIGH = (HALF, HASH_SPACE - 1)
 
 
-def committed(*ranges: Rectangle, stable: int = 0, state_epoch: int = 0) -> SharedProgress:
-    return SharedProgress(CommittedProgress(stable).with_committed(ranges), state_epoch)
+def committed(*ranges: Rectangle, stable: int = 0, state_epoch: int = 0) -> RangedProgress:
+    return RangedProgress(CommittedProgress(stable).with_committed(ranges), state_epoch)
 
 
-def refusal(progress: SharedProgress | None, *ranges: Rectangle, state_epoch: int = 0) -> KafkaError:
+def refusal(progress: RangedProgress | None, *ranges: Rectangle, state_epoch: int = 0) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
         commit_ranges(progress, ranges, state_epoch=state_epoch, stable_offset=-1, limits=LIMITS)
     return caught.value
@@ -73,9 +73,9 @@ def test_a_log_that_was_truncated_has_nothing_done_from_there_on() -> None:
     assert after.state_epoch == 1
     assert after.committed.stable_offset == 20, "below it nothing becomes done"
     assert list(after.committed.rectangles()) == [Rectangle(30, 31, *LOW), Rectangle(20, 31, *HIGH)]
-    assert cut(before, 20, state_epoch=0) == SharedProgress(CommittedProgress(20), 1)
-    assert cut(before, 5, state_epoch=0) == SharedProgress(CommittedProgress(5), 1)
-    assert cut(None, 5, state_epoch=-1) == SharedProgress(CommittedProgress(5))
+    assert cut(before, 20, state_epoch=0) == RangedProgress(CommittedProgress(20), 1)
+    assert cut(before, 5, state_epoch=0) == RangedProgress(CommittedProgress(5), 1)
+    assert cut(None, 5, state_epoch=-1) == RangedProgress(CommittedProgress(5))
     for known in (-1, 2):
         with pytest.raises(KafkaError) as fenced:
             cut(after, 5, state_epoch=known)
@@ -87,7 +87,7 @@ def test_a_commit_that_would_multiply_the_ranges_is_refused_before_it_is_united(
     limits = RangeLimits(rectangles=4_096, end_offset=10**9)
     width = HASH_SPACE // 4_000
     strips = [Rectangle(10**6 + 2 * n, 10**6 + 2 * n, n * width, n * width + width - 1) for n in range(4_000)]
-    state = SharedProgress(CommittedProgress(0).with_committed(strips))
+    state = RangedProgress(CommittedProgress(0).with_committed(strips))
     evil = [Rectangle(10 + 2 * n, 10 + 2 * n) for n in range(1_024)]
     runs: list[int] = []
 
@@ -118,12 +118,12 @@ def test_ranges_behind_the_end_of_the_partition_are_refused() -> None:
     [
         (60, None),
         (59, committed(Rectangle(20, 58, *LOW), stable=10, state_epoch=3)),
-        (20, SharedProgress(CommittedProgress(10), 3)),
-        (10, SharedProgress(CommittedProgress(10), 3)),
-        (5, SharedProgress(CommittedProgress(10), 3)),
+        (20, RangedProgress(CommittedProgress(10), 3)),
+        (10, RangedProgress(CommittedProgress(10), 3)),
+        (5, RangedProgress(CommittedProgress(10), 3)),
     ],
 )
-def test_ranges_behind_the_end_are_dropped(end_offset: int, left: SharedProgress | None) -> None:
+def test_ranges_behind_the_end_are_dropped(end_offset: int, left: RangedProgress | None) -> None:
     """A drop lowers a frontier, and so has a state epoch of its own. The offset stays, as in Kafka."""
     assert within(committed(Rectangle(20, 59, *LOW), stable=10, state_epoch=2), end_offset) == left
 
@@ -134,7 +134,7 @@ def test_progress_without_ranges_has_nothing_behind_any_end() -> None:
 
 def test_a_commit_behind_the_end_is_refused_and_drops_the_ranges_that_the_log_has_lost() -> None:
     """KIP-X: ranges stored beyond the end that the leader confirms are dropped with it, and counted."""
-    store, shared = GroupStore(), SharedOffsets(max_rectangles=10)
+    store, shared = GroupStore(), RangedOffsets(max_rectangles=10)
     commits = OffsetCommits(LatestGroups(store), {}, shared, max_metadata=10)
 
     def commit(rectangle: Rectangle, *, end_offset: int, state_epoch: int = 0) -> ErrorCode:
@@ -162,7 +162,7 @@ def test_a_commit_behind_the_end_is_refused_and_drops_the_ranges_that_the_log_ha
             store.apply(record)
         return decision.response[0]
 
-    def ahead() -> SharedProgress:
+    def ahead() -> RangedProgress:
         value = LatestGroups(store).offsets("g")(TopicPartition("orders", 0))
         assert value is not None
         return shared.progress(value)
@@ -194,7 +194,7 @@ def test_a_limit_that_was_lowered_refuses_nothing_that_makes_it_no_worse() -> No
 def test_a_plain_commit_forward_keeps_what_is_done_beyond() -> None:
     before = committed(Rectangle(10, 19, *LOW))
     after = commit_offset(before, 12)
-    assert after == SharedProgress(CommittedProgress(12).with_committed([Rectangle(12, 19, *LOW)]), 0)
+    assert after == RangedProgress(CommittedProgress(12).with_committed([Rectangle(12, 19, *LOW)]), 0)
     assert commit_offset(None, 7) == committed(stable=7)
 
 
@@ -213,7 +213,7 @@ def test_a_plain_commit_backward_is_a_rewind() -> None:
         (None, 3, 0),
     ],
 )
-def test_a_reset_leaves_nothing_beyond_the_offset(before: SharedProgress | None, offset: int, state_epoch: int) -> None:
+def test_a_reset_leaves_nothing_beyond_the_offset(before: RangedProgress | None, offset: int, state_epoch: int) -> None:
     assert reset_offset(before, offset) == committed(stable=offset, state_epoch=state_epoch)
 
 

@@ -5,7 +5,7 @@ from itertools import count
 from tailrace.metadata.broker_commands import RegisterBroker, UnfenceBroker
 from tailrace.metadata.commands import ControllerCommand, TopicSpec
 from tailrace.model.ids import METADATA_TOPIC_ID, ZERO_TOPIC_ID, BrokerId, TopicId
-from tailrace.model.views import SHARES, folded_id
+from tailrace.model.views import FAN_OUTS, folded_id
 from testkit.controller_commands import create_topics
 from testkit.controllers import controller_machine
 
@@ -30,11 +30,11 @@ def ids_of(first_id: int, topics: int) -> list[TopicId]:
 def test_no_topic_has_the_id_of_a_view_and_no_two_views_have_one_id() -> None:
     ids = ids_of(1 << 120, 20)
     assert len(ids) == 20
-    all_ids = [*ids, *(folded_id(topic_id, shares) for topic_id in ids for shares in SHARES)]
+    all_ids = [*ids, *(folded_id(topic_id, fan_out) for topic_id in ids for fan_out in FAN_OUTS)]
     assert len(set(all_ids)) == len(all_ids)
 
 
 def test_no_view_has_a_reserved_id() -> None:
     ids = ids_of(0, 2)
-    all_ids = {*ids, *(folded_id(topic_id, shares) for topic_id in ids for shares in SHARES)}
+    all_ids = {*ids, *(folded_id(topic_id, fan_out) for topic_id in ids for fan_out in FAN_OUTS)}
     assert all_ids.isdisjoint((ZERO_TOPIC_ID, METADATA_TOPIC_ID))

@@ -42,6 +42,21 @@ def test_every_default_is_legal() -> None:
     assert NodeConfig({}).node_id == 1
 
 
+def test_a_former_name_is_taken_from_every_source_in_the_order_of_sources(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    former, current = "group.key.sharing.enable", "group.key.ranges.enable"
+    file = tmp_path / "server.properties"
+    file.write_text(f"{former}=false\n")
+    assert not loaded(file=file).flag(current)
+    assert f"name={former} instead={current}" in caplog.text
+    assert not loaded(environment={"TAILRACE_GROUP_KEY_SHARING_ENABLE": "false"}).flag(current)
+    assert loaded(file=file, overrides=[f"{current}=true"]).flag(current)
+    assert loaded(file=file, overrides=[f"{former}=true"]).flag(current)
+    file.write_text(f"{former}=false\n{current}=true\n")
+    assert f"{current} is there twice, once under a former name" in refusal(file=file)
+
+
 def test_every_topic_setting_has_its_broker_names() -> None:
     for names in BROKER_NAMES.values():
         assert set(names) <= set(BROKER_SETTINGS)

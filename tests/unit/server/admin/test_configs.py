@@ -43,14 +43,24 @@ def test_only_the_requested_keys_are_shown(node: AdminPath) -> None:
 
 
 def test_a_setting_that_kafka_does_not_have_is_shown_if_it_is_named_or_set(node: AdminPath) -> None:
-    (own,) = describe(node, "orders", keys=("key.sharing.enable",)).configs
-    assert (own.name, own.value, own.config_source) == ("key.sharing.enable", "true", 5)
+    (own,) = describe(node, "orders", keys=("key.ranges.enable",)).configs
+    assert (own.name, own.value, own.config_source) == ("key.ranges.enable", "true", 5)
+    alter(node, ResourceType.TOPIC, "orders", ("key.ranges.enable", 0, "false"))
+    assert entry(describe(node, "orders"), "key.ranges.enable").value == "false"
+    (index,) = describe(node, "orders", keys=("key.ranges.index",)).configs
+    assert (index.name, index.value, index.config_source) == ("key.ranges.index", "auto", 5)
+    alter(node, ResourceType.TOPIC, "orders", ("key.ranges.index", 0, "none"))
+    assert entry(describe(node, "orders"), "key.ranges.index").value == "none"
+
+
+def test_a_former_name_of_a_topic_setting_is_taken_and_the_current_name_is_shown(node: AdminPath) -> None:
     alter(node, ResourceType.TOPIC, "orders", ("key.sharing.enable", 0, "false"))
-    assert entry(describe(node, "orders"), "key.sharing.enable").value == "false"
-    (index,) = describe(node, "orders", keys=("key.sharing.index",)).configs
-    assert (index.name, index.value, index.config_source) == ("key.sharing.index", "auto", 5)
-    alter(node, ResourceType.TOPIC, "orders", ("key.sharing.index", 0, "none"))
-    assert entry(describe(node, "orders"), "key.sharing.index").value == "none"
+    for key in ("key.sharing.enable", "key.ranges.enable"):
+        (own,) = describe(node, "orders", keys=(key,)).configs
+        assert (own.name, own.value, own.config_source) == ("key.ranges.enable", "false", 1)
+    alter(node, ResourceType.TOPIC, "orders", ("key.sharing.enable", 1, None))
+    (own,) = describe(node, "orders", keys=("key.ranges.enable",)).configs
+    assert (own.value, own.config_source) == ("true", 5)
 
 
 def test_no_keys_ask_for_all_settings(node: AdminPath) -> None:

@@ -6,7 +6,7 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.protocol.records.record import Record
 from tailrace.server.coordination.latest_records import LatestRecords
-from tailrace.storage.snapshots.format import KeyedRecord
+from tailrace.storage.snapshots.format import CheckpointRecord
 
 COMMIT = EndTransactionMarker(ControlType.COMMIT, 0)
 ABORT = EndTransactionMarker(ControlType.ABORT, 0)
@@ -26,7 +26,7 @@ class _Log:
         self._latest.on_marker(producer_id, marker)
 
     @property
-    def kept(self) -> list[KeyedRecord]:
+    def kept(self) -> list[CheckpointRecord]:
         return list(self._latest.records())
 
 
@@ -34,16 +34,16 @@ def test_the_last_record_of_each_key_counts_in_the_order_of_the_log() -> None:
     log = _Log()
     for key, value in ((b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"c", b"4"), (b"c", None)):
         log.write(key, value)
-    assert log.kept == [KeyedRecord(b"b", b"2"), KeyedRecord(b"a", b"3")]
+    assert log.kept == [CheckpointRecord(b"b", b"2"), CheckpointRecord(b"a", b"3")]
 
 
 def test_records_of_an_open_transaction_stay_those_of_its_producer() -> None:
     log = _Log()
     log.write(b"a", b"1")
     log.write(b"a", b"2", producer_id=7, epoch=3)
-    assert log.kept == [KeyedRecord(b"a", b"1"), KeyedRecord(b"a", b"2", 7, 3)]
+    assert log.kept == [CheckpointRecord(b"a", b"1"), CheckpointRecord(b"a", b"2", 7, 3)]
     log.end(7, COMMIT)
-    assert log.kept == [KeyedRecord(b"a", b"2")]
+    assert log.kept == [CheckpointRecord(b"a", b"2")]
 
 
 def test_an_aborted_transaction_leaves_nothing() -> None:
@@ -52,16 +52,17 @@ def test_an_aborted_transaction_leaves_nothing() -> None:
     log.write(b"a", b"2", producer_id=7, epoch=0)
     log.end(7, ABORT)
     log.end(8, COMMIT)
-    assert log.kept == [KeyedRecord(b"a", b"1")]
+    assert log.kept == [CheckpointRecord(b"a", b"1")]
 
 
 def test_a_record_outside_is_not_replaced_by_one_that_was_written_before_it() -> None:
     log = _Log()
     log.write(b"a", b"1", producer_id=7, epoch=0)
     log.write(b"a", b"2")
-    assert log.kept == [KeyedRecord(b"a", b"1", 7, 0), KeyedRecord(b"a", b"2")], "a replay must see that it is older"
+    kept = [CheckpointRecord(b"a", b"1", 7, 0), CheckpointRecord(b"a", b"2")]
+    assert log.kept == kept, "a replay must see that it is older"
     log.end(7, COMMIT)
-    assert log.kept == [KeyedRecord(b"a", b"2")]
+    assert log.kept == [CheckpointRecord(b"a", b"2")]
 
 
 def test_a_tombstone_removes_what_an_open_transaction_has_written_before() -> None:
@@ -69,10 +70,10 @@ def test_a_tombstone_removes_what_an_open_transaction_has_written_before() -> No
     log.write(b"a", b"1", producer_id=7, epoch=0)
     log.write(b"b", b"1", producer_id=7, epoch=0)
     log.write(b"a", None)
-    assert log.kept == [KeyedRecord(b"b", b"1", 7, 0)]
+    assert log.kept == [CheckpointRecord(b"b", b"1", 7, 0)]
     log.write(b"a", b"2", producer_id=7, epoch=0)
     log.end(7, COMMIT)
-    assert log.kept == [KeyedRecord(b"b", b"1"), KeyedRecord(b"a", b"2")]
+    assert log.kept == [CheckpointRecord(b"b", b"1"), CheckpointRecord(b"a", b"2")]
 
 
 def test_a_tombstone_in_a_transaction_stays_while_an_older_record_may_still_be_committed() -> None:
@@ -80,7 +81,7 @@ def test_a_tombstone_in_a_transaction_stays_while_an_older_record_may_still_be_c
     log.write(b"a", b"1", producer_id=7, epoch=0)
     log.write(b"a", None, producer_id=8, epoch=0)
     log.end(8, COMMIT)
-    assert log.kept == [KeyedRecord(b"a", b"1", 7, 0), KeyedRecord(b"a", None)]
+    assert log.kept == [CheckpointRecord(b"a", b"1", 7, 0), CheckpointRecord(b"a", None)]
     log.end(7, COMMIT)
     assert log.kept == []
 
@@ -92,7 +93,7 @@ def test_of_two_transactions_the_later_record_counts_whichever_is_committed_firs
         log.write(b"a", b"of 8", producer_id=8, epoch=0)
         log.end(first, COMMIT)
         log.end(second, COMMIT)
-        assert log.kept == [KeyedRecord(b"a", b"of 8")]
+        assert log.kept == [CheckpointRecord(b"a", b"of 8")]
 
 
 def test_pending_records_keep_the_order_of_the_log_across_producers() -> None:

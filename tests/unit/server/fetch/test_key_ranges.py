@@ -7,7 +7,7 @@ import pytest
 from crc32c import crc32c
 
 from tailrace.client.reading.fetching import visible_batches
-from tailrace.metadata.feature_levels import FIRST_WITH_KEY_SHARING, METADATA_VERSION_FEATURE
+from tailrace.metadata.feature_levels import FIRST_WITH_KEY_RANGES, METADATA_VERSION_FEATURE
 from tailrace.metadata.image import EMPTY_IMAGE
 from tailrace.model.errors import ErrorCode
 from tailrace.model.key_ranges import HASH_SPACE, contains, hash_of, of_slots
@@ -15,7 +15,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.declaration import replace
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 from tailrace.protocol.messages.fetch import (
-    KEY_SHARING_FEATURE,
+    KEY_RANGES_FEATURES,
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -62,7 +62,7 @@ def node() -> DataPath:
 @pytest.fixture
 def of_the_release_before(monkeypatch: pytest.MonkeyPatch) -> DataPath:
     """A node of a cluster that has brokers of the release before."""
-    older = dataclasses.replace(EMPTY_IMAGE, features={METADATA_VERSION_FEATURE: FIRST_WITH_KEY_SHARING - 1})
+    older = dataclasses.replace(EMPTY_IMAGE, features={METADATA_VERSION_FEATURE: FIRST_WITH_KEY_RANGES - 1})
     monkeypatch.setattr(NoCluster, "image", older)
     return new_node()
 
@@ -190,7 +190,9 @@ def test_a_hash_that_is_not_known_is_an_invalid_request_of_the_partition(node: D
 
 def announced(node: DataPath) -> bool:
     supported = node.send(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4)
-    return any(feature.name == KEY_SHARING_FEATURE for feature in supported.response.supported_features)
+    names = {feature.name for feature in supported.response.supported_features}
+    assert names.isdisjoint(KEY_RANGES_FEATURES) or names.issuperset(KEY_RANGES_FEATURES), "the former name too"
+    return not names.isdisjoint(KEY_RANGES_FEATURES)
 
 
 def test_ranges_are_announced(node: DataPath) -> None:
@@ -203,13 +205,13 @@ def test_ranges_are_ignored_while_a_broker_may_not_know_them(of_the_release_befo
 
 
 def test_ranges_are_ignored_by_a_broker_that_may_not_serve_them() -> None:
-    node = new_node(group_key_sharing_enable="false")
+    node = new_node(group_key_ranges_enable="false")
     assert not announced(node)
     assert_ignored(node)
 
 
 def test_ranges_of_a_topic_that_is_not_shared_are_ignored() -> None:
-    node = new_node(topic=TopicConfig(key_sharing_enable=False))
+    node = new_node(topic=TopicConfig(key_ranges_enable=False))
     assert announced(node)
     assert_ignored(node)
 

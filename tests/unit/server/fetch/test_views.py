@@ -9,7 +9,7 @@ from crc32c import crc32c
 from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.errors import ErrorCode
 from tailrace.model.key_ranges import contains, hash_of
-from tailrace.model.views import SHARES, key_range_of
+from tailrace.model.views import FAN_OUTS, key_range_of
 from tailrace.protocol.declaration import replace
 from tailrace.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
@@ -63,19 +63,19 @@ def test_every_version_reads_a_view(node: ViewNode, version: int) -> None:
         assert reader.offsets == offsets_of(KEYS, number, 4)
 
 
-@pytest.mark.parametrize("shares", SHARES)
-def test_the_partitions_of_a_view_share_the_records_out(shares: int) -> None:
+@pytest.mark.parametrize("fan_out", FAN_OUTS)
+def test_the_partitions_of_a_view_share_the_records_out(fan_out: int) -> None:
     node, found = ViewNode(partitions=2), {}
     for partition in range(2):
         for _ in range(5):
             node.write(*KEYS, partition=partition)
-    for number in range(2 * shares):
-        reader = ViewReader(node, f"orders.shared-{shares}", number)
+    for number in range(2 * fan_out):
+        reader = ViewReader(node, f"orders.shared-{fan_out}", number)
         reader.read_on(until=node.end(reader.view, number))
-        assert reader.offsets == offsets_of(KEYS * 5, number, shares)
+        assert reader.offsets == offsets_of(KEYS * 5, number, fan_out)
         found[number] = reader.offsets
     for partition in range(2):
-        mine = [offset for number in range(shares) for offset in found[partition * shares + number]]
+        mine = [offset for number in range(fan_out) for offset in found[partition * fan_out + number]]
         assert sorted(mine) == list(range(5 * len(KEYS)))
 
 
@@ -300,12 +300,12 @@ def test_a_partition_that_a_view_does_not_have_is_unknown(node: ViewNode, versio
 
 @pytest.mark.parametrize(("version", "code"), [(12, 3), (17, 100)])
 def test_there_are_no_views_where_they_are_switched_off(version: int, code: int) -> None:
-    node = ViewNode(settings={"group.key.sharing.enable": "false"})
+    node = ViewNode(settings={"group.key.ranges.enable": "false"})
     assert node.fetch_views(VIEW, {0: 0}, version=version).fetched.error_code == code
 
 
 def share_orders(node: ViewNode, value: str) -> None:
-    change = IncrementallyAlterableConfig(name="key.sharing.enable", config_operation=0, value=value)
+    change = IncrementallyAlterableConfig(name="key.ranges.enable", config_operation=0, value=value)
     resource = IncrementalAlterConfigsResource(resource_type=2, resource_name="orders", configs=(change,))
     node.send(IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False), 1)
 

@@ -7,7 +7,7 @@ import pytest
 from tailrace.coordinators.groups.commands import ExpireOffsets
 from tailrace.coordinators.groups.records import OffsetCommitValue
 from tailrace.metadata.commands import TopicReference
-from tailrace.metadata.feature_levels import FIRST_WITH_KEY_SHARING
+from tailrace.metadata.feature_levels import FIRST_WITH_KEY_RANGES
 from tailrace.model.errors import ErrorCode
 from tailrace.model.key_ranges import HASH_SPACE
 from tailrace.protocol.declaration import unknown_tags
@@ -143,7 +143,7 @@ def begun(
     ends = PartitionEnds(
         find_partition=lambda *_: None, image=lambda: node.coordinators.image, peer=peer, timeout_ms=5000
     )
-    handler = OffsetCommitHandler(coordinators=node.coordinators, ends=ends, shares_keys=lambda: True)
+    handler = OffsetCommitHandler(coordinators=node.coordinators, ends=ends, takes_ranges=lambda: True)
     topic = OffsetCommitRequestTopic(name="orders", partitions=partitions)
     request = OffsetCommitRequest(group_id="g", member_id="", topics=(topic,))
     return handler.handle(request, context.intercepted(taken.append)), taken
@@ -384,13 +384,13 @@ class TestRefusals:
         assert refused.range_budget == WireRangeBudget(used=3, limit=3)
         assert commit(node, low(11, 19)).range_budget.used == 2, "a commit that needs no more is taken"
 
-    def test_key_sharing_that_is_switched_off(self) -> None:
-        off = filled(new_node(group_key_sharing_enable="false"))
+    def test_key_ranges_that_is_switched_off(self) -> None:
+        off = filled(new_node(group_key_ranges_enable="false"))
         assert commit(off, low(0, 1)).error_code == E.POLICY_VIOLATION
         assert off.committed("g", "orders") == -1
 
     def test_a_topic_that_may_not_be_shared(self, node: TransactionPath) -> None:
-        change = IncrementallyAlterableConfig(name="key.sharing.enable", config_operation=0, value="false")
+        change = IncrementallyAlterableConfig(name="key.ranges.enable", config_operation=0, value="false")
         of_topic = IncrementalAlterConfigsResource(resource_type=2, resource_name="orders", configs=(change,))
         node.send(IncrementalAlterConfigsRequest(resources=(of_topic,), validate_only=False), 1)
         assert commit(node, low(0, 1)).error_code == E.POLICY_VIOLATION
@@ -534,5 +534,5 @@ def test_a_record_of_a_broker_without_ranges_keeps_the_offset(node: TransactionP
 
 
 def test_ranges_need_metadata_version(node: TransactionPath) -> None:
-    assert node.controller.image.metadata_version == FIRST_WITH_KEY_SHARING
-    assert node.controller.image.knows_key_sharing
+    assert node.controller.image.metadata_version == FIRST_WITH_KEY_RANGES
+    assert node.controller.image.knows_key_ranges

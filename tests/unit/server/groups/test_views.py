@@ -155,7 +155,7 @@ def test_offsets_in_a_view_outlive_a_restart(node: GroupPath) -> None:
 
 def test_offsets_in_a_view_outlive_the_time_in_which_it_is_not_served(node: GroupPath) -> None:
     node.commit("g", VIEW, 7, partition=5)
-    off = restarted(node, **{"group.key.sharing.enable": "false"})
+    off = restarted(node, **{"group.key.ranges.enable": "false"})
     assert all_offsets(off) == {}
     assert code_of_commit(off, VIEW, 8) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     on = restarted(off)
@@ -171,7 +171,7 @@ def test_offsets_of_a_topic_that_ended_while_no_coordinator_was_active_are_delet
 
 
 def share_orders(node: GroupPath, value: str) -> None:
-    change = IncrementallyAlterableConfig(name="key.sharing.enable", config_operation=0, value=value)
+    change = IncrementallyAlterableConfig(name="key.ranges.enable", config_operation=0, value=value)
     resource = IncrementalAlterConfigsResource(resource_type=2, resource_name="orders", configs=(change,))
     node.send(IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False), 1)
 

@@ -110,7 +110,7 @@ def test_views_with_too_many_partitions_together_are_refused(node: ViewNode, mon
 
 
 def test_there_are_no_views_where_they_are_switched_off() -> None:
-    node = ViewNode(settings={"group.key.sharing.enable": "false"})
+    node = ViewNode(settings={"group.key.ranges.enable": "false"})
     (topic,) = ask(node, VIEW, allow_auto_topic_creation=False)
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     (topic,) = ask_by_id(node, node.view_id(VIEW))

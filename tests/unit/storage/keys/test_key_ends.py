@@ -326,7 +326,7 @@ def test_the_file_of_batches_that_another_program_has_changed_is_not_believed(di
 
 
 def test_without_files_the_ends_are_kept_in_memory(disk: SimulatedDisk, looked_at: list[int]) -> None:
-    log = open_log(disk, replace(CONFIG, key_sharing_index="none"))
+    log = open_log(disk, replace(CONFIG, key_ranges_index="none"))
     append(log, b"ab" * 12)
     log.flush()
     assert end_of(log, NEITHER) == 0
@@ -340,7 +340,7 @@ def test_without_files_the_ends_are_kept_in_memory(disk: SimulatedDisk, looked_a
 
 def test_files_go_when_they_are_not_wanted_any_more(disk: SimulatedDisk) -> None:
     log = indexed_log(disk)
-    log.update_config(replace(CONFIG, key_sharing_index="none"))
+    log.update_config(replace(CONFIG, key_ranges_index="none"))
     assert files_of(disk) == []
     assert end_of(log, A) == 23
 

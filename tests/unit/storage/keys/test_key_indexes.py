@@ -85,6 +85,6 @@ def test_the_run_that_the_end_of_a_range_has_begun_is_continued(log: Log) -> Non
 
 
 def test_without_files_nothing_is_taken(log: Log) -> None:
-    log.update_config(TopicConfig(key_sharing_index="none"))
+    log.update_config(TopicConfig(key_ranges_index="none"))
     note(log, 0, 3)
     assert log.keys.next_match(A, 0, 24) == 0

@@ -18,7 +18,7 @@ LONGEST_WAIT_S: Final = 86_400
 Decode = Callable[[bytes], Any]
 
 
-class SharedRecord(NamedTuple):
+class KeyedRecord(NamedTuple):
     """A record and where it stood. Timestamp in ms since 1970."""
 
     topic: str
@@ -35,15 +35,15 @@ class SharedRecord(NamedTuple):
     """The number of times that the handler of this process has got the record, this time included."""
 
 
-def shared_record(record: ConsumerRecord, attempt: int, decode: Decode | None) -> SharedRecord:
+def keyed_record(record: ConsumerRecord, attempt: int, decode: Decode | None) -> KeyedRecord:
     """The record for a handler; it comes undecoded if it does not decode."""
     if decode is None or record.value is None:
-        return SharedRecord(*record, attempt=attempt)
+        return KeyedRecord(*record, attempt=attempt)
     try:
         value = decode(record.value)
     except Exception as fault:  # noqa: BLE001 - of the user's code; the handler gets it
-        return SharedRecord(*record, fault=fault, attempt=attempt)
-    return SharedRecord(*record, attempt=attempt)._replace(value=value)
+        return KeyedRecord(*record, fault=fault, attempt=attempt)
+    return KeyedRecord(*record, attempt=attempt)._replace(value=value)
 
 
 @dataclass(frozen=True, slots=True)

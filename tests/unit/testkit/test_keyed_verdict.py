@@ -1,4 +1,4 @@
-"""The verdict on shared consumers: a record is done before a commit that covers the record is sent."""
+"""The verdict on keyed consumers: a record is done before a commit that covers the record is sent."""
 
 from dataclasses import replace
 
@@ -7,19 +7,19 @@ import pytest
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.key_ranges import hash_of
 from tailrace.model.partitions import TopicPartition
-from testkit.sharing_verdict import (
+from testkit.keyed_verdict import (
     AGAIN,
     EARLY,
     Acknowledgement,
     Completion,
     Delivery,
-    SharingEvidence,
+    KeyedEvidence,
     broken_promises,
 )
 
 NAME = TopicPartition("orders", 0)
 HASH = hash_of(b"b", 1)
-GOOD = SharingEvidence(
+GOOD = KeyedEvidence(
     produced={NAME: {0: b"a", 1: b"b"}},
     deliveries=[Delivery(10, NAME, 0, b"a"), Delivery(11, NAME, 1, b"b")],
     completions=[Completion(20, NAME, 0), Completion(40, NAME, 1)],
@@ -32,7 +32,7 @@ GOOD = SharingEvidence(
 )
 
 
-def kinds(evidence: SharingEvidence) -> list[str]:
+def kinds(evidence: KeyedEvidence) -> list[str]:
     return [fault.partition(":")[0] for fault in broken_promises(evidence)]
 
 

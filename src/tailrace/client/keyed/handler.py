@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from traceback import TracebackException
 from typing import Any, Final
 
-from tailrace.client.settings import SharedConsumerSettings
-from tailrace.client.sharing.lanes import Lanes, LaneWork
-from tailrace.client.sharing.outcomes import Decode, Outcome, Retry, SharedRecord, Skip, outcome_of, shared_record
+from tailrace.client.keyed.lanes import Lanes, LaneWork
+from tailrace.client.keyed.outcomes import Decode, KeyedRecord, Outcome, Retry, Skip, keyed_record, outcome_of
+from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.partitions import TopicPartition
 
-Handler = Callable[[SharedRecord], Awaitable[Outcome | None] | Outcome | None]
+Handler = Callable[[KeyedRecord], Awaitable[Outcome | None] | Outcome | None]
 
 LANE_RECORDS: Final = 16
 LEAST_RECORDS_IN_HAND: Final = 1_000
@@ -35,7 +35,7 @@ class HandlerWork:
 
     def __init__(
         self,
-        settings: SharedConsumerSettings,
+        settings: KeyedConsumerSettings,
         now_ms: Callable[[], int],
         *,
         on_finished: Callable[[LaneWork, bool], None],
@@ -210,7 +210,7 @@ class HandlerCalls:
 
     def _run(self, work: LaneWork) -> object:
         try:
-            return self._handler(shared_record(work.record, work.attempt, self._decode))
+            return self._handler(keyed_record(work.record, work.attempt, self._decode))
         except StopIteration as end:  # a future takes none, and its reader would wait for ever
             raise RuntimeError("the handler has raised StopIteration") from end
 

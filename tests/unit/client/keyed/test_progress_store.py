@@ -7,8 +7,8 @@ import pytest
 
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.client.group.range_progress import RangeBudget
-from tailrace.client.sharing.done_offsets import ProgressCommit
-from tailrace.client.sharing.progress_store import ProgressStore, WrittenProgress
+from tailrace.client.keyed.done_offsets import ProgressCommit
+from tailrace.client.keyed.progress_store import ProgressStore, WrittenProgress
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.partitions import TopicPartition
@@ -76,7 +76,7 @@ def test_a_refusal_of_one_partition_spares_the_others(code: ErrorCode, of: str) 
     assert ranges.progress == {OTHER: CommittedProgress(20)}
 
 
-def test_a_topic_without_key_sharing_gets_stable_offsets_until_its_progress_is_read_again() -> None:
+def test_a_topic_without_key_ranges_gets_stable_offsets_until_its_progress_is_read_again() -> None:
     offsets, ranges = OffsetsOfAGroup(), RangesOfAGroup({ELSEWHERE: ErrorCode.POLICY_VIOLATION})
     store = ProgressStore(offsets, ranges)
     commits = {ONE: COMMITS[ONE], ELSEWHERE: COMMITS[OTHER]}

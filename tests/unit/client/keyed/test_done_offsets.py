@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tailrace.client.sharing.done_offsets import DoneOffsets
+from tailrace.client.keyed.done_offsets import DoneOffsets
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.key_ranges import HASH_SPACE, KeyRange, hash_of, of_slots
 
@@ -164,7 +164,7 @@ def test_a_record_out_of_order_is_a_mistake() -> None:
 
 
 def _group(stuck_keys: int) -> CommittedProgress:
-    """The progress of a group whose members share a partition by slots, each with its lanes busy at every commit."""
+    """The progress of a group whose members split a partition by slots, each with its lanes busy at every commit."""
     chance = random.Random(7)
     members = [
         DoneOffsets(0, key_ranges=[of_slots(256 // MEMBERS * number, 256 // MEMBERS * (number + 1) - 1)])

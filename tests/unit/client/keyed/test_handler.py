@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tailrace.client.keyed.handler import Handler, HandlerCalls
+from tailrace.client.keyed.lanes import LaneWork
+from tailrace.client.keyed.outcomes import Done, KeyedRecord, Skip, keyed_record
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.handler import Handler, HandlerCalls
-from tailrace.client.sharing.lanes import LaneWork
-from tailrace.client.sharing.outcomes import Done, SharedRecord, Skip, shared_record
 from tailrace.model.partitions import TopicPartition
 
 RECORD = ConsumerRecord("orders", 0, 7, 1_000, b"k", b'{"a": 1}', (("h", b"x"),))
@@ -25,14 +25,14 @@ def call(handler: Handler, decode: Any = None) -> object:
         calls.close()
 
 
-async def coroutine_handler(record: SharedRecord) -> Skip:
+async def coroutine_handler(record: KeyedRecord) -> Skip:
     return Skip(threading.current_thread().name)
 
 
 class CallableWithCoroutine:
     """A handler that is an object."""
 
-    async def __call__(self, record: SharedRecord) -> Skip:
+    async def __call__(self, record: KeyedRecord) -> Skip:
         return Skip(threading.current_thread().name)
 
 
@@ -53,20 +53,20 @@ def test_a_plain_function_that_returns_a_coroutine_has_it_awaited() -> None:
 
 
 def test_a_handler_gets_the_record_decoded() -> None:
-    got: list[SharedRecord] = []
+    got: list[KeyedRecord] = []
     assert call(got.append, json.loads) is None
-    assert got == [SharedRecord("orders", 0, 7, 1_000, b"k", {"a": 1}, (("h", b"x"),), None, 2)]
+    assert got == [KeyedRecord("orders", 0, 7, 1_000, b"k", {"a": 1}, (("h", b"x"),), None, 2)]
 
 
 def test_a_record_that_does_not_decode_comes_as_it_is_with_the_fault() -> None:
-    record = shared_record(RECORD._replace(value=b"{"), 1, json.loads)
+    record = keyed_record(RECORD._replace(value=b"{"), 1, json.loads)
     assert record.value == b"{"
     assert isinstance(record.fault, ValueError)
 
 
 def test_a_record_without_a_value_is_not_decoded() -> None:
-    assert shared_record(RECORD._replace(value=None), 1, json.loads).value is None
-    assert shared_record(RECORD, 1, None) == SharedRecord(*RECORD)
+    assert keyed_record(RECORD._replace(value=None), 1, json.loads).value is None
+    assert keyed_record(RECORD, 1, None) == KeyedRecord(*RECORD)
 
 
 def test_the_end_of_an_iterator_in_a_thread_is_an_exception_too() -> None:
@@ -75,7 +75,7 @@ def test_the_end_of_an_iterator_in_a_thread_is_an_exception_too() -> None:
 
 
 def test_an_exception_of_the_handler_is_raised() -> None:
-    def failing(record: SharedRecord) -> Done:
+    def failing(record: KeyedRecord) -> Done:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.client.group.range_progress import RangeBudget
-from tailrace.client.sharing.done_offsets import ProgressCommit
+from tailrace.client.keyed.done_offsets import ProgressCommit
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.key_ranges import HASH_SPACE

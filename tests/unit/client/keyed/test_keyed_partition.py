@@ -1,8 +1,8 @@
-"""A partition of a shared consumer: records before the progress is known, a log that was cut, and room for progress."""
+"""A partition of a keyed consumer: records before the progress is known, a log that was cut, and room for progress."""
 
 from tailrace.client.group.range_progress import RangeBudget
+from tailrace.client.keyed.keyed_partition import KeyedPartition
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.shared_partition import SharedPartition
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.partitions import TopicPartition
 
@@ -14,7 +14,7 @@ def records(*offsets: int) -> list[ConsumerRecord]:
 
 
 def test_records_wait_for_the_progress_of_the_group() -> None:
-    partition = SharedPartition(NAME, 5, 256)
+    partition = KeyedPartition(NAME, 5, 256)
     assert partition.read(records(5, 6, 7), 8) == []
     assert partition.waits
     assert partition.commit() is None
@@ -28,7 +28,7 @@ def test_records_wait_for_the_progress_of_the_group() -> None:
 
 
 def test_an_offset_that_comes_again_shows_that_the_log_was_cut() -> None:
-    partition = SharedPartition(NAME, 5, 256)
+    partition = KeyedPartition(NAME, 5, 256)
     partition.open(None)
     partition.read(records(5, 6), 10)
     assert partition.cut_in(records(10), 11) is None
@@ -39,7 +39,7 @@ def test_an_offset_that_comes_again_shows_that_the_log_was_cut() -> None:
 
 def test_a_position_below_the_records_of_the_same_poll_shows_that_the_log_was_cut() -> None:
     """The records were at hand when the log was cut below the last of them."""
-    partition = SharedPartition(NAME, 5, 256)
+    partition = KeyedPartition(NAME, 5, 256)
     partition.open(None)
     partition.read(records(5, 6), 10)
     assert partition.cut_in(records(10, 11, 12), 12) == 12
@@ -49,7 +49,7 @@ def test_a_position_below_the_records_of_the_same_poll_shows_that_the_log_was_cu
 
 
 def test_the_lowest_offset_that_is_not_done_is_known_from_the_start_on() -> None:
-    partition = SharedPartition(NAME, 5, 256)
+    partition = KeyedPartition(NAME, 5, 256)
     partition.read(records(5, 6), 10)
     assert partition.not_done == 5
     partition.open(CommittedProgress(5).with_committed([Rectangle(5, 5)]))
@@ -58,16 +58,16 @@ def test_the_lowest_offset_that_is_not_done_is_known_from_the_start_on() -> None
 
 def test_an_offset_that_went_back_since_the_start_was_found_is_no_start() -> None:
     """Unless the log does not have the offset any more, and reading was reset beyond it."""
-    partition = SharedPartition(NAME, 30, 256)
+    partition = KeyedPartition(NAME, 30, 256)
     assert partition.is_rewound(CommittedProgress(10))
     assert not partition.is_rewound(CommittedProgress(30))
     assert not partition.is_rewound(CommittedProgress(40))
     assert not partition.is_rewound(None)
-    assert not SharedPartition(NAME, 30, 256, is_displaced=True).is_rewound(CommittedProgress(10))
+    assert not KeyedPartition(NAME, 30, 256, is_displaced=True).is_rewound(CommittedProgress(10))
 
 
 def test_a_partition_whose_log_was_cut_commits_nothing_and_reads_nothing() -> None:
-    partition = SharedPartition(NAME, 0, 256)
+    partition = KeyedPartition(NAME, 0, 256)
     partition.open(None)
     partition.read(records(0), 1)
     assert partition.commit() is not None
@@ -77,7 +77,7 @@ def test_a_partition_whose_log_was_cut_commits_nothing_and_reads_nothing() -> No
 
 
 def test_from_three_quarters_on_only_records_that_come_again_are_read() -> None:
-    partition = SharedPartition(NAME, 0, 256)
+    partition = KeyedPartition(NAME, 0, 256)
     partition.open(CommittedProgress(0).with_committed([Rectangle(5, 9)]))
     commit = partition.commit()
     assert commit is not None
@@ -94,7 +94,7 @@ def test_from_three_quarters_on_only_records_that_come_again_are_read() -> None:
 
 
 def test_a_refused_commit_has_half_the_holes_next_time_until_there_is_room() -> None:
-    partition = SharedPartition(NAME, 0, 4)
+    partition = KeyedPartition(NAME, 0, 4)
     partition.open(None)
     partition.read(records(*range(10)), 10)
     first = partition.commit()

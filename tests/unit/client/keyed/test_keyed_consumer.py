@@ -1,4 +1,4 @@
-"""A shared consumer with a real node: order, retries, rebalances, ends, and what a commit covers."""
+"""A keyed consumer with a real node: order, retries, rebalances, ends, and what a commit covers."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.blocking import Admin, Producer
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.client.group.range_progress import RangeProgress
+from tailrace.client.keyed import outcomes
+from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
+from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
+from tailrace.client.keyed.progress_store import ProgressStore
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.reading.consumer_reader import ConsumerReader
-from tailrace.client.sharing import outcomes
-from tailrace.client.sharing.outcomes import Done, Outcome, Retry, SharedRecord, Skip
-from tailrace.client.sharing.progress_store import ProgressStore
-from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import HASH_SPACE
@@ -56,8 +56,8 @@ def write(cluster: Cluster, topic: str, count: int, start: int = 0) -> None:
             producer.send(topic, b"%d" % (number // KEYS), key=b"key-%d" % (number % KEYS))
 
 
-def shared(cluster: Cluster, topic: str, **settings: Any) -> AsyncSharedConsumer:
-    return AsyncSharedConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], **settings)
+def consumer_of(cluster: Cluster, topic: str, **settings: Any) -> AsyncKeyedConsumer:
+    return AsyncKeyedConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], **settings)
 
 
 def ran(main: Callable[[], Awaitable[None]]) -> None:
@@ -86,13 +86,13 @@ class Seen:
             self.changed.clear()
             await self.changed.wait()
 
-    def begin(self, record: SharedRecord) -> None:
+    def begin(self, record: KeyedRecord) -> None:
         lane = (record.partition, record.key)
         assert lane not in self.running, "one record of a key at a time"
         self.running.add(lane)
         self.most_running = max(self.most_running, len(self.running))
 
-    def end(self, record: SharedRecord) -> None:
+    def end(self, record: KeyedRecord) -> None:
         self.running.remove((record.partition, record.key))
         self.values[record.key].append(int(record.value))
         self.count += 1
@@ -117,9 +117,9 @@ def test_each_key_is_worked_on_in_order_beside_the_others(tailrace_cluster: Clus
     seen = Seen()
 
     async def main() -> None:
-        async with shared(tailrace_cluster, topic) as consumer:
+        async with consumer_of(tailrace_cluster, topic) as consumer:
 
-            async def handle(record: SharedRecord) -> None:
+            async def handle(record: KeyedRecord) -> None:
                 seen.begin(record)
                 for _ in range(hash((record.key, record.offset)) % 5):
                     await asyncio.sleep(0)
@@ -145,9 +145,9 @@ def test_a_plain_function_runs_in_as_many_threads_as_there_is_concurrency(
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        consumer = shared(tailrace_cluster, topic)
+        consumer = consumer_of(tailrace_cluster, topic)
 
-        def handle(record: SharedRecord) -> Outcome:
+        def handle(record: KeyedRecord) -> Outcome:
             with lock:
                 seen.begin(record)
             if int(record.value) == 0 and record.key in (b"key-0", b"key-1", b"key-2", b"key-3"):
@@ -173,10 +173,10 @@ def test_a_failure_holds_its_key_alone_and_is_logged_once(
 
     async def main() -> None:
         nonlocal failures
-        consumer = shared(tailrace_cluster, topic)
+        consumer = consumer_of(tailrace_cluster, topic)
         others_done = RECORDS - RECORDS // KEYS
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             nonlocal failures
             if record.key == b"key-3" and seen.count < others_done:
                 failures += 1
@@ -210,9 +210,9 @@ def test_skips_and_retries_are_counted_and_a_wrong_result_is_a_failure(
     count = 0
 
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic)
+        consumer = consumer_of(tailrace_cluster, topic)
 
-        async def handle(record: SharedRecord) -> Any:
+        async def handle(record: KeyedRecord) -> Any:
             nonlocal count
             if record.key == b"key-3" and results:
                 result = results.pop(0)
@@ -237,14 +237,14 @@ def test_a_stop_in_the_middle_commits_what_is_done_and_a_restart_goes_on_there(
 ) -> None:
     """With stable offsets a record may come again that was done behind an unfinished record; no record is left out."""
     seen = Seen()
-    again: list[SharedRecord] = []
+    again: list[KeyedRecord] = []
 
     async def main() -> None:
         for is_second in (False, True):
-            consumer = shared(tailrace_cluster, topic)
+            consumer = consumer_of(tailrace_cluster, topic)
 
             async def handle(
-                record: SharedRecord, is_second: bool = is_second, consumer: AsyncSharedConsumer = consumer
+                record: KeyedRecord, is_second: bool = is_second, consumer: AsyncKeyedConsumer = consumer
             ) -> None:
                 if int(record.value) < len(seen.values[record.key]):
                     assert is_second
@@ -270,11 +270,11 @@ def test_a_stop_in_the_middle_commits_what_is_done_and_a_restart_goes_on_there(
 
 def test_a_cancelled_run_finishes_what_runs_and_commits_it(tailrace_cluster: Cluster, topic: str) -> None:
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic)
+        consumer = consumer_of(tailrace_cluster, topic)
         began, go_on = asyncio.Event(), asyncio.Event()
-        finished: list[SharedRecord] = []
+        finished: list[KeyedRecord] = []
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             began.set()
             await go_on.wait()
             finished.append(record)
@@ -296,11 +296,11 @@ def test_a_cancelled_run_finishes_what_runs_and_commits_it(tailrace_cluster: Clu
 
 def test_no_record_begins_while_the_partitions_leave(tailrace_cluster: Cluster, topic: str) -> None:
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic)
+        consumer = consumer_of(tailrace_cluster, topic)
         began, go_on = asyncio.Event(), asyncio.Event()
         count = 0
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             nonlocal count
             count += 1
             began.set()
@@ -329,15 +329,15 @@ def test_two_share_the_partitions_and_a_leaver_gives_its_own_to_the_other(
 
     async def main() -> None:
         settings = {"heartbeat_interval_ms": 50}
-        first, second = (shared(tailrace_cluster, topic, **settings) for _ in range(2))
+        first, second = (consumer_of(tailrace_cluster, topic, **settings) for _ in range(2))
         by: dict[str, set[int]] = {"first": set(), "second": set()}
-        is_shared = asyncio.Event()
+        is_split = asyncio.Event()
 
-        def handler(name: str) -> Callable[[SharedRecord], Awaitable[None]]:
-            async def handle(record: SharedRecord) -> None:
+        def handler(name: str) -> Callable[[KeyedRecord], Awaitable[None]]:
+            async def handle(record: KeyedRecord) -> None:
                 by[name].add(record.partition)
                 if by["second"]:
-                    is_shared.set()
+                    is_split.set()
                 seen.begin(record)
                 await asyncio.sleep(0)
                 seen.end(record)
@@ -348,7 +348,7 @@ def test_two_share_the_partitions_and_a_leaver_gives_its_own_to_the_other(
         await seen.until(lambda: seen.count > 0)
         runs.append(asyncio.create_task(second.run(handler("second"), concurrency=4)))
         written = RECORDS
-        while not is_shared.is_set():
+        while not is_split.is_set():
             await asyncio.to_thread(write, tailrace_cluster, topic, 100, written)
             written += 100
         second.stop()
@@ -370,13 +370,13 @@ def test_a_handler_that_does_not_end_does_not_keep_its_partition(
     """After the grace the other member gets the record too; the first one's call is cancelled."""
 
     async def main() -> None:
-        first = shared(tailrace_cluster, topic, heartbeat_interval_ms=50, grace_ms=50)
-        second = shared(tailrace_cluster, topic, heartbeat_interval_ms=50)
+        first = consumer_of(tailrace_cluster, topic, heartbeat_interval_ms=50, grace_ms=50)
+        second = consumer_of(tailrace_cluster, topic, heartbeat_interval_ms=50)
         is_stuck = asyncio.Event()
         cancelled: set[tuple[int, int]] = set()
         taken_over = asyncio.Event()
 
-        async def stuck_handler(record: SharedRecord) -> None:
+        async def stuck_handler(record: KeyedRecord) -> None:
             is_stuck.set()
             try:
                 await asyncio.Event().wait()
@@ -384,7 +384,7 @@ def test_a_handler_that_does_not_end_does_not_keep_its_partition(
                 cancelled.add((record.partition, record.offset))
                 raise
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             if (record.partition, record.offset) in cancelled:
                 taken_over.set()
 
@@ -405,13 +405,13 @@ def test_a_partition_full_of_a_held_key_stops_and_the_others_are_read_to_their_e
     tailrace_cluster: Cluster, topic: str
 ) -> None:
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic, max_records_in_hand=20)
+        consumer = consumer_of(tailrace_cluster, topic, max_records_in_hand=20)
         ends = await ends_of(tailrace_cluster, topic)
         done: dict[int, int] = dict.fromkeys(range(3), 0)
         most_in_hand = 0
         others = [partition for partition in range(3) if partition != 0]
 
-        async def handle(record: SharedRecord) -> Outcome:
+        async def handle(record: KeyedRecord) -> Outcome:
             nonlocal most_in_hand
             most_in_hand = max(most_in_hand, consumer.metrics().in_hand)
             if record.partition == 0:
@@ -438,10 +438,10 @@ def test_a_kill_in_the_middle_repeats_what_no_commit_covers_and_nothing_is_lost(
     async def main() -> None:
         # A static member: the second one takes its place at once.
         settings: dict[str, Any] = {"auto_commit_interval_ms": 1, "grace_ms": 0, "group_instance_id": "one"}
-        first = shared(tailrace_cluster, topic, **settings)
+        first = consumer_of(tailrace_cluster, topic, **settings)
         some = asyncio.Event()
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             seen[record.partition, record.offset] += 1
             if len(seen) >= 50:
                 some.set()
@@ -454,9 +454,9 @@ def test_a_kill_in_the_middle_repeats_what_no_commit_covers_and_nothing_is_lost(
         with pytest.raises((asyncio.CancelledError, KafkaError)):
             await run
         committed = await offsets_of(tailrace_cluster, topic)
-        second = shared(tailrace_cluster, topic, **settings)
+        second = consumer_of(tailrace_cluster, topic, **settings)
 
-        async def check(record: SharedRecord) -> None:
+        async def check(record: KeyedRecord) -> None:
             assert record.offset >= committed.get(record.partition, 0)
             seen[record.partition, record.offset] += 1
             if len(seen) == RECORDS:
@@ -470,7 +470,7 @@ def test_a_kill_in_the_middle_repeats_what_no_commit_covers_and_nothing_is_lost(
 
 def test_a_fault_that_no_retry_cures_ends_the_run_with_it(tailrace_cluster: Cluster, topic: str) -> None:
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic, auto_offset_reset="none")
+        consumer = consumer_of(tailrace_cluster, topic, auto_offset_reset="none")
         with pytest.raises(KafkaError, match=r"auto.offset.reset is none") as caught:
             await consumer.run(lambda record: None)
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -480,29 +480,29 @@ def test_a_fault_that_no_retry_cures_ends_the_run_with_it(tailrace_cluster: Clus
 
 def test_the_end_of_the_program_in_a_handler_ends_the_run(tailrace_cluster: Cluster, topic: str) -> None:
     async def main() -> None:
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             raise SystemExit(3)
 
         with pytest.raises(SystemExit):
-            await shared(tailrace_cluster, topic).run(handle)
+            await consumer_of(tailrace_cluster, topic).run(handle)
 
     ran(main)
 
 
 def test_a_consumer_runs_once_and_closes_in_any_state(tailrace_cluster: Cluster, topic: str) -> None:
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic)
+        consumer = consumer_of(tailrace_cluster, topic)
         consumer.stop()
         await consumer.run(lambda record: None)
         await consumer.close()
         with pytest.raises(KafkaError, match="runs once"):
             await consumer.run(lambda record: None)
-        unused = shared(tailrace_cluster, topic)
+        unused = consumer_of(tailrace_cluster, topic)
         await unused.close()
         await unused.close()
         with pytest.raises(KafkaError, match="runs once"):
             await unused.run(lambda record: None)
-        other = shared(tailrace_cluster, topic)
+        other = consumer_of(tailrace_cluster, topic)
         run = asyncio.create_task(other.run(lambda record: None))
         await asyncio.sleep(0)
         await other.close()
@@ -511,7 +511,7 @@ def test_a_consumer_runs_once_and_closes_in_any_state(tailrace_cluster: Cluster,
     ran(main)
 
 
-def with_ranges(consumer: AsyncSharedConsumer, ranges: RangesOfAGroup) -> AsyncSharedConsumer:
+def with_ranges(consumer: AsyncKeyedConsumer, ranges: RangesOfAGroup) -> AsyncKeyedConsumer:
     """The consumer, whose group has its progress there."""
     consumer._store = ProgressStore(consumer._reader, ranges)
     return consumer
@@ -525,12 +525,12 @@ def test_with_ranges_a_restart_repeats_exactly_what_no_commit_covers(tailrace_cl
 
     async def main() -> None:
         for is_second in (False, True):
-            consumer = with_ranges(shared(tailrace_cluster, topic, auto_commit_interval_ms=1, grace_ms=0), ranges)
+            consumer = with_ranges(consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=1, grace_ms=0), ranges)
             wanted = RECORDS // KEYS if is_second else others
             done = asyncio.Event()
 
             async def handle(
-                record: SharedRecord, is_second: bool = is_second, wanted: int = wanted, done: asyncio.Event = done
+                record: KeyedRecord, is_second: bool = is_second, wanted: int = wanted, done: asyncio.Event = done
             ) -> None:
                 if record.key == b"key-3" and not is_second:
                     await asyncio.Event().wait()
@@ -560,11 +560,11 @@ def test_a_restart_repeats_what_the_commits_of_a_real_node_do_not_cover(
     handled: list[set[tuple[int, int]]] = [set(), set()]
 
     async def main() -> None:
-        first = shared(tailrace_cluster, topic, auto_commit_interval_ms=1, grace_ms=0)
+        first = consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=1, grace_ms=0)
         # The stuck key was in hand at the commit before, and has its hole.
         written = written_since(monkeypatch, first, lambda: len(handled[0]) == RECORDS - RECORDS // KEYS, 3)
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             if record.key == b"key-3":
                 await asyncio.Event().wait()
             handled[0].add((record.partition, record.offset))
@@ -574,9 +574,9 @@ def test_a_restart_repeats_what_the_commits_of_a_real_node_do_not_cover(
         first.stop()
         await run
         committed = await offsets_of(tailrace_cluster, topic)
-        second = shared(tailrace_cluster, topic)
+        second = consumer_of(tailrace_cluster, topic)
 
-        async def rest(record: SharedRecord) -> None:
+        async def rest(record: KeyedRecord) -> None:
             assert record.offset >= committed.get(record.partition, 0)
             handled[1].add((record.partition, record.offset))
             if len(handled[0] | handled[1]) == RECORDS:
@@ -594,9 +594,9 @@ def test_records_wait_while_the_progress_of_the_group_cannot_be_read(tailrace_cl
     seen = Seen()
 
     async def main() -> None:
-        consumer = with_ranges(shared(tailrace_cluster, topic), ranges)
+        consumer = with_ranges(consumer_of(tailrace_cluster, topic), ranges)
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             seen.begin(record)
             seen.end(record)
             if seen.count == RECORDS:
@@ -618,10 +618,10 @@ def test_an_offset_that_was_reset_starts_over_and_so_do_offsets_that_the_log_doe
     offsets: list[int] = []
 
     async def main() -> None:
-        consumer = with_ranges(shared(tailrace_cluster, topic, auto_commit_interval_ms=1), ranges)
+        consumer = with_ranges(consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=1), ranges)
         end = (await ends_of(tailrace_cluster, topic))[0]
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             if record.partition != 0:
                 return
             if record.offset == 0:
@@ -649,11 +649,11 @@ def test_a_partition_whose_progress_is_full_reads_nothing_new_until_there_is_roo
 
     async def main() -> None:
         consumer = with_ranges(
-            shared(tailrace_cluster, topic, auto_commit_interval_ms=1, max_records_in_hand=4),
+            consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=1, max_records_in_hand=4),
             ranges,
         )
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             seen.begin(record)
             if record.partition == 0 and ranges.refused:
                 await ranges.until(lambda: name in consumer.metrics().ranges)
@@ -680,7 +680,7 @@ def test_a_partition_whose_progress_is_full_reads_nothing_new_until_there_is_roo
     ("settings", "message"),
     [
         ({"group": ""}, "has a group"),
-        ({"topics": []}, "topics to share"),
+        ({"topics": []}, "topics to read"),
         ({"topics": "orders"}, "several names"),
         ({"max_records_in_hand": 0}, "max_records_in_hand 0; at least 1"),
         ({"auto_commit_interval_ms": 0}, "auto.commit.interval.ms 0; at least 1"),
@@ -692,7 +692,7 @@ def test_a_partition_whose_progress_is_full_reads_nothing_new_until_there_is_roo
 def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     async def main() -> None:
         with pytest.raises(KafkaError, match=message):
-            AsyncSharedConsumer("127.0.0.1:1", **{"group": "g", "topics": ["orders"]} | settings)
+            AsyncKeyedConsumer("127.0.0.1:1", **{"group": "g", "topics": ["orders"]} | settings)
 
     asyncio.run(main())
 
@@ -700,14 +700,14 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
 def test_a_setting_of_commits_is_not_taken() -> None:
     async def main() -> None:
         with pytest.raises(TypeError, match="enable_auto_commit"):
-            AsyncSharedConsumer("127.0.0.1:1", group="g", topics=["orders"], enable_auto_commit=True)  # type: ignore[call-arg]
+            AsyncKeyedConsumer("127.0.0.1:1", group="g", topics=["orders"], enable_auto_commit=True)  # type: ignore[call-arg]
 
     asyncio.run(main())
 
 
 def test_the_concurrency_is_one_at_least() -> None:
     async def main() -> None:
-        consumer = AsyncSharedConsumer("127.0.0.1:1", group="g", topics=["orders"])
+        consumer = AsyncKeyedConsumer("127.0.0.1:1", group="g", topics=["orders"])
         with pytest.raises(KafkaError, match="concurrency 0; at least 1"):
             await consumer.run(lambda record: None, concurrency=0)
         await consumer.close()
@@ -732,7 +732,7 @@ def cut_log(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture(params=["ranges in memory", "stable offsets", "ranges of the node"])
-def progress_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AsyncSharedConsumer]:
+def progress_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AsyncKeyedConsumer]:
     """A function that gives a consumer servers of one kind for the progress of its group."""
 
     async def takes_none(self: RangeProgress) -> bool:
@@ -746,7 +746,7 @@ def progress_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def written_since(
-    monkeypatch: pytest.MonkeyPatch, consumer: AsyncSharedConsumer, is_counted: Callable[[], bool], count: int
+    monkeypatch: pytest.MonkeyPatch, consumer: AsyncKeyedConsumer, is_counted: Callable[[], bool], count: int
 ) -> asyncio.Event:
     """Set when so many commits were made since the condition is true."""
     write, left, written = consumer._store.write, count, asyncio.Event()
@@ -768,17 +768,17 @@ def test_a_log_that_was_cut_is_worked_on_again_from_the_cut_and_from_what_is_not
     tailrace_cluster: Cluster,
     topic: str,
     cut_log: list[int],
-    progress_of: Callable[[AsyncSharedConsumer], AsyncSharedConsumer],
+    progress_of: Callable[[AsyncKeyedConsumer], AsyncKeyedConsumer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A record is in hand below the cut, and records of other keys were done and committed on both sides of the cut."""
 
     async def main() -> None:
-        consumer = progress_of(shared(tailrace_cluster, topic, auto_commit_interval_ms=1))
+        consumer = progress_of(consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=1))
         end = (await ends_of(tailrace_cluster, topic))[0]
         done: dict[int, int] = defaultdict(int)
         behind: dict[int, int] = defaultdict(int)
-        held: list[SharedRecord] = []
+        held: list[KeyedRecord] = []
         is_cut = False
 
         def held_key() -> bytes | None:
@@ -786,7 +786,7 @@ def test_a_log_that_was_cut_is_worked_on_again_from_the_cut_and_from_what_is_not
 
         written = written_since(monkeypatch, consumer, lambda: len(done) > end // 2, 3)
 
-        async def handle(record: SharedRecord) -> Outcome:
+        async def handle(record: KeyedRecord) -> Outcome:
             nonlocal is_cut
             if record.partition != 0:
                 return Done()
@@ -812,20 +812,20 @@ def test_a_log_that_was_cut_is_worked_on_again_from_the_cut_and_from_what_is_not
 
 
 def test_a_log_that_is_shorter_than_the_progress_is_worked_on_from_where_it_is_read(
-    tailrace_cluster: Cluster, topic: str, progress_of: Callable[[AsyncSharedConsumer], AsyncSharedConsumer]
+    tailrace_cluster: Cluster, topic: str, progress_of: Callable[[AsyncKeyedConsumer], AsyncKeyedConsumer]
 ) -> None:
     name = TopicPartition(topic, 0)
 
     async def main() -> None:
         async with AsyncAdmin(tailrace_cluster.bootstrap_servers) as admin:
             await admin.commit_offsets(f"group-{topic}", {name: 1_000})
-        consumer = progress_of(shared(tailrace_cluster, topic))
+        consumer = progress_of(consumer_of(tailrace_cluster, topic))
         ranges: Any = consumer._store._ranges
         if isinstance(ranges, RangesOfAGroup):
             ranges.progress[name] = CommittedProgress(1_000)
         seen = Seen()
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             seen.begin(record)
             seen.end(record)
             if seen.count == RECORDS:
@@ -847,10 +847,10 @@ def test_progress_beyond_the_start_is_no_progress_in_a_log_that_is_shorter_and_s
     offsets: dict[int, list[int]] = defaultdict(list)
 
     async def main() -> None:
-        consumer = with_ranges(shared(tailrace_cluster, topic), ranges)
+        consumer = with_ranges(consumer_of(tailrace_cluster, topic), ranges)
         ends = await ends_of(tailrace_cluster, topic)
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             offsets[record.partition].append(record.offset)
             if sum(map(len, offsets.values())) == RECORDS - 10:
                 consumer.stop()
@@ -873,9 +873,9 @@ def test_progress_behind_the_end_of_the_log_is_taken_back_before_other_records_c
     async def main() -> None:
         end = (await ends_of(tailrace_cluster, topic))[0]
         ranges.progress[name] = CommittedProgress(0).with_committed([Rectangle(5, end + 100, *everywhere)])
-        consumer = with_ranges(shared(tailrace_cluster, topic), ranges)
+        consumer = with_ranges(consumer_of(tailrace_cluster, topic), ranges)
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             if record.partition == 0:
                 offsets.append(record.offset)
                 if ranges.cuts and len(offsets) == 5:
@@ -903,16 +903,16 @@ def test_an_offset_that_goes_back_while_the_partition_is_opened_counts(tailrace_
                 await consumer._reader.commit({name: OffsetAndMetadata(10)})
             return await super().committed(partitions)
 
-    consumer: AsyncSharedConsumer
+    consumer: AsyncKeyedConsumer
 
     async def main() -> None:
         nonlocal consumer
         async with AsyncAdmin(tailrace_cluster.bootstrap_servers) as admin:
             await admin.commit_offsets(f"group-{topic}", {name: 30})
-        consumer = with_ranges(shared(tailrace_cluster, topic), RewoundRanges())
+        consumer = with_ranges(consumer_of(tailrace_cluster, topic), RewoundRanges())
         end = (await ends_of(tailrace_cluster, topic))[0]
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             if record.partition == 0:
                 offsets.append(record.offset)
                 if record.offset == end - 1:
@@ -924,18 +924,18 @@ def test_an_offset_that_goes_back_while_the_partition_is_opened_counts(tailrace_
     ran(main)
 
 
-def test_a_topic_without_key_sharing_has_stable_offsets(
+def test_a_topic_without_key_ranges_has_stable_offsets(
     tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Seen()
 
     async def main() -> None:
         async with AsyncAdmin(tailrace_cluster.bootstrap_servers) as admin:
-            await admin.alter_configs(TOPIC_RESOURCE, topic, {"key.sharing.enable": "false"})
-        consumer = shared(tailrace_cluster, topic, auto_commit_interval_ms=1)
+            await admin.alter_configs(TOPIC_RESOURCE, topic, {"key.ranges.enable": "false"})
+        consumer = consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=1)
         written = written_since(monkeypatch, consumer, lambda: seen.count == RECORDS, 1)
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             seen.begin(record)
             seen.end(record)
 
@@ -956,7 +956,7 @@ def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back(
     seen = Seen()
 
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic)
+        consumer = consumer_of(tailrace_cluster, topic)
         turn, is_lost = consumer._work.turn, False
 
         def turn_and_lose() -> None:
@@ -967,7 +967,7 @@ def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back(
                 for name in consumer._reader.names:
                     consumer._start_over(name)
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             seen.begin(record)
             seen.end(record)
             if seen.count == RECORDS:
@@ -995,9 +995,9 @@ def test_a_failure_whose_text_fails_holds_its_key_too(
     seen = Seen()
 
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic)
+        consumer = consumer_of(tailrace_cluster, topic)
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             if record.attempt == 1:
                 raise Unspeakable
             held = consumer.metrics().oldest_held
@@ -1020,7 +1020,7 @@ def test_a_view_has_stable_offsets(tailrace_cluster: Cluster, topic: str, monkey
     done: set[tuple[int, int]] = set()
 
     async def main() -> None:
-        consumer = AsyncSharedConsumer(
+        consumer = AsyncKeyedConsumer(
             tailrace_cluster.bootstrap_servers,
             group=f"group-{topic}",
             topics=[f"{topic}.shared-2"],
@@ -1028,7 +1028,7 @@ def test_a_view_has_stable_offsets(tailrace_cluster: Cluster, topic: str, monkey
         )
         ends = await ends_of(tailrace_cluster, topic)
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             done.add((record.partition, record.offset))
 
         run = asyncio.create_task(consumer.run(handle))

@@ -1,4 +1,4 @@
-"""The shared consumer that blocks: threads, ends, and the names that users import."""
+"""The keyed consumer that blocks: threads, ends, and the names that users import."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 import tailrace
-from tailrace import Admin, Done, Outcome, Producer, Retry, SharedConsumer, SharedRecord, Skip
+from tailrace import Admin, Done, KeyedConsumer, KeyedRecord, Outcome, Producer, Retry, Skip
 from tailrace.model.errors import KafkaError
 from tailrace.testing import Cluster
 
@@ -33,11 +33,11 @@ def topic(tailrace_cluster: Cluster) -> str:
 def test_a_handler_runs_in_threads_until_it_stops_the_run(tailrace_cluster: Cluster, topic: str) -> None:
     lock = threading.Lock()
     values: dict[bytes | None, list[int]] = {}
-    retried: list[SharedRecord] = []
+    retried: list[KeyedRecord] = []
     group = f"group-{topic}"
-    consumer = SharedConsumer(tailrace_cluster.bootstrap_servers, group=group, topics=[topic], decode=int)
+    consumer = KeyedConsumer(tailrace_cluster.bootstrap_servers, group=group, topics=[topic], decode=int)
 
-    def handle(record: SharedRecord) -> Outcome:
+    def handle(record: KeyedRecord) -> Outcome:
         assert threading.current_thread().name.startswith("tailrace-handler")
         with lock:
             if record.value == 3 and record.attempt == 1:
@@ -60,9 +60,9 @@ def test_a_handler_runs_in_threads_until_it_stops_the_run(tailrace_cluster: Clus
 
 def test_a_coroutine_function_is_a_handler_too(tailrace_cluster: Cluster, topic: str) -> None:
     count = 0
-    with SharedConsumer(tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]) as consumer:
+    with KeyedConsumer(tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]) as consumer:
 
-        async def handle(record: SharedRecord) -> None:
+        async def handle(record: KeyedRecord) -> None:
             nonlocal count
             count += 1
             if count == RECORDS:
@@ -74,11 +74,11 @@ def test_a_coroutine_function_is_a_handler_too(tailrace_cluster: Cluster, topic:
 
 def test_bad_settings_are_refused_at_once() -> None:
     with pytest.raises(KafkaError, match="has a group"):
-        SharedConsumer("127.0.0.1:1", group="", topics=["orders"])
+        KeyedConsumer("127.0.0.1:1", group="", topics=["orders"])
 
 
 def test_a_fault_that_no_retry_cures_is_raised_by_the_run(tailrace_cluster: Cluster, topic: str) -> None:
-    consumer = SharedConsumer(
+    consumer = KeyedConsumer(
         tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], auto_offset_reset="none"
     )
     with pytest.raises(KafkaError, match=r"auto.offset.reset is none"):
@@ -92,14 +92,14 @@ def test_the_end_of_the_program_is_raised_by_the_run_and_the_loop_goes_on(
     """The loop is that of all clients of the process."""
     ends: list[BaseException] = [SystemExit(3), KeyboardInterrupt()]
 
-    def handle(record: SharedRecord) -> None:
+    def handle(record: KeyedRecord) -> None:
         raise end
 
-    async def handle_on_the_loop(record: SharedRecord) -> None:
+    async def handle_on_the_loop(record: KeyedRecord) -> None:
         raise end
 
     for end in ends:
-        with SharedConsumer(
+        with KeyedConsumer(
             tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], grace_ms=0
         ) as consumer:
             with pytest.raises(type(end)) as caught:
@@ -112,7 +112,7 @@ def test_the_end_of_the_program_is_raised_by_the_run_and_the_loop_goes_on(
 
 PROGRAM = """
 import signal, sys
-from tailrace import SharedConsumer
+from tailrace import KeyedConsumer
 servers, topic = sys.argv[1:]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have its background processes ignore it
 
@@ -121,7 +121,7 @@ def handle(record):
     sys.stdin.readline()
     print("done", record.offset, flush=True)
 
-SharedConsumer(servers, group="group-" + topic, topics=[topic]).run(handle, concurrency=1)
+KeyedConsumer(servers, group="group-" + topic, topics=[topic]).run(handle, concurrency=1)
 """
 
 
@@ -148,13 +148,13 @@ def test_an_interrupted_run_finishes_what_runs_and_commits_it(tailrace_cluster: 
 
 KILLED = """
 import os, sys
-from tailrace import SharedConsumer
+from tailrace import KeyedConsumer
 servers, topic = sys.argv[1:]
 
 def handle(record):
     os.write(1, b"%d %d\\n" % (record.partition, record.offset))  # whole, beside the other thread's
 
-consumer = SharedConsumer(
+consumer = KeyedConsumer(
     servers, group="group-" + topic, topics=[topic], group_instance_id="one", auto_commit_interval_ms=1
 )
 consumer.run(handle, concurrency=2)
@@ -179,12 +179,12 @@ def test_a_killed_process_loses_nothing_and_what_it_has_committed_does_not_come_
     with Admin(tailrace_cluster.bootstrap_servers) as admin:
         committed = {name.partition: at.offset for name, at in admin.group_offsets(f"group-{topic}").items()}
     lock = threading.Lock()
-    with SharedConsumer(
+    with KeyedConsumer(
         tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], group_instance_id="one"
     ) as consumer:
-        early: list[SharedRecord] = []
+        early: list[KeyedRecord] = []
 
-        def handle(record: SharedRecord) -> None:
+        def handle(record: KeyedRecord) -> None:
             with lock:
                 if record.offset < committed.get(record.partition, 0):
                     early.append(record)

@@ -1,4 +1,4 @@
-"""A member of a group of shared consumers, which writes down the begin and the end of its handlers and its commits.
+"""A member of a group of keyed consumers, which writes down the begin and the end of its handlers and its commits.
 
 It is killed at any moment: each line is one write to a file that is open for appending. A handler takes some ms, and
 fails now and then, with an exception or with the wish for another try.
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tailrace.aio import SharedConsumer
+from tailrace.aio import KeyedConsumer
 from tailrace.client.group.range_progress import RangeBudget, RangeProgress
-from tailrace.client.sharing.outcomes import Outcome, Retry, SharedRecord
+from tailrace.client.keyed.outcomes import KeyedRecord, Outcome, Retry
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.partitions import TopicPartition
 
@@ -53,7 +53,7 @@ def noting_commits(diary: Diary) -> AbstractContextManager[object]:
 
 
 async def work(servers: str, group: str, topic: str, diary: Diary) -> None:
-    async def handle(record: SharedRecord) -> Outcome | None:
+    async def handle(record: KeyedRecord) -> Outcome | None:
         key = None if record.key is None else record.key.decode()
         diary.write(place=(record.topic, record.partition), offset=record.offset, key=key)
         await asyncio.sleep(HANDLER_S)
@@ -64,7 +64,7 @@ async def work(servers: str, group: str, topic: str, diary: Diary) -> None:
         diary.write(done=(record.topic, record.partition), offset=record.offset)
         return None
 
-    consumer = SharedConsumer(
+    consumer = KeyedConsumer(
         servers,
         group=group,
         topics=[topic],

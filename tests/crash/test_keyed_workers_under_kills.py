@@ -1,6 +1,6 @@
-"""Shared consumers on three brokers, with kill -9 of brokers and of workers: progress by key is kept (KIP-X).
+"""Keyed consumers on three brokers, with kill -9 of brokers and of workers: progress by key is kept (KIP-X).
 
-SHARING_FAULT_SECONDS in the environment says for how long; `make soak` takes a quarter of an hour. SEED=n chooses the
+KEYED_FAULT_SECONDS in the environment says for how long; `make soak` takes a quarter of an hour. SEED=n chooses the
 same faults again. After each run anomalies are planted into what it has gathered: each must be found.
 """
 
@@ -27,7 +27,7 @@ from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
-from testkit.sharing_verdict import (
+from testkit.keyed_verdict import (
     AGAIN,
     DISORDER,
     EARLY,
@@ -36,12 +36,12 @@ from testkit.sharing_verdict import (
     Acknowledgement,
     Completion,
     Delivery,
-    SharingEvidence,
+    KeyedEvidence,
     broken_promises,
 )
 
-FAULT_SECONDS = float(os.environ.get("SHARING_FAULT_SECONDS", "12"))
-QUIET_SECONDS = 30.0 if "SHARING_FAULT_SECONDS" in os.environ else 120.0
+FAULT_SECONDS = float(os.environ.get("KEYED_FAULT_SECONDS", "12"))
+QUIET_SECONDS = 30.0 if "KEYED_FAULT_SECONDS" in os.environ else 120.0
 """So long after the last fault the group has done everything. The short run may share its machine with other tests: a
 group that has not ended its work within two minutes never will."""
 TOPIC, GROUP, PARTITIONS = "orders", "workers", 4
@@ -101,7 +101,7 @@ class WorkerProcess:
                 [
                     sys.executable,
                     "-m",
-                    "crash.sharing_worker",
+                    "crash.keyed_worker",
                     self._servers,
                     GROUP,
                     TOPIC,
@@ -121,7 +121,7 @@ class WorkerProcess:
         self._process.wait()
 
 
-def run(directory: Path, chance: random.Random) -> tuple[SharingEvidence, dict[str, int]]:
+def run(directory: Path, chance: random.Random) -> tuple[KeyedEvidence, dict[str, int]]:
     """Let workers and brokers be killed for so long, then let the group finish."""
     counts: dict[str, int] = defaultdict(int)
     with ExitStack() as stack:
@@ -171,7 +171,7 @@ def _evidence(
     produced: Mapping[TopicPartition, Mapping[int, bytes | None]],
     stable_offsets: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-) -> SharingEvidence:
+) -> KeyedEvidence:
     deliveries: list[Delivery] = []
     completions: list[Completion] = []
     acknowledged: list[Acknowledgement] = []
@@ -187,7 +187,7 @@ def _evidence(
             else:
                 key = None if entry["key"] is None else entry["key"].encode()
                 deliveries.append(Delivery(entry["at"], TopicPartition(*entry["place"]), entry["offset"], key))
-    return SharingEvidence(
+    return KeyedEvidence(
         produced=produced,
         deliveries=deliveries,
         completions=completions,
@@ -220,7 +220,7 @@ def test_progress_by_key_survives_kills_of_brokers_and_workers(
         assert kind in {fault.partition(":")[0] for fault in broken_promises(planted)}
 
 
-def plant(evidence: SharingEvidence) -> dict[str, SharingEvidence]:
+def plant(evidence: KeyedEvidence) -> dict[str, KeyedEvidence]:
     """The evidence with one anomaly of each kind."""
     deliveries = sorted(evidence.deliveries, key=lambda delivery: delivery.at_ns)
     first = next(delivery for delivery in deliveries if delivery.offset in evidence.produced[delivery.partition])

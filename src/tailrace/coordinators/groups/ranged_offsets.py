@@ -10,8 +10,8 @@ from typing import Final
 
 from tailrace.coordinators.groups.commands import OffsetToCommit
 from tailrace.coordinators.groups.range_commits import (
+    RangedProgress,
     RangeLimits,
-    SharedProgress,
     commit_offset,
     commit_ranges,
     cut,
@@ -32,7 +32,7 @@ MOST_STORED_BYTES: Final = 60_000
 """The bytes of the ranges of one offset: a broker that does not know ranges keeps up to 64 KiB."""
 
 
-class SharedOffsets:
+class RangedOffsets:
     """The values with ranges of all coordinators of a node: read, and made by commits."""
 
     def __init__(self, *, max_rectangles: int) -> None:
@@ -43,23 +43,23 @@ class SharedOffsets:
         self.cut_partitions = 0
         """The times that ranges were dropped because the log of their partition had ended before the ranges."""
 
-    def progress(self, value: OffsetCommitValue) -> SharedProgress:
+    def progress(self, value: OffsetCommitValue) -> RangedProgress:
         """The progress of this value. Ranges that cannot be read count as none, in an epoch of their own: their records
         come again."""
         if not value.ranges:
-            return SharedProgress(CommittedProgress(value.offset), value.state_epoch)
+            return RangedProgress(CommittedProgress(value.offset), value.state_epoch)
         key = (value.offset, value.ranges)
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
-            return SharedProgress(found, value.state_epoch)
+            return RangedProgress(found, value.state_epoch)
         try:
             decoded = decode_ranges(value.offset, value.ranges)
         except MalformedMessage as fault:
             _logger.error("event=committed-ranges-unreadable offset=%d fault=%s", value.offset, fault.detail)
-            return SharedProgress(CommittedProgress(value.offset), value.state_epoch + 1)
+            return RangedProgress(CommittedProgress(value.offset), value.state_epoch + 1)
         self._keep(key, decoded)
-        return SharedProgress(decoded, value.state_epoch)
+        return RangedProgress(decoded, value.state_epoch)
 
     def _keep(self, key: tuple[int, bytes], progress: CommittedProgress) -> None:
         if key in self._kept:
@@ -102,18 +102,18 @@ class SharedOffsets:
         return replace(before, ranges=encode_ranges(after.committed), state_epoch=after.state_epoch)
 
     def with_offset(self, before: OffsetCommitValue, plain: OffsetCommitValue, *, is_member: bool) -> OffsetCommitValue:
-        """The value after a plain commit over a shared value: of a member, or of a client outside the group."""
+        """The value after a plain commit over a value with ranges: of a member, or of a client outside the group."""
         change = commit_offset if is_member else reset_offset
         return self._value(plain, change(self._known(before, 0), plain.offset), before)
 
-    def _known(self, value: OffsetCommitValue, first_offset: int) -> SharedProgress:
+    def _known(self, value: OffsetCommitValue, first_offset: int) -> RangedProgress:
         """The progress of this value; a value with "no offset" (-1) begins with the given offset."""
         if value.offset >= 0:
             return self.progress(value)
-        return SharedProgress(CommittedProgress(first_offset), value.state_epoch)
+        return RangedProgress(CommittedProgress(first_offset), value.state_epoch)
 
     def _value(
-        self, plain: OffsetCommitValue, after: SharedProgress, before: OffsetCommitValue | None
+        self, plain: OffsetCommitValue, after: RangedProgress, before: OffsetCommitValue | None
     ) -> OffsetCommitValue:
         """The value with this progress; `plain` has the offset that the client has named."""
         encoded = encode_ranges(after.committed)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from tailrace.client.keyed.lanes import RECORD_BYTES, Lanes, LaneWork, size_of
+from tailrace.client.keyed.outcomes import Done, Retry, Skip
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.lanes import RECORD_BYTES, Lanes, LaneWork, size_of
-from tailrace.client.sharing.outcomes import Done, Retry, Skip
 from tailrace.model.partitions import TopicPartition
 
 ONE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)

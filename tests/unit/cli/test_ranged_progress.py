@@ -1,4 +1,4 @@
-"""The progress of a group that shares a partition by key, as `groups describe` shows it (KIP-X)."""
+"""The progress of a group that splits a partition by key, as `groups describe` shows it (KIP-X)."""
 
 import json
 from uuid import uuid4

@@ -1,16 +1,16 @@
-"""A partition of a shared consumer: the records read and done, and the room for its progress. Pure."""
+"""A partition of a keyed consumer: the records read and done, and the room for its progress. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from tailrace.client.group.range_progress import RangeBudget
+from tailrace.client.keyed.done_offsets import DoneOffsets, ProgressCommit
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.done_offsets import DoneOffsets, ProgressCommit
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.partitions import TopicPartition
 
 
-class SharedPartition:
+class KeyedPartition:
     """The state of one partition from its assignment on. Until the group's progress is known, records wait."""
 
     def __init__(self, name: TopicPartition, start: int, most_holes: int, *, is_displaced: bool = False) -> None:

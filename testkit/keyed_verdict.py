@@ -1,4 +1,4 @@
-"""The verdict on a run of shared consumers under faults (KIP-X): deliveries and acknowledged commits, by their times.
+"""The verdict on a run of keyed consumers under faults (KIP-X): deliveries and acknowledged commits, by their times.
 
 1. Nothing that an acknowledged commit covers comes again.
 2. Nothing is skipped: each acknowledged record is delivered.
@@ -58,7 +58,7 @@ class Acknowledgement(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharingEvidence:
+class KeyedEvidence:
     """The evidence that a run has gathered."""
 
     produced: Mapping[TopicPartition, Mapping[int, bytes | None]]
@@ -71,7 +71,7 @@ class SharingEvidence:
     """The ends of the logs, when the run is over."""
 
 
-def broken_promises(evidence: SharingEvidence) -> list[str]:
+def broken_promises(evidence: KeyedEvidence) -> list[str]:
     """The faults, with their kinds."""
     return [
         *_repeated(evidence),
@@ -82,7 +82,7 @@ def broken_promises(evidence: SharingEvidence) -> list[str]:
     ]
 
 
-def _repeated(evidence: SharingEvidence) -> Iterator[str]:
+def _repeated(evidence: KeyedEvidence) -> Iterator[str]:
     covered = _covered_at(evidence, _answer_of)
     for delivery in evidence.deliveries:
         at_ns = covered.get((delivery.partition, delivery.offset))
@@ -91,7 +91,7 @@ def _repeated(evidence: SharingEvidence) -> Iterator[str]:
             yield f"{AGAIN}: {delivery.partition} {delivery.offset}, {late_ms:.1f} ms after its acknowledgement"
 
 
-def _early(evidence: SharingEvidence) -> Iterator[str]:
+def _early(evidence: KeyedEvidence) -> Iterator[str]:
     done: dict[tuple[TopicPartition, int], int] = {}
     for done_ns, partition, offset in evidence.completions:
         done[partition, offset] = min(done_ns, done.get((partition, offset), done_ns))
@@ -111,7 +111,7 @@ def _request_of(acknowledgement: Acknowledgement) -> int:
 
 
 def _covered_at(
-    evidence: SharingEvidence, time_of: Callable[[Acknowledgement], int]
+    evidence: KeyedEvidence, time_of: Callable[[Acknowledgement], int]
 ) -> dict[tuple[TopicPartition, int], int]:
     """The time of the first acknowledged commit that covers a record that was delivered."""
     left: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
@@ -148,7 +148,7 @@ def _is_in(by_hash: Sequence[Rectangle], starts: Sequence[int], offset: int, key
     return False
 
 
-def _skipped(evidence: SharingEvidence) -> Iterator[str]:
+def _skipped(evidence: KeyedEvidence) -> Iterator[str]:
     delivered = {(delivery.partition, delivery.offset) for delivery in evidence.deliveries}
     for partition, keys in evidence.produced.items():
         for offset in keys:
@@ -156,7 +156,7 @@ def _skipped(evidence: SharingEvidence) -> Iterator[str]:
                 yield f"{SKIPPED}: {partition} {offset}"
 
 
-def _disordered(evidence: SharingEvidence) -> Iterator[str]:
+def _disordered(evidence: KeyedEvidence) -> Iterator[str]:
     seen: set[tuple[TopicPartition, int]] = set()
     latest: dict[tuple[TopicPartition, bytes], int] = {}
     for _, partition, offset, key in sorted(evidence.deliveries, key=lambda delivery: delivery.at_ns):
@@ -169,7 +169,7 @@ def _disordered(evidence: SharingEvidence) -> Iterator[str]:
         latest[partition, key] = max(before, offset)
 
 
-def _undone(evidence: SharingEvidence) -> Iterator[str]:
+def _undone(evidence: KeyedEvidence) -> Iterator[str]:
     for partition, end in evidence.ends.items():
         stable_offset = evidence.stable_offsets.get(partition)
         if stable_offset != end:

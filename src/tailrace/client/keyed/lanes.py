@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
+from tailrace.client.keyed.outcomes import LONGEST_WAIT_S, Outcome, Retry, pause_ms
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.outcomes import LONGEST_WAIT_S, Outcome, Retry, pause_ms
 from tailrace.model.partitions import TopicPartition
 
 RECORD_BYTES: Final = 200

@@ -1,4 +1,4 @@
-"""A shared consumer in a group of Apache Kafka: the same code commits the lowest offset that is not done."""
+"""A keyed consumer in a group of Apache Kafka: the same code commits the lowest offset that is not done."""
 
 import threading
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ import pytest
 
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
-from tailrace.client.blocking import Admin, Producer, Retry, SharedConsumer, SharedRecord
-from tailrace.client.sharing.outcomes import Outcome
+from tailrace.client.blocking import Admin, KeyedConsumer, KeyedRecord, Producer, Retry
+from tailrace.client.keyed.outcomes import Outcome
 from tailrace.model.partitions import TopicPartition
 
 pytestmark = pytest.mark.interop
@@ -40,9 +40,9 @@ def test_a_restart_repeats_what_was_done_behind_the_lowest_offset_that_was_not(k
     """Offsets of the key that is held."""
     wanted = [RECORDS - len(later), RECORDS - STUCK]
     for run in range(2):
-        consumer = SharedConsumer(kafka, group=group, topics=[topic])
+        consumer = KeyedConsumer(kafka, group=group, topics=[topic])
 
-        def handle(record: SharedRecord, run: int = run, consumer: SharedConsumer = consumer) -> Outcome | None:
+        def handle(record: KeyedRecord, run: int = run, consumer: KeyedConsumer = consumer) -> Outcome | None:
             if run == 0 and record.offset == STUCK:
                 return Retry(3_600)
             with lock:

@@ -1,23 +1,23 @@
-"""The shared consumer without asyncio: `run` blocks, and its handler runs in threads."""
+"""The keyed consumer without asyncio: `run` blocks, and its handler runs in threads."""
 
 import asyncio
 from functools import partial
 
 from tailrace.client.construction import made_of
+from tailrace.client.keyed.handler import Handler
+from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
+from tailrace.client.keyed.keyed_metrics import KeyedMetrics
 from tailrace.client.loop_thread import Facade, loop_thread
-from tailrace.client.settings import SharedConsumerSettings
-from tailrace.client.sharing.handler import Handler
-from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
-from tailrace.client.sharing.sharing_metrics import SharingMetrics
+from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 
 
-class SharedConsumer(Facade[AsyncSharedConsumer]):
-    """See `tailrace.client.sharing.shared_consumer.AsyncSharedConsumer`, whose settings it takes."""
+class KeyedConsumer(Facade[AsyncKeyedConsumer]):
+    """See `tailrace.client.keyed.keyed_consumer.AsyncKeyedConsumer`, whose settings it takes."""
 
-    @made_of(SharedConsumerSettings)
-    def __init__(self, settings: SharedConsumerSettings) -> None:
-        super().__init__(partial(AsyncSharedConsumer.of, settings))
+    @made_of(KeyedConsumerSettings)
+    def __init__(self, settings: KeyedConsumerSettings) -> None:
+        super().__init__(partial(AsyncKeyedConsumer.of, settings))
         self._is_stopped = False
 
     def run(self, handler: Handler, *, concurrency: int = 16) -> None:
@@ -25,7 +25,7 @@ class SharedConsumer(Facade[AsyncSharedConsumer]):
 
         The handler runs in as many threads as there is concurrency; a coroutine function runs on this process's
         background loop. An interrupted call (Ctrl-C) finishes what runs and commits it; interrupted again, it ends at
-        once. For the rest see `AsyncSharedConsumer.run`.
+        once. For the rest see `AsyncKeyedConsumer.run`.
         """
         client, loop = self._client.get(), loop_thread().loop
         if self._is_stopped:
@@ -59,12 +59,12 @@ class SharedConsumer(Facade[AsyncSharedConsumer]):
         """The fault that keeps it from reading, while it is retried; None without a fault."""
         return self._client.get().trouble
 
-    def metrics(self) -> SharingMetrics:
+    def metrics(self) -> KeyedMetrics:
         """Numbers about this consumer now."""
-        return loop_thread().call(_sharing_metrics(self._client.get()))
+        return loop_thread().call(_keyed_metrics(self._client.get()))
 
 
-async def _ran(client: AsyncSharedConsumer, handler: Handler, concurrency: int) -> BaseException | None:
+async def _ran(client: AsyncKeyedConsumer, handler: Handler, concurrency: int) -> BaseException | None:
     """Run it. Returns the exception with which the handler ends the program: raised here it would end the loop, which
     is that of all clients of the process."""
     try:
@@ -74,6 +74,6 @@ async def _ran(client: AsyncSharedConsumer, handler: Handler, concurrency: int) 
     return None
 
 
-async def _sharing_metrics(client: AsyncSharedConsumer) -> SharingMetrics:
+async def _keyed_metrics(client: AsyncKeyedConsumer) -> KeyedMetrics:
     """On the loop, which changes what the metrics are taken from."""
     return client.metrics()

@@ -1,10 +1,10 @@
-"""The metrics of a shared consumer."""
+"""The metrics of a keyed consumer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tailrace.client.group.range_progress import RangeBudget
-from tailrace.client.sharing.lanes import Failure
+from tailrace.client.keyed.lanes import Failure
 from tailrace.model.partitions import TopicPartition
 
 
@@ -32,8 +32,8 @@ def held_key(failure: Failure | None, now_ms: int) -> HeldKey | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharingMetrics:
-    """Numbers about a shared consumer now; totals are since it was made."""
+class KeyedMetrics:
+    """Numbers about a keyed consumer now; totals are since it was made."""
 
     in_hand: int
     """Records that were read and are not done."""

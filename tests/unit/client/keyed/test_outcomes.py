@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.sharing.outcomes import Done, Retry, Skip, outcome_of, pause_ms
+from tailrace.client.keyed.outcomes import Done, Retry, Skip, outcome_of, pause_ms
 
 
 @pytest.mark.parametrize("outcome", [Done(), Retry(), Retry(2.5), Retry(0), Skip("a duplicate")], ids=repr)

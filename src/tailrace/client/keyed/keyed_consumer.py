@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.keyed.done_offsets import ProgressCommit
+from tailrace.client.keyed.handler import Handler, HandlerWork, cancelled
+from tailrace.client.keyed.keyed_metrics import KeyedMetrics, held_key
+from tailrace.client.keyed.keyed_partition import KeyedPartition
+from tailrace.client.keyed.lanes import LaneWork
+from tailrace.client.keyed.progress_store import ProgressStore, WrittenProgress
 from tailrace.client.offsets import request_end
 from tailrace.client.reading.consumer_reader import ConsumerReader
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.settings import SharedConsumerSettings
-from tailrace.client.sharing.done_offsets import ProgressCommit
-from tailrace.client.sharing.handler import Handler, HandlerWork, cancelled
-from tailrace.client.sharing.lanes import LaneWork
-from tailrace.client.sharing.progress_store import ProgressStore, WrittenProgress
-from tailrace.client.sharing.shared_partition import SharedPartition
-from tailrace.client.sharing.sharing_metrics import SharingMetrics, held_key
+from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
+class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
     """A member of a group that works on records key by key, with `run`. It runs once.
 
     Of each partition one record of a key is with the handler at a time, in the order of offsets; keys do not wait for
@@ -52,8 +52,8 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
     The other settings are those of `tailrace.aio.Consumer`, without enable_auto_commit.
     """
 
-    @made_of(SharedConsumerSettings)
-    def __init__(self, settings: SharedConsumerSettings) -> None:
+    @made_of(KeyedConsumerSettings)
+    def __init__(self, settings: KeyedConsumerSettings) -> None:
         self._settings = settings
         self._group = settings.group or ""
         self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_assigned=self._close_partitions)
@@ -66,9 +66,9 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
             on_end=self._fail,
         )
         self._poll_records = settings.max_poll_records
-        self._partitions: dict[TopicPartition, SharedPartition] = {}
-        self._paused: dict[TopicPartition, SharedPartition] = {}
-        self._openings: dict[asyncio.Task[None], SharedPartition] = {}
+        self._partitions: dict[TopicPartition, KeyedPartition] = {}
+        self._paused: dict[TopicPartition, KeyedPartition] = {}
+        self._openings: dict[asyncio.Task[None], KeyedPartition] = {}
         """Requests for the progress of partitions, or for the note of a cut in the progress."""
         self._storing = asyncio.Lock()
         self._commit_due = asyncio.Event()
@@ -83,7 +83,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
     async def run(self, handler: Handler, *, concurrency: int = 16) -> None:
         """Work on records until `stop`, with so many of them at a time; then finish, commit and leave the group.
 
-        The handler gets a `SharedRecord` and returns None or Done, Retry or Skip. An exception is a Retry: its key
+        The handler gets a `KeyedRecord` and returns None or Done, Retry or Skip. An exception is a Retry: its key
         waits, 1 s at first and then twice as long each time, up to a minute. A coroutine function runs on this loop,
         any other function in threads. A cancelled call finishes and commits too; cancelled again, it ends at once.
         Raises KafkaError for a fault that no retry cures.
@@ -91,7 +91,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         if concurrency < 1:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"concurrency {concurrency}; at least 1")
         if self._work.has_begun or self._closed.is_set():
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a shared consumer runs once: make another one")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a keyed consumer runs once: make another one")
         most = self._work.begin(handler, concurrency)
         self._poll_records = min(self._poll_records, max(most // 2, 1))
         tasks = [self._start(self._read()), self._start(self._commit_regularly())]
@@ -168,7 +168,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
             start = records[0].offset if records else position
             consumed = self._reader.assigned.get(name)
             is_displaced = consumed is not None and consumed.position.is_displaced
-            partition = SharedPartition(name, start, self._settings.max_collected_ranges, is_displaced=is_displaced)
+            partition = KeyedPartition(name, start, self._settings.max_collected_ranges, is_displaced=is_displaced)
             self._partitions[name] = partition
             self._begin_opening(partition, self._open(partition))
         if partition.is_leaving or partition.is_cut:
@@ -181,7 +181,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         if partition.is_commit_due:
             self._commit_due.set()
 
-    def _begin_opening(self, partition: SharedPartition, work: Coroutine[Any, Any, None]) -> None:
+    def _begin_opening(self, partition: KeyedPartition, work: Coroutine[Any, Any, None]) -> None:
         opening = self._start(work)
         self._openings[opening] = partition
         opening.add_done_callback(self._on_opened)
@@ -190,7 +190,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         del self._openings[opening]
         self._finished.set()
 
-    async def _open(self, partition: SharedPartition) -> None:
+    async def _open(self, partition: KeyedPartition) -> None:
         """Learn the progress of the group in a partition; then its records go to the handler."""
         name = partition.name
         committed = await self._answer(name, lambda: self._store.read(name))
@@ -231,7 +231,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
 
     # logs that were cut
 
-    def _cut(self, partition: SharedPartition, offset: int) -> None:
+    def _cut(self, partition: KeyedPartition, offset: int) -> None:
         """The log was cut there. Undone records come again, and committed progress beyond the cut does not count."""
         name = partition.name
         _log.warning("group %r: the log of %s was cut at %d; reading starts over", self._group, name, offset)
@@ -241,7 +241,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         self._begin_opening(partition, self._take_note(partition, offset))
         self._pause_or_resume(partition)
 
-    async def _take_note(self, partition: SharedPartition, cut: int) -> None:
+    async def _take_note(self, partition: KeyedPartition, cut: int) -> None:
         name = partition.name
         if not partition.has_progress:  # the partition may have progress now, to which the cut refers
             await self._answer(name, lambda: self._store.read(name))
@@ -253,12 +253,12 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         self._close_partition(name)
         self._reader.start_over(name)
 
-    def _put_in_hand(self, partition: SharedPartition, records: Sequence[ConsumerRecord]) -> None:
+    def _put_in_hand(self, partition: KeyedPartition, records: Sequence[ConsumerRecord]) -> None:
         if records:
             self._work.lanes.add(partition.name, records)
         self._pause_or_resume(partition)
 
-    def _pause_or_resume(self, partition: SharedPartition) -> None:
+    def _pause_or_resume(self, partition: KeyedPartition) -> None:
         name = partition.name
         must_wait = partition.waits or not partition.has_room or self._work.lanes.is_full(name)
         if must_wait and name not in self._paused:
@@ -356,7 +356,7 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         self._work.plan_turn()
         return True
 
-    def _take_result(self, partition: SharedPartition, commit: ProgressCommit, written: WrittenProgress) -> None:
+    def _take_result(self, partition: KeyedPartition, commit: ProgressCommit, written: WrittenProgress) -> None:
         name = partition.name
         if name in written.was_reset:
             _log.warning("group %r: the offset of %s was reset, or its log cut; reading starts over", self._group, name)
@@ -378,9 +378,9 @@ class AsyncSharedConsumer(AsyncClient[SharedConsumerSettings]):
         """The fault that keeps it from reading, while it is retried; None without a fault."""
         return self._reader.trouble
 
-    def metrics(self) -> SharingMetrics:
+    def metrics(self) -> KeyedMetrics:
         """Numbers about this consumer now."""
-        return SharingMetrics(
+        return KeyedMetrics(
             in_hand=self._work.lanes.records,
             in_hand_bytes=self._work.lanes.bytes,
             running=self._work.lanes.running,
