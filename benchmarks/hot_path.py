@@ -33,7 +33,7 @@ from tailrace.protocol.messages.produce import MAX_FORMS, PartitionProduceData, 
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.kernels import KERNEL
 from tailrace.storage import OsFiles
-from testkit.data_path import DataPath, batch_of
+from testkit.nodes.data_path import DataPath, batch_of
 
 LIMIT = 2.0
 """Decision 0041: the product may take at most this many times what the flat loop takes."""

@@ -41,7 +41,7 @@ from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import OsFiles
 from tailrace.storage.snapshots.writer import Publication
-from testkit.controllers import controller_machine
+from testkit.quorum.controllers import controller_machine
 
 REPLICATION_FACTOR = 3
 STATE_ID = SnapshotId(1_000_000, 1)

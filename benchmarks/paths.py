@@ -32,10 +32,10 @@ from tailrace.protocol.messages.offsets import (
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.protocol.messages.sinks import CommitSinkRequest
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from testkit.data_path import batch_of
-from testkit.ports import RecordingConnection
-from testkit.sink_path import SinkWriter, find_sink
-from testkit.transaction_path import TransactionPath
+from testkit.coordinators.sink_path import SinkWriter, find_sink
+from testkit.coordinators.transaction_path import TransactionPath
+from testkit.nodes.data_path import batch_of
+from testkit.nodes.ports import RecordingConnection
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 10

@@ -9,7 +9,7 @@ from benchmarks.lines.key_filter import chunk_of
 from benchmarks.rounds import Rounds
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.kernels import KERNEL
-from testkit.data_path import DataPath, unlooking
+from testkit.nodes.data_path import DataPath, unlooking
 
 NAME = "record-walk"
 DEFAULT = 64

@@ -31,7 +31,7 @@ from tailrace.storage.producers.snapshot_format import encode_snapshot, parse_sn
 from tailrace.storage.recovery.closed_logs import CLOSED_LOGS, ClosedLog, read_closed_logs
 from tailrace.storage.segment_files.index import OffsetIndex, TimeIndex
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch
+from testkit.records.batches import stored_batch
 
 DIRECTORY: Final = "/data/orders-0"
 CONFIG: Final = TopicConfig(segment_bytes=1_000, index_interval_bytes=200, retention_ms=-1)

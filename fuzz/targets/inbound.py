@@ -10,7 +10,7 @@ from tailrace.net.buffers import SMALLEST, BufferPool
 from tailrace.net.fair_turns import FairTurns
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
-from testkit.listeners import silent_turns
+from testkit.nodes.listeners import silent_turns
 
 
 class _Loop:

@@ -20,7 +20,7 @@ from tailrace.protocol.messages.consumer_protocol import (
 from tailrace.protocol.primitives import read_uvarint
 from tailrace.protocol.records.control import EndTransactionMarker, decode_control, encode_control
 from tailrace.protocol.schema import encode_prefixed
-from testkit.metadata_records import encode_record_in
+from testkit.quorum.metadata_records import encode_record_in
 
 
 def check_metadata_record(data: bytes) -> None:

@@ -13,7 +13,7 @@ from tailrace.model.errors import MalformedMessage
 from tailrace.protocol.headers import decode_request_header, decode_response, encode_request, encode_response
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.protocol.schema import decode, encode_bytes
-from testkit.framing import FrameSplitter
+from testkit.records.framing import FrameSplitter
 
 MAX_FRAME = 2_000
 _CORRELATION_ID = 5

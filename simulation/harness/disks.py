@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from simulation.harness.world import Action, Life, World
 from tailrace.storage import FlushTicket, Log
-from testkit.ports import flush_now
+from testkit.nodes.ports import flush_now
 
 
 class _Disk:

@@ -14,7 +14,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches
 from tailrace.storage import AppendBatch, Log, ReadLimits, checkpoints
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.batches import stored_batch
+from testkit.records.batches import stored_batch
 
 LIVES: Final = 60
 COMPLETE: Final = "no log that opens as complete lacks a batch below its bound"

@@ -20,8 +20,8 @@ from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.storage.log_times import UNCHECKED
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath
-from testkit.raw_batches import raw_batch, raw_bytes, raw_record
+from testkit.nodes.data_path import DataPath
+from testkit.records.raw_batches import raw_batch, raw_bytes, raw_record
 
 REFUSED: Final = "a batch that no reader can parse is refused"
 NAMED: Final = "the record at fault is named"

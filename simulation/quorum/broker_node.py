@@ -32,7 +32,7 @@ from tailrace.server.assembly.controller import ControllerApis
 from tailrace.server.controller_link.broker_session import BrokerSession
 from tailrace.server.controller_link.channel import ControllerLink
 from tailrace.server.dispatch import Dispatcher
-from testkit.ports import RecordingConnection
+from testkit.nodes.ports import RecordingConnection
 
 HEARTBEAT_MS: Final = 500
 SESSION_MS: Final = 2_500

@@ -29,7 +29,7 @@ from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 from tailrace.server.quorum.active_controller import OnDone
 from tailrace.testing.disk import TOTAL_SPACE
-from testkit.controller_commands import create_topics, delete_topics
+from testkit.quorum.controller_commands import create_topics, delete_topics
 
 __all__ = ["QuorumCluster", "QuorumPlan", "run_seed"]
 

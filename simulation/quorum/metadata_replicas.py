@@ -20,9 +20,9 @@ from tailrace.metadata.replay import apply, apply_all
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from testkit.controller_commands import alter_configs, create_topics
-from testkit.controllers import controller_machine
-from testkit.metadata_records import derived_changes
+from testkit.quorum.controller_commands import alter_configs, create_topics
+from testkit.quorum.controllers import controller_machine
+from testkit.quorum.metadata_records import derived_changes
 
 BROKERS = tuple(BrokerId(number) for number in (1, 2, 3, 4))
 NODES = 3

@@ -38,7 +38,7 @@ from tailrace.server.quorum.raft_rpcs import check_sender
 from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
 from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX
 from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
-from testkit.controllers import controller_machine, topic_rules
+from testkit.quorum.controllers import controller_machine, topic_rules
 
 DATA: Final = "/data"
 SLICE_PARTITIONS: Final = 2

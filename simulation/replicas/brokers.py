@@ -15,7 +15,7 @@ from tailrace.metadata.commands import TopicsCreated, TopicSpec
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
-from testkit.controller_commands import create_topics
+from testkit.quorum.controller_commands import create_topics
 
 _START_MS: Final = 60_000
 """The time in which all brokers register, over a network that loses a part of what they say."""

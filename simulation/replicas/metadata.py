@@ -14,7 +14,7 @@ from tailrace.metadata.commands import AlterPartition
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.snapshot_image import difference
 from tailrace.model.errors import ErrorCode, KafkaError
-from testkit.controllers import controller_machine
+from testkit.quorum.controllers import controller_machine
 
 CONTROLLER: Final = 0
 """The controller's address in the network."""

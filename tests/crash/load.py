@@ -2,7 +2,7 @@
 
 Never in the test's own process: a client made of C takes everything with it when it falls. A program works until its
 stdin is closed, brings what it has begun to an end, and exits. It writes one JSON object per line: to HISTORY the
-answers of the node, for `testkit.verdict`; to stdout now and then how far it is.
+answers of the node, for `testkit.verdicts.verdict`; to stdout now and then how far it is.
 
 A request that came back with an error is `unknown`: it may have happened or not. All others are written down after the
 node has acknowledged them.

@@ -11,7 +11,7 @@ from tailrace.protocol.records.batch import BatchHeader, check_crc, iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import LOG_STARTS, read_offsets
-from testkit.replica_history import FinalLog, Place, ReplicaLog, StoredBatch
+from testkit.verdicts.replica_history import FinalLog, Place, ReplicaLog, StoredBatch
 
 _CONTROL_KEY = struct.Struct(">hh")
 _ABORT = 0

@@ -7,7 +7,7 @@
 | reader | a rack | librdkafka's consumer alone and a consumer in a group, and Tailrace's own, all of that rack |
 
 Readers read committed records. Each program works until its stdin is closed, brings its work to an end and exits; a
-reader reads to the ends of all partitions first. The history has the events of `testkit.replica_history`, and
+reader reads to the ends of all partitions first. The history has the events of `testkit.verdicts.replica_history`, and
 `fetches`: the fetch requests of a librdkafka reader by broker.
 """
 

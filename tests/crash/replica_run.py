@@ -33,8 +33,8 @@ from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
-from testkit.replica_history import FinalLog, Place, ReplicaHistory, ReplicaLog
-from testkit.replica_verdict import Evidence
+from testkit.verdicts.replica_history import FinalLog, Place, ReplicaHistory, ReplicaLog
+from testkit.verdicts.replica_verdict import Evidence
 
 RACKS = ("a", "b", "c")
 SELECTOR = "replica.selector.class"

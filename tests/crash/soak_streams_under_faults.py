@@ -26,7 +26,7 @@ from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
-from testkit.stream_verdict import StreamEvidence, broken_promises
+from testkit.verdicts.stream_verdict import StreamEvidence, broken_promises
 
 FAULT_SECONDS = float(os.environ.get("STREAM_FAULT_SECONDS", "1800"))
 PARTITIONS = 4

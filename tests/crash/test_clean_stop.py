@@ -13,7 +13,7 @@ from tailrace.net.connection import Address, Connection, connect, parse_addresse
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tailrace.testing import Cluster
-from testkit.data_path import batch_of
+from testkit.nodes.data_path import batch_of
 
 CONNECTIONS = 8
 IN_FLIGHT = 20

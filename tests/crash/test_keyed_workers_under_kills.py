@@ -27,7 +27,7 @@ from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
-from testkit.keyed_verdict import (
+from testkit.verdicts.keyed_verdict import (
     AGAIN,
     DISORDER,
     EARLY,

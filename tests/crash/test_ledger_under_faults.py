@@ -20,10 +20,10 @@ import pytest
 from crash.ledger.programs import CLIENTS, WITH_KIP_890, absent
 from crash.ledger.report import LedgerReport, figures
 from crash.ledger.run import LedgerRun
-from testkit.client_errors import Excuses, explanation, unexplained
-from testkit.ledger import LedgerEvidence
-from testkit.ledger_verdict import broken_promises
-from testkit.planted_ledger import PLANTS
+from testkit.verdicts.client_errors import Excuses, explanation, unexplained
+from testkit.verdicts.ledger import LedgerEvidence
+from testkit.verdicts.ledger_verdict import broken_promises
+from testkit.verdicts.planted_ledger import PLANTS
 
 FAULT_SECONDS = float(os.environ.get("TRANSACTION_FAULT_SECONDS", "4"))
 LEAST_FAULTS = 2

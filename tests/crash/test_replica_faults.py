@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from crash.replica_run import NO_FAULTS, Report, run
-from testkit.planted_anomalies import PLANTS
-from testkit.replica_verdict import Evidence, broken_promises
+from testkit.verdicts.planted_anomalies import PLANTS
+from testkit.verdicts.replica_verdict import Evidence, broken_promises
 
 FAULT_SECONDS = float(os.environ.get("REPLICA_FAULT_SECONDS", "12"))
 QUIET_SECONDS = float(os.environ.get("REPLICA_QUIET_SECONDS", "3"))

@@ -1,7 +1,7 @@
 """Mixed load on a node that dies again and again: the clients, each a process of its own, and the verdict at the end.
 
 Producers with and without numbers, a compacted topic, a group that commits, an administrator (`crash.load`);
-`testkit.verdict` judges their answers. A node dies while more than a hundred produce requests are on the
+`testkit.verdicts.verdict` judges their answers. A node dies while more than a hundred produce requests are on the
 wire.
 """
 
@@ -15,7 +15,7 @@ from crash import load
 from crash.worker import Worker
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.testing import Cluster
-from testkit import verdict
+from testkit.verdicts import verdict
 
 IN_FLIGHT = 100
 WORKERS = ("idempotent", "plain", "own", "compacted", "group", "admin")

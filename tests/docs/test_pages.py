@@ -13,7 +13,7 @@ from tailrace import Admin, Producer
 from tailrace.spark.java import JavaNotFound
 from tailrace.spark.session import local_session
 from tailrace.testing import Cluster
-from testkit.commands import run_command
+from testkit.programs.commands import run_command
 
 DOCS = Path(__file__).parents[2] / "docs"
 ADDRESS = '"127.0.0.1:9092"'

@@ -29,8 +29,8 @@ from tailrace.server.assembly.metadata_replica import (
 )
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import OsFiles
-from testkit.controllers import controller_machine
-from testkit.listeners import silent_turns
+from testkit.nodes.listeners import silent_turns
+from testkit.quorum.controllers import controller_machine
 
 _BOOTSTRAP_ID = -2
 _PATIENCE_S = 60

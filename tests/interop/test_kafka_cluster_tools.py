@@ -15,9 +15,9 @@ from tailrace.metadata.commands import ReplicaAssignment, TopicSpec
 from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
-from testkit.admin_server import AdminServer
-from testkit.controller_commands import create_topics
-from testkit.data_path import BROKER
+from testkit.nodes.admin_server import AdminServer
+from testkit.nodes.data_path import BROKER
+from testkit.quorum.controller_commands import create_topics
 
 pytestmark = pytest.mark.interop
 

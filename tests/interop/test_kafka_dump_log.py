@@ -22,8 +22,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.record import Record
 from tailrace.storage import Log, OsFiles
 from tailrace.testing import Cluster
-from testkit.batches import stored_batch
-from testkit.key_ends import end_by_index
+from testkit.records.batches import stored_batch
+from testkit.records.key_ends import end_by_index
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KINDS = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from interop.kafka_tools import absent, java
-from testkit.properties_files import FILES
+from testkit.programs.properties_files import FILES
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 

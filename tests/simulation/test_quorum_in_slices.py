@@ -16,7 +16,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.raft import events
 from tailrace.raft.voters import ReplicaKey
-from testkit.controller_commands import create_topics
+from testkit.quorum.controller_commands import create_topics
 
 CALM = QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000)
 NEW = BrokerId(900)

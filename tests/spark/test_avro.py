@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tailrace.client.blocking import Producer
-from testkit.schema_registry import ScriptedRegistry, framed
+from testkit.programs.schema_registry import ScriptedRegistry, framed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark.reading import positions
 from tailrace.client.blocking import Admin, Producer
-from testkit.commands import CommandResult, run_command
+from testkit.programs.commands import CommandResult, run_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -11,7 +11,7 @@ from interop.differential.peer import Peer
 from spark.reading import positions
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.protocol.records.compression import Codec
-from testkit.raw_batches import raw_batch, raw_bytes, raw_record
+from testkit.records.raw_batches import raw_batch, raw_bytes, raw_record
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

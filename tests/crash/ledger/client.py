@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from testkit.ledger import Place
+from testkit.verdicts.ledger import Place
 
 CALL_S = 15.0
 """The longest wait of one call of a client, as far as the client has such a limit."""

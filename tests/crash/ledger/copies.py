@@ -7,9 +7,9 @@ from crash.ledger.plan import END
 from crash.replica_copies import replica_log, stored_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.testing import Cluster
-from testkit.ledger import Place, entry_of
-from testkit.replica_history import FinalLog, ReplicaHistory, ReplicaLog
-from testkit.replica_verdict import Evidence, divergences
+from testkit.verdicts.ledger import Place, entry_of
+from testkit.verdicts.replica_history import FinalLog, ReplicaHistory, ReplicaLog
+from testkit.verdicts.replica_verdict import Evidence, divergences
 
 _Identity = tuple[int, int]
 """A producer's id and epoch."""

@@ -14,8 +14,8 @@ from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
-from testkit.client_errors import FaultWindow
-from testkit.ledger import Place
+from testkit.verdicts.client_errors import FaultWindow
+from testkit.verdicts.ledger import Place
 
 _OF_REPLICAS: Final = ("kill", "SIGSTOP", "cut off", "lost")
 """Words in the names of the faults that are taken from `crash.replica_faults`."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Self
 
-from testkit.ledger import ACCOUNTS, COPIES, Place
+from testkit.verdicts.ledger import ACCOUNTS, COPIES, Place
 
 PARTITIONS: Final = {ACCOUNTS: 4, COPIES: 2}
 END: Final = "end"

@@ -14,7 +14,7 @@ from typing import Any
 
 from crash.ledger.client import FROM_NOW, CannotGoOn, LedgerClient, MustAbort, Received
 from crash.ledger.plan import ABORT_EVERY, END, OF_ONE_COPY, READ, SIGHT, ProgramPlan, accounts_of
-from testkit.ledger import ABORTED, ACCOUNTS, COMMITTED, COPIES, COPY, TRANSFER, UNKNOWN, Place
+from testkit.verdicts.ledger import ABORTED, ACCOUNTS, COMMITTED, COPIES, COPY, TRANSFER, UNKNOWN, Place
 
 _LOOK_S = 0.02
 _WAIT_S = 0.2

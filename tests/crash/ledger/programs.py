@@ -17,7 +17,7 @@ from typing import Any, Final
 import tailrace
 from crash.ledger.plan import ABORT_EVERY, END, OF_ONE_COPY, SIGHT, ProgramPlan
 from interop import kafka_tools, kafkajs
-from testkit.client_errors import HANGS
+from testkit.verdicts.client_errors import HANGS
 
 _HERE: Final = Path(__file__).parent
 _TESTS: Final = _HERE.parent.parent

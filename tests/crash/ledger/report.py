@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from testkit.client_errors import ClientError, FaultWindow
-from testkit.ledger import ABORTED, ACCOUNTS, COMMITTED, UNKNOWN, LedgerEvidence
-from testkit.ledger_verdict import write_cycles
+from testkit.verdicts.client_errors import ClientError, FaultWindow
+from testkit.verdicts.ledger import ABORTED, ACCOUNTS, COMMITTED, UNKNOWN, LedgerEvidence
+from testkit.verdicts.ledger_verdict import write_cycles
 
 
 @dataclass(slots=True)

@@ -26,9 +26,9 @@ from crash.test_bad_disks import wait_until_whole
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
-from testkit.client_errors import ClientError, FaultWindow
-from testkit.ledger import Attempt, Entry, LedgerEvidence, Place, entry_of
-from testkit.ledger_diaries import DiaryReader
+from testkit.verdicts.client_errors import ClientError, FaultWindow
+from testkit.verdicts.ledger import Attempt, Entry, LedgerEvidence, Place, entry_of
+from testkit.verdicts.ledger_diaries import DiaryReader
 
 _PAUSE_MS: Final = 60
 _INPUTS_PER_S: Final = 30

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 
 from crash.ledger.client import CALL_S, FROM_NOW, CannotGoOn, LedgerReader, MustAbort, Received
 from crash.ledger.plan import ProgramPlan
-from testkit.ledger import Place
+from testkit.verdicts.ledger import Place
 
 T = TypeVar("T")
 _PATIENCE_S = 60.0

@@ -11,7 +11,7 @@ from kafka.structs import OffsetAndMetadata
 
 from crash.ledger.client import CALL_S, FROM_NOW, CannotGoOn, LedgerReader, MustAbort, Received
 from crash.ledger.plan import ProgramPlan
-from testkit.ledger import Place
+from testkit.verdicts.ledger import Place
 
 _PATIENCE_S = 60.0
 

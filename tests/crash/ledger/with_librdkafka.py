@@ -9,7 +9,7 @@ import confluent_kafka
 
 from crash.ledger.client import CALL_S, CannotGoOn, LedgerReader, MustAbort, Received
 from crash.ledger.plan import ProgramPlan
-from testkit.ledger import Place
+from testkit.verdicts.ledger import Place
 
 _AT_ONCE = 500
 

@@ -11,7 +11,7 @@ from tailrace.client.errors import AbortableTransactionError
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
-from testkit.ledger import Place
+from testkit.verdicts.ledger import Place
 
 _LATEST = -1
 _READ_COMMITTED = 1

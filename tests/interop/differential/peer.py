@@ -7,7 +7,7 @@ from typing import Any
 from interop.differential.script import CLIENT_ID, Answers, Build
 from tailrace.protocol.headers import decode_response, encode_request, frame_prefix
 from tailrace.protocol.registry import api_of
-from testkit.framing import FrameSplitter
+from testkit.records.framing import FrameSplitter
 
 CLOSED = "the connection is closed"
 NO_ANSWER = "no answer is due"

@@ -14,7 +14,7 @@ from budgets import examples
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
-from testkit.scripted_consumer import ConsumerBench
+from testkit.clients.scripted_consumer import ConsumerBench
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 SESSION_FAULTS = [

@@ -24,7 +24,7 @@ from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord
 from tailrace.coordinators.groups.store import GroupStore
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.membership import JoinGroupResponse, SyncGroupResponse
-from testkit.groups import GroupScene
+from testkit.coordinators.group_coordinator import GroupScene
 
 E = ErrorCode
 SESSION_MS, REBALANCE_MS = 10_000, 20_000

@@ -15,8 +15,8 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
-from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
-from testkit.group_path import GroupPath
+from testkit.coordinators.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from testkit.coordinators.group_path import GroupPath
 
 TOPICS = ("orders", "returns")
 PARTITIONS = {"orders": 5, "returns": 2}

@@ -28,9 +28,9 @@ from tailrace.server.coordination.load import Load
 from tailrace.server.groups.host import decode_log_record
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.compaction import compact
-from testkit.coordinator_states import GroupStoreReceiver, groups_seen
-from testkit.data_path import DataPath
+from testkit.coordinators.coordinator_states import GroupStoreReceiver, groups_seen
+from testkit.nodes.data_path import DataPath
+from testkit.records.compaction import compact
 
 OFFSETS = TopicPartition(GROUP_OFFSETS_TOPIC, 0)
 DIRECTORY = f"/data/{OFFSETS}"

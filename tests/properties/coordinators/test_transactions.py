@@ -18,8 +18,8 @@ from tailrace.coordinators.transactions.transaction import Transaction
 from tailrace.model.errors import ErrorCode
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.ports import HoldingDisk
-from testkit.transaction_path import MarkerCopies, TransactionalClient, TransactionPath
+from testkit.coordinators.transaction_path import MarkerCopies, TransactionalClient, TransactionPath
+from testkit.nodes.ports import HoldingDisk
 
 E = ErrorCode
 TOPICS = ("orders", "bills")

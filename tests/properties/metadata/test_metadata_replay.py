@@ -54,7 +54,7 @@ from tailrace.metadata.snapshot_image import ChangedRecords, records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
-from testkit.controllers import controller_machine
+from testkit.quorum.controllers import controller_machine
 
 names = st.sampled_from(["a", "b", "a.b", "a_b", "c-1", "bad name", "__consumer_offsets"])
 broker_ids = st.integers(1, 3).map(BrokerId)

@@ -19,7 +19,7 @@ from tailrace.protocol.messages.fetch import (
 )
 from tailrace.protocol.rows import ROWS_FROM, Rows, pick
 from tailrace.protocol.schema import decode, encode_bytes, replace
-from testkit.strategies import messages
+from testkit.records.strategies import messages
 
 VERSIONS = range(4, 19)
 COUNT = ROWS_FROM + 20

@@ -28,7 +28,7 @@ from tailrace.protocol.schema import (
     encode_in_steps,
     unknown_tags,
 )
-from testkit.strategies import messages
+from testkit.records.strategies import messages
 
 CASES = [
     (cls, version)

@@ -35,7 +35,7 @@ from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignm
 from tailrace.protocol.registry import APIS, OWN_APIS
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.protocol.source import Layout
-from testkit.strategies import messages
+from testkit.records.strategies import messages
 
 RAFT = (
     quorum.VoteRequest,

@@ -22,7 +22,7 @@ from tailrace.protocol.schema import decode_from
 from tailrace.storage import EpochCache
 from tailrace.storage.recovery import loader
 from tailrace.storage.segment_files import batch_file
-from testkit import framing
+from testkit.records import framing
 
 ROOT = Path(fuzz.__file__).parents[1]
 REGRESSIONS = sorted((ROOT / "fuzz" / "regressions").glob("*/*"))

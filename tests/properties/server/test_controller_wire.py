@@ -35,7 +35,7 @@ from tailrace.protocol.schema import decode, encode_bytes, replace
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
 from tailrace.server.controller_link.controller_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
-from testkit.controller_commands import create_topics
+from testkit.quorum.controller_commands import create_topics
 
 T = TypeVar("T")
 

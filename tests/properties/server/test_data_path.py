@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.server.fetch.budget import FetchBudget
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, batch_of, records_of
-from testkit.ports import DeferredDisk, RecordingConnection
+from testkit.nodes.data_path import DataPath, Exchange, batch_of, records_of
+from testkit.nodes.ports import DeferredDisk, RecordingConnection
 
 LIMITS = st.integers(min_value=-10, max_value=3000)
 

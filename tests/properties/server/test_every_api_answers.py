@@ -47,10 +47,10 @@ from tailrace.protocol.messages.topics import (
 from tailrace.protocol.messages.transactions import InitProducerIdRequest
 from tailrace.protocol.registry import APIS, CLIENT_APIS, CONTROLLER_APIS, Api, api_of
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER, Exchange, batch_of
-from testkit.group_path import GroupPath
-from testkit.ports import RecordingConnection
-from testkit.strategies import LONGEST_STRING, crowds, messages, neighbours
+from testkit.coordinators.group_path import GroupPath
+from testkit.nodes.data_path import BROKER, Exchange, batch_of
+from testkit.nodes.ports import RecordingConnection
+from testkit.records.strategies import LONGEST_STRING, crowds, messages, neighbours
 
 PRODUCE = 0
 ALL_TIME_MS = 2**31

@@ -28,8 +28,8 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER, DataPath, Exchange, topic_id_of
-from testkit.ports import DeferredDisk, RecordingConnection
+from testkit.nodes.data_path import BROKER, DataPath, Exchange, topic_id_of
+from testkit.nodes.ports import DeferredDisk, RecordingConnection
 
 TOPICS = ("a", "b")
 PARTITIONS = 3

@@ -22,7 +22,7 @@ from tailrace.server.quorum.raft_wire import (
     response_from_wire,
     response_to_wire,
 )
-from testkit.strategies import messages
+from testkit.records.strategies import messages
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)

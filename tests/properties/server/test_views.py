@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol.records.record import Record
-from testkit.view_readers import ViewNode, ViewReader, batches_of, offsets_of
+from testkit.nodes.view_readers import ViewNode, ViewReader, batches_of, offsets_of
 
 FAN_OUT = 4
 VIEW = f"orders.shared-{FAN_OUT}"

@@ -12,7 +12,7 @@ from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_head
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.compaction import compact
+from testkit.records.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 DELETE_RETENTION_MS = 1000

@@ -8,7 +8,7 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import Log, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)

@@ -24,9 +24,9 @@ from tailrace.protocol.records.record import Record, build_batch
 from tailrace.storage import AppendBatch, Log
 from tailrace.storage.keys import batch_slots, key_ends, key_indexes
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_marker
-from testkit.compaction import compact
-from testkit.key_ends import ANY_HASH, end_by_index, end_by_walk, readable_hashes
+from testkit.records.batches import stored_marker
+from testkit.records.compaction import compact
+from testkit.records.key_ends import ANY_HASH, end_by_index, end_by_walk, readable_hashes
 
 DIRECTORY = "/data/orders-0"
 KEYS = (b"a", b"b", b"c", b"", b"d" * 40, b"k17", b"k18", None)

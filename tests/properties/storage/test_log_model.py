@@ -9,7 +9,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import ClosedLog, Log, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
-from testkit.compaction import compact
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.records.compaction import compact
 
 DIRECTORY = "/logs/orders-0"
 NOW = FIRST_TIMESTAMP_MS

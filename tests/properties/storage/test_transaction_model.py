@@ -13,7 +13,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.control import ControlType, read_marker
 from tailrace.storage import AbortedTxn, AppendBatch, Log
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch, stored_marker
+from testkit.records.batches import stored_batch, stored_marker
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(

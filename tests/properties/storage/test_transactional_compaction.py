@@ -17,8 +17,8 @@ from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.batches import stored_marker
-from testkit.compaction import compact
+from testkit.records.batches import stored_marker
+from testkit.records.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(

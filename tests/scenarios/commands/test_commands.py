@@ -19,7 +19,7 @@ import pytest
 
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.testing import Cluster
-from testkit.commands import CommandResult
+from testkit.programs.commands import CommandResult
 
 PROGRAM = (sys.executable, "-m", "tailrace")
 SECONDS = 60.0

@@ -18,7 +18,7 @@ from tailrace.cli.work import MOST_VARIABLE_BYTES, CommandFailed, Commands, vari
 from tailrace.client.blocking import Admin, KeyedRecord, Producer
 from tailrace.client.keyed.outcomes import Done, Retry
 from tailrace.testing import Cluster
-from testkit.commands import CommandResult
+from testkit.programs.commands import CommandResult
 
 SECONDS = 60.0
 RECORD = KeyedRecord("orders", 1, 7, 1_000, b"k", b"value", (("h", b"x"), ("raw", b"\xff"), ("none", None)), None, 2)

@@ -64,9 +64,9 @@ from tailrace.metadata.records.topics import (
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId, TopicId
 from tailrace.model.topic_config import TopicConfig
-from testkit.controller_commands import alter_configs, create_partitions, create_topics, delete_topics
-from testkit.controllers import controller_machine, topic_rules
-from testkit.metadata_records import new_broker, new_partition
+from testkit.quorum.controller_commands import alter_configs, create_partitions, create_topics, delete_topics
+from testkit.quorum.controllers import controller_machine, topic_rules
+from testkit.quorum.metadata_records import new_broker, new_partition
 
 NEXT_OFFSET = 77
 

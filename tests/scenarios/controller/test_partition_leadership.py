@@ -49,8 +49,8 @@ from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
-from testkit.controller_commands import alter_configs, create_topics
-from testkit.controllers import controller_machine
+from testkit.quorum.controller_commands import alter_configs, create_topics
+from testkit.quorum.controllers import controller_machine
 
 SESSION_MS = 1000
 ORDERS = TopicPartition("orders", 0)

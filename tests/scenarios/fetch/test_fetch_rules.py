@@ -16,8 +16,8 @@ from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.compression import Codec
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, batch_of, records_of
-from testkit.ports import DeferredDisk
+from testkit.nodes.data_path import DataPath, Exchange, batch_of, records_of
+from testkit.nodes.ports import DeferredDisk
 
 WAIT_MS = 500
 UNCOMMITTED, COMMITTED = 0, 1

@@ -8,9 +8,9 @@ import pytest
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.fetch import FetchResponse
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, records_of
-from testkit.ports import RecordingConnection
-from testkit.session_reader import SessionReader, answers, numbers
+from testkit.nodes.data_path import DataPath, records_of
+from testkit.nodes.ports import RecordingConnection
+from testkit.nodes.session_reader import SessionReader, answers, numbers
 
 SLOTS = "max.incremental.fetch.session.cache.slots"
 EVICTION_MS = 120_000

@@ -23,8 +23,8 @@ from tailrace.protocol.messages.list_offsets import (
 from tailrace.replication.outcomes import NotLeader
 from tailrace.replication.replica_progress import FollowerFetch
 from tailrace.replication.watchers import Change
-from testkit.data_path import DataPath, Exchange, records_of
-from testkit.replica_reads import LEADER_EPOCH, FollowingBroker, LeadingBroker
+from testkit.nodes.data_path import DataPath, Exchange, records_of
+from testkit.nodes.replica_reads import LEADER_EPOCH, FollowingBroker, LeadingBroker
 
 WAIT_MS = 500
 DEBUGGING = -2

@@ -10,7 +10,7 @@ import pytest
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, batch_of
+from testkit.nodes.data_path import DataPath, batch_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from tailrace.coordinators.groups.group import TRANSITIONS, GroupState
 from tailrace.coordinators.groups.records import TransactionEnd
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
-from testkit.groups import GroupScene
+from testkit.coordinators.group_coordinator import GroupScene
 
 E = ErrorCode
 

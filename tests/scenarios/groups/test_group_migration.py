@@ -13,10 +13,10 @@ from tailrace.protocol.messages.membership import LeaveGroupRequest, MemberIdent
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
-from testkit.classic_members import ClassicTableMember
-from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
-from testkit.controller_commands import delete_topics
-from testkit.group_path import GroupPath
+from testkit.coordinators.classic_members import ClassicTableMember
+from testkit.coordinators.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from testkit.coordinators.group_path import GroupPath
+from testkit.quorum.controller_commands import delete_topics
 
 E = ErrorCode
 ALL = {0, 1, 2, 3}

@@ -7,7 +7,7 @@ from tailrace.coordinators.groups.records import GroupRecord
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tailrace.protocol.schema import encode_prefixed
-from testkit.groups import GroupScene
+from testkit.coordinators.group_coordinator import GroupScene
 
 RETENTION_MS = 7 * 24 * 3_600_000
 T, U = TopicPartition("t", 0), TopicPartition("u", 0)

@@ -25,11 +25,11 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestTopics,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
-from testkit.controller_commands import delete_topics
-from testkit.data_path import Exchange
-from testkit.group_path import GroupPath
-from testkit.ports import RecordingConnection
+from testkit.coordinators.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from testkit.coordinators.group_path import GroupPath
+from testkit.nodes.data_path import Exchange
+from testkit.nodes.ports import RecordingConnection
+from testkit.quorum.controller_commands import delete_topics
 
 E = ErrorCode
 SESSION_MS = 45_000

@@ -33,7 +33,7 @@ from tailrace.protocol.messages.produce import (
 )
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.registry import APIS, api_of
-from testkit.strategies import messages
+from testkit.records.strategies import messages
 
 PRODUCE, FETCH = 0, 1
 LONGEST_WAIT_S = 60

@@ -12,7 +12,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.periodic_work import PartitionPasses
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, batch_of
+from testkit.nodes.data_path import DataPath, batch_of
 
 OUT_OF_ORDER = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 OLD_EPOCH = int(ErrorCode.INVALID_PRODUCER_EPOCH)

@@ -29,8 +29,8 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, batch_of
-from testkit.ports import DeferredDisk
+from testkit.nodes.data_path import DataPath, batch_of
+from testkit.nodes.ports import DeferredDisk
 
 NOW_MS = ManualClock().now_ms()
 HOUR_MS = 3_600_000

@@ -17,8 +17,8 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import read_records
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath
-from testkit.raw_batches import raw_batch, raw_bytes, raw_record
+from testkit.nodes.data_path import DataPath
+from testkit.records.raw_batches import raw_batch, raw_bytes, raw_record
 
 NOW_MS = ManualClock().now_ms()
 HOUR_MS = 3_600_000

@@ -20,8 +20,8 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.server.produce.transactional_appends import VerificationRequest
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, batch_of, records_of, verified_by
-from testkit.ports import DeferredDisk, ScriptedVerifier
+from testkit.nodes.data_path import DataPath, Exchange, batch_of, records_of, verified_by
+from testkit.nodes.ports import DeferredDisk, ScriptedVerifier
 
 COMMITTED = 1
 ORDERS = TopicPartition("orders", 0)

@@ -20,7 +20,7 @@ from tailrace.storage import checkpoints as files_of
 from tailrace.storage.gaps import Gaps
 from tailrace.storage.segment_files.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.power_cuts import PowerCuts
+from testkit.nodes.power_cuts import PowerCuts
 
 ROOT = "/data"
 PARTITION = TopicPartition("orders", 0)

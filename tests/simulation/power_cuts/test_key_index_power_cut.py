@@ -16,9 +16,9 @@ from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.storage import AppendBatch, Log
 from tailrace.testing.disk import SimulatedDisk
-from testkit.compaction import compact
-from testkit.key_ends import end_by_index, end_by_walk, readable_hashes
-from testkit.power_cuts import PowerCuts, noted
+from testkit.nodes.power_cuts import PowerCuts, noted
+from testkit.records.compaction import compact
+from testkit.records.key_ends import end_by_index, end_by_walk, readable_hashes
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)

@@ -16,8 +16,8 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage import AppendBatch, Duplicate, FlushTicket, Log, ReadLimits
 from tailrace.storage import checkpoints as files_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
-from testkit.power_cuts import PowerCuts, noted
+from testkit.nodes.power_cuts import PowerCuts, noted
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 ROOT = "/data"
 PARTITION = TopicPartition("orders", 0)

@@ -15,9 +15,9 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from tailrace.testing.disk_contents import SECTOR_BYTES
-from testkit.admin_path import AdminPath
-from testkit.faults import IdleDisk
-from testkit.ports import ImmediateDisk
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.faults import IdleDisk
+from testkit.nodes.ports import ImmediateDisk
 
 DATA = "/data"
 LOG = "/data/__cluster_metadata-0/00000000000000000000.log"

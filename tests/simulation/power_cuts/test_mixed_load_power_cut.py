@@ -4,7 +4,7 @@ The product's handlers, hosts, coordinators, partitions and logs run on the simu
 everything: the requests and their times, the delays of flushes, power cuts, kills of the process, and the losses of the
 disk. Producers with and without numbers, a compacted topic, a group's commits, an administrator and deleted records,
 all at once; after each cut the next node opens what is left, and clients without an answer try again. At the end
-`testkit.verdict` judges.
+`testkit.verdicts.verdict` judges.
 
 The same with a disk whose syncs do nothing, and with a node that answers before the sync, MUST be found out.
 
@@ -56,11 +56,11 @@ from tailrace.server.partitions.scrubber import ScrubberConfig
 from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.data_path import Exchange, records_of
-from testkit.faults import Killed
-from testkit.group_path import GroupPath
-from testkit.ports import RecordingConnection, flush_now
-from testkit.verdict import AtTheEnd, History, broken_promises
+from testkit.coordinators.group_path import GroupPath
+from testkit.nodes.data_path import Exchange, records_of
+from testkit.nodes.faults import Killed
+from testkit.nodes.ports import RecordingConnection, flush_now
+from testkit.verdicts.verdict import AtTheEnd, History, broken_promises
 
 CUTS = int(os.environ.get("POWER_CUTS", "200"))
 FIRST_SEED = int(os.environ.get("SEED", "1"))

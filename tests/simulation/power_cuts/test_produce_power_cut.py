@@ -18,10 +18,10 @@ from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.periodic_work import PartitionPasses
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
-from testkit.faults import HastyDisk, Killed, kill_at
-from testkit.ports import ImmediateDisk
-from testkit.power_cuts import PowerCuts, noted
+from testkit.nodes.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
+from testkit.nodes.faults import HastyDisk, Killed, kill_at
+from testkit.nodes.ports import ImmediateDisk
+from testkit.nodes.power_cuts import PowerCuts, noted
 
 DIRECTORY = "/data/logs"
 CONFIG = TopicConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)

@@ -22,8 +22,8 @@ from tailrace.raft.rpc import SnapshotId
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.power_cuts import PowerCuts
-from testkit.quorum_logs import stored_batches
+from testkit.nodes.power_cuts import PowerCuts
+from testkit.quorum.quorum_logs import stored_batches
 
 PARTITION = TopicPartition(METADATA_TOPIC, 0)
 DIRECTORY = f"/data/{PARTITION}"

@@ -14,9 +14,9 @@ from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.topic_config import TopicConfig
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, batch_of, records_of, verified_by
-from testkit.ports import ScriptedVerifier
-from testkit.power_cuts import PowerCuts
+from testkit.nodes.data_path import DataPath, batch_of, records_of, verified_by
+from testkit.nodes.ports import ScriptedVerifier
+from testkit.nodes.power_cuts import PowerCuts
 
 DIRECTORY = "/data/logs"
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)

@@ -23,11 +23,11 @@ from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
 from tailrace.server.context import RequestContext
 from tailrace.server.metadata import topic_partitions
 from tailrace.server.slices import Stepwise
-from testkit.admin_path import DIRECTORY_ID
-from testkit.admin_server import AdminServer
-from testkit.commands import CommandResult, run_command
-from testkit.controller_commands import create_topics
-from testkit.data_path import BROKER, CLUSTER_ID
+from testkit.nodes.admin_path import DIRECTORY_ID
+from testkit.nodes.admin_server import AdminServer
+from testkit.nodes.data_path import BROKER, CLUSTER_ID
+from testkit.programs.commands import CommandResult, run_command
+from testkit.quorum.controller_commands import create_topics
 
 OTHER = BrokerId(BROKER + 1)
 

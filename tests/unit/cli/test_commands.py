@@ -20,7 +20,7 @@ from tailrace.client.blocking import Consumer, ConsumerRecord, Producer
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.protocol.schema import Buffer
 from tailrace.testing import Cluster
-from testkit.commands import CommandResult, run_command
+from testkit.programs.commands import CommandResult, run_command
 
 SECONDS = 60.0
 

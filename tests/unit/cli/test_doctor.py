@@ -23,7 +23,7 @@ from tailrace.client.blocking import Admin
 from tailrace.spark.survey import executor_survey
 from tailrace.spark.survey.executor_survey import Surveyed
 from tailrace.testing import Cluster
-from testkit.surveys import DRIVER
+from testkit.programs.surveys import DRIVER
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

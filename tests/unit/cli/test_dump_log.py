@@ -12,8 +12,8 @@ from tailrace.metadata.records.brokers import FenceBrokerRecord
 from tailrace.metadata.records.kinds import encode_record
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker
 from tailrace.protocol.records.record import BatchBuilder, Record, build_batch
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
-from testkit.commands import run_command
+from testkit.programs.commands import run_command
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 LOG = "00000000000000000000.log"

@@ -8,7 +8,7 @@ import pytest
 from tailrace.client.blocking import Consumer, Producer, Rectangle, TopicPartition
 from tailrace.model.key_ranges import HASH_SPACE
 from tailrace.testing import Cluster
-from testkit.commands import run_command
+from testkit.programs.commands import run_command
 
 HALF = HASH_SPACE // 2
 

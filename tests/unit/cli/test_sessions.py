@@ -14,11 +14,11 @@ from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.model.ids import BrokerId
 from tailrace.server.fetch import session_descriptions
 from tailrace.testing import Cluster
-from testkit.admin_server import AdminServer
-from testkit.commands import CommandResult, run_command
-from testkit.data_path import BROKER
-from testkit.fetch_sessions import open_session
-from testkit.session_reader import SessionReader
+from testkit.nodes.admin_server import AdminServer
+from testkit.nodes.data_path import BROKER
+from testkit.nodes.fetch_sessions import open_session
+from testkit.nodes.session_reader import SessionReader
+from testkit.programs.commands import CommandResult, run_command
 
 OTHER = BrokerId(BROKER + 1)
 SECONDS = 60.0

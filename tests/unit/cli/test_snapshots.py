@@ -16,7 +16,7 @@ from tailrace.storage import OsFiles
 from tailrace.storage.snapshots.format import SnapshotHeader
 from tailrace.storage.snapshots.store import SnapshotStore
 from tailrace.storage.snapshots.writer import Publication
-from testkit.commands import CommandResult, run_command
+from testkit.programs.commands import CommandResult, run_command
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "log_directory"
 NAMES = ["00000000000000000005-0000000001", "00000000000000000120-0000000003"]

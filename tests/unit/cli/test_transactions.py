@@ -13,7 +13,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SinkMember
 from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
-from testkit.commands import CommandResult, run_command
+from testkit.programs.commands import CommandResult, run_command
 
 PATIENCE_S = 60.0
 

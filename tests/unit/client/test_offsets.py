@@ -19,7 +19,7 @@ from tailrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from testkit.metadata import metadata_of
+from testkit.clients.metadata_answers import metadata_of
 
 GOOD, SILENT, HEADLESS = (TopicPartition(topic, 0) for topic in ("good", "silent", "headless"))
 SPECS = dict.fromkeys((SILENT, HEADLESS, GOOD), EARLIEST)

@@ -9,7 +9,7 @@ from tailrace.metadata.records.topics import (
 )
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import ChangedRecords
-from testkit.metadata_records import new_topic
+from testkit.quorum.metadata_records import new_topic
 
 A, B = (bytes([number]) * 16 for number in (1, 2))
 

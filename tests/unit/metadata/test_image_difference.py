@@ -11,7 +11,7 @@ from tailrace.metadata.records.topics import (
 )
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import difference
-from testkit.metadata_records import new_broker, new_topic
+from testkit.quorum.metadata_records import new_broker, new_topic
 
 A, B, C = (bytes([number]) * 16 for number in (1, 2, 3))
 

@@ -18,7 +18,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.protocol.schema import message
-from testkit.controllers import controller_machine
+from testkit.quorum.controllers import controller_machine
 
 # First place: the record, its state and its row.
 

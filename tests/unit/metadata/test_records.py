@@ -8,7 +8,7 @@ import pytest
 from tailrace.metadata.records import brokers, cluster, kinds, topics
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.primitives import uvarint
-from testkit.metadata_records import encode_record_in
+from testkit.quorum.metadata_records import encode_record_in
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata_records.txt"
 

@@ -32,7 +32,7 @@ from tailrace.metadata.replay import apply, apply_all
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.schema import replace
-from testkit.metadata_records import derived_changes, new_broker, new_topic
+from testkit.quorum.metadata_records import derived_changes, new_broker, new_topic
 
 ORDERS = TopicId(b"orders__________")
 RETURNS = TopicId(b"returns_________")

@@ -18,7 +18,7 @@ from tailrace.metadata.stored_partitions import RecordReader, StoredChange, Stor
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.protocol.schema import replace as replace_record
-from testkit.metadata_records import encode_record_in
+from testkit.quorum.metadata_records import encode_record_in
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 brokers = st.lists(int32, max_size=4).map(tuple)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import uvloop
 
-from testkit.listeners import (
+from testkit.nodes.listeners import (
     Run,
     Scenario,
 )

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.net.buffers import KEEP_BYTES, MAPPED, SMALLEST, BufferPool, ReceiveBuffer, size_class
-from testkit.listeners import PoisonedBufferPool
+from testkit.nodes.listeners import PoisonedBufferPool
 
 LIMIT_BYTES = 256 << 20
 

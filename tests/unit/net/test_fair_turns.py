@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tailrace.net.fair_turns import COUNTED_SECONDS, ROUND_SECONDS, FairTurns
-from testkit.listeners import silent_turns
+from testkit.nodes.listeners import silent_turns
 
 
 class FairBench:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from tailrace.net.inbound import InboundConnection
-from testkit.listeners import (
+from testkit.nodes.listeners import (
     Run,
     frame,
     number_of,

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
-from testkit.listeners import (
+from testkit.nodes.listeners import (
     FETCH,
     METADATA,
     PRODUCE,

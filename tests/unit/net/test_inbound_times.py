@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.transport import has_hung_up
-from testkit.listeners import ListenerBench, Run, frame, number_of, serving, until
+from testkit.nodes.listeners import ListenerBench, Run, frame, number_of, serving, until
 
 
 def test_an_idle_connection_is_closed_after_its_time_and_an_active_one_is_not(run: Run) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener
 from tailrace.net.turns import COSTLY_SECONDS
-from testkit.listeners import (
+from testkit.nodes.listeners import (
     FrameClient,
     Run,
     default_listener,

@@ -19,8 +19,8 @@ from tailrace.net.inbound import InboundConnection
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.storage import OsFiles, ReadLimits
-from testkit.data_path import DataPath, batch_of
-from testkit.listeners import default_listener, silent_turns
+from testkit.nodes.data_path import DataPath, batch_of
+from testkit.nodes.listeners import default_listener, silent_turns
 
 VERSION = 12
 BATCHES, PER_ANSWER, VALUE_BYTES = 24, 2, 500_000

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.net.listener import RateLimitedLog
 from tailrace.net.turns import Turns
-from testkit.listeners import silent_turns
+from testkit.nodes.listeners import silent_turns
 
 
 class TurnsBench:

@@ -10,9 +10,9 @@ from tailrace.node.broker import ImageFeed
 from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.data_path import BROKER
-from testkit.listeners import silent_turns
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.data_path import BROKER
+from testkit.nodes.listeners import silent_turns
 
 
 def fail(broken: BaseException) -> None:

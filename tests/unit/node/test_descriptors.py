@@ -9,8 +9,8 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.descriptors import CarefulController, plan_descriptors, plan_node_descriptors
 from tailrace.node.settings.config import NodeConfig
 from tailrace.server.ports import Controller
-from testkit.controller_commands import create_topics, delete_topics
-from testkit.ports import DeferredController
+from testkit.nodes.ports import DeferredController
+from testkit.quorum.controller_commands import create_topics, delete_topics
 
 
 def test_connections_and_files_fit_into_the_limit_together() -> None:

@@ -28,7 +28,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import MetaProperties
-from testkit.listeners import default_listener, silent_turns
+from testkit.nodes.listeners import default_listener, silent_turns
 
 TOPIC = "__cluster_metadata"
 NOWHERE = Address("127.0.0.1", 9)

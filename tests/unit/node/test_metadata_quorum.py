@@ -16,7 +16,7 @@ from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.control import LeaderChangeMessage, LeaderChangeVoter, build_control_batch
 from tailrace.raft.voters import ReplicaKey
-from testkit.controller_commands import create_topics
+from testkit.quorum.controller_commands import create_topics
 
 METADATA = "__cluster_metadata-0"
 FOUNDING = "00000000000000000000-0000000000.checkpoint"

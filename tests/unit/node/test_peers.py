@@ -23,8 +23,8 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.protocol.registry import api_of
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
-from testkit.listeners import default_listener, silent_turns
-from testkit.ports import ScriptedHandler
+from testkit.nodes.listeners import default_listener, silent_turns
+from testkit.nodes.ports import ScriptedHandler
 
 VOTE = VoteRequest(cluster_id=None, topics=())
 FETCH = FetchRequest(max_wait_ms=100, min_bytes=0, topics=())

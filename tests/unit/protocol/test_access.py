@@ -30,7 +30,7 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.protocol.registry import APIS, FORWARDED_APIS, Listeners, api_of
 from tailrace.protocol.schema import decode_from
-from testkit.data_path import batch_of
+from testkit.nodes.data_path import batch_of
 
 OPEN = {
     "SaslHandshake",

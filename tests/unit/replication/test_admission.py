@@ -9,7 +9,7 @@ from tailrace.protocol.records.compression import Codec, compress
 from tailrace.protocol.records.kernels import append_record
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.replication.admission import MOST_NAMED, Admission, InvalidRecords, LargeBatch
-from testkit.data_path import batch_of
+from testkit.nodes.data_path import batch_of
 
 NOW_MS = 1_700_000_000_000
 

@@ -3,7 +3,7 @@ import pytest
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import seal, stamp
 from tailrace.replication.follower_replica import MissingOffsets, replicated_batches
-from testkit.data_path import batch_of
+from testkit.nodes.data_path import batch_of
 
 
 def sent(*batches: tuple[int, int, int]) -> bytearray:

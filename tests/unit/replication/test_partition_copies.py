@@ -19,8 +19,8 @@ from tailrace.replication.watchers import Change
 from tailrace.storage import ReadLimits
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, batch_of, topic_id_of
-from testkit.ports import EVERY_CHANGE, DeferredDisk, RecordingWatcher
+from testkit.nodes.data_path import DataPath, batch_of, topic_id_of
+from testkit.nodes.ports import EVERY_CHANGE, DeferredDisk, RecordingWatcher
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 ORDERS = TopicPartition("orders", 0)

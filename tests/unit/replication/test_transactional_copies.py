@@ -12,7 +12,7 @@ from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.storage import AbortedTxn, ReadLimits
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, batch_of, topic_id_of
+from testkit.nodes.data_path import DataPath, batch_of, topic_id_of
 
 NOW_MS = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)

@@ -7,7 +7,7 @@ from tailrace.protocol.records.batch import BatchHeader
 from tailrace.replication import verification
 from tailrace.replication.verification import UNVERIFIED, Verifications
 from tailrace.storage import ProducerState
-from testkit.batches import stored_batch
+from testkit.records.batches import stored_batch
 
 
 def first(sequence: int = 0, *, producer_id: int = 7, epoch: int = 0) -> BatchHeader:

@@ -5,7 +5,7 @@ import pytest
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.api_versions import SaslAuthenticateRequest, SaslHandshakeRequest
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath
+from testkit.nodes.data_path import DataPath
 
 
 @pytest.fixture

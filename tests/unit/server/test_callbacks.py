@@ -17,7 +17,7 @@ from tailrace.server.callbacks import (
     run_slice,
 )
 from tailrace.testing.clock import ManualClock
-from testkit.clocks import BusyClock
+from testkit.nodes.clocks import BusyClock
 
 
 def test_each_is_called_and_the_first_fault_raised_when_all_have_been() -> None:

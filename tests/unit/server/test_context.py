@@ -9,7 +9,7 @@ from tailrace.protocol.messages.metadata import DescribeClusterRequest, Describe
 from tailrace.server.context import LONGEST_REQUESTED_BY, RequestContext, RequestServices
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.slices import Stepwise
-from testkit.ports import RecordingConnection
+from testkit.nodes.ports import RecordingConnection
 
 
 def requested_by(client_id: str | None) -> str:

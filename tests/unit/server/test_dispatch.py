@@ -34,7 +34,7 @@ from tailrace.protocol.registry import APIS
 from tailrace.server import dispatch
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, by_api
-from testkit.ports import RecordingConnection, ScriptedHandler
+from testkit.nodes.ports import RecordingConnection, ScriptedHandler
 
 HEARTBEAT = 12
 API_VERSIONS = 18

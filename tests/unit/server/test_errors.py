@@ -15,7 +15,7 @@ from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from tailrace.protocol.registry import APIS, Api
 from tailrace.server.errors import error_response
 from tailrace.server.response_errors import error_codes
-from testkit.strategies import messages
+from testkit.records.strategies import messages
 
 FIRST_LOG_DIRS_WITH_ERROR = 3
 ERROR = KafkaError(ErrorCode.NOT_CONTROLLER, "ask broker 3")

@@ -17,9 +17,9 @@ from tailrace.server.waiters import (
     LongPolls,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.clocks import BusyClock
-from testkit.data_path import DataPath
-from testkit.ports import RecordingConnection
+from testkit.nodes.clocks import BusyClock
+from testkit.nodes.data_path import DataPath
+from testkit.nodes.ports import RecordingConnection
 
 
 class Poll:

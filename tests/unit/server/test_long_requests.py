@@ -30,8 +30,8 @@ from tailrace.server.slices import (
     mapped_in,
     once,
 )
-from testkit.clocks import BusyClock
-from testkit.ports import RecordingConnection
+from testkit.nodes.clocks import BusyClock
+from testkit.nodes.ports import RecordingConnection
 
 VERSION = 7
 FEW, MANY, LARGE = STEP - 2, 900, 3_000

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.server.callbacks import SLICE_MS
 from tailrace.server.slices import Slices
-from testkit.clocks import BusyClock
+from testkit.nodes.clocks import BusyClock
 
 
 class RotationBench:

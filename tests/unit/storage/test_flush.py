@@ -5,7 +5,7 @@ import pytest
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import Log, sync_together
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch
+from testkit.records.batches import stored_batch
 
 
 class SyncsBench:

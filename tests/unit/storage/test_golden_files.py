@@ -11,7 +11,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import AppendBatch, Log, checkpoints
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch, stored_marker
+from testkit.records.batches import stored_batch, stored_marker
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "storage_files.txt"
 ROOT = "/data"

@@ -13,7 +13,7 @@ from tailrace.storage import AppendBatch, Duplicate, Log, OsFiles, ReadLimits, R
 from tailrace.storage.producers.snapshot_format import parse_snapshot
 from tailrace.storage.retention import Reason
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 DIRECTORY = "/data/orders-0"
 SMALL = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)

@@ -16,7 +16,7 @@ from tailrace.protocol.records.record_times import is_doubtful, largest_time
 from tailrace.storage import AppendBatch, Log
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.testing.disk import SimulatedDisk
-from testkit.raw_batches import raw_batch, raw_bytes, raw_record
+from testkit.records.raw_batches import raw_batch, raw_bytes, raw_record
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

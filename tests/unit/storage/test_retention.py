@@ -8,7 +8,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import Log
 from tailrace.storage.retention import Reason, expired_segments
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch
+from testkit.records.batches import stored_batch
 
 
 @dataclass

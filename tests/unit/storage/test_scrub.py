@@ -8,8 +8,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import Log, Scrub
 from tailrace.storage.segment_files.index import OffsetIndex
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch
-from testkit.compaction import compact
+from testkit.records.batches import stored_batch
+from testkit.records.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)

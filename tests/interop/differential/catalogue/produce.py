@@ -18,7 +18,7 @@ from tailrace.protocol.messages.transactions import InitProducerIdRequest
 from tailrace.protocol.primitives import varint
 from tailrace.protocol.records.batch import seal
 from tailrace.protocol.records.record import Record, build_batch
-from testkit.raw_batches import raw_batch, raw_bytes, raw_record
+from testkit.records.raw_batches import raw_batch, raw_bytes, raw_record
 
 TOPIC = "produce"
 _VERSIONS = (3, 7, 8, 12, 13)

@@ -14,7 +14,7 @@ from interop.differential.catalogue.preparation import NOW_MS
 from tailrace.protocol.primitives import varint
 from tailrace.protocol.records.batch import seal
 from tailrace.protocol.records.compression import Codec, compress
-from testkit.raw_batches import raw_batch, raw_bytes, raw_record
+from testkit.records.raw_batches import raw_batch, raw_bytes, raw_record
 
 _COUNT = 3
 _LAST_INT32, _LAST_INT64 = 2**31 - 1, 2**63 - 1

@@ -18,10 +18,10 @@ from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_V
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import ElectionType, TopicPartition
-from testkit.admin_path import DIRECTORY_ID
-from testkit.admin_server import AdminServer
-from testkit.controller_commands import create_topics
-from testkit.data_path import BROKER
+from testkit.nodes.admin_path import DIRECTORY_ID
+from testkit.nodes.admin_server import AdminServer
+from testkit.nodes.data_path import BROKER
+from testkit.quorum.controller_commands import create_topics
 
 OTHER = BrokerId(BROKER + 1)
 ORDERS = TopicPartition("orders", 0)

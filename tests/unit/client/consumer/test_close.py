@@ -7,7 +7,7 @@ import pytest
 from tailrace.client.group.member_host import GroupMember
 from tailrace.client.reading import consumer_reader
 from tailrace.protocol.messages.fetch import FetchRequest
-from testkit.scripted_consumer import ORDERS, ConsumerBench
+from testkit.clients.scripted_consumer import ORDERS, ConsumerBench
 
 
 class _Hanging:

@@ -13,7 +13,7 @@ from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest
-from testkit.scripted_consumer import ORDERS, ConsumerBench, run_bench
+from testkit.clients.scripted_consumer import ORDERS, ConsumerBench, run_bench
 
 OTHER = TopicPartition("orders", 1)
 BOTH = (ORDERS, OTHER)

@@ -12,7 +12,7 @@ from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.messages.list_offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
-from testkit.scripted_consumer import ORDERS, ConsumerBench, run_bench
+from testkit.clients.scripted_consumer import ORDERS, ConsumerBench, run_bench
 
 MINUTE_MS = 60_000
 

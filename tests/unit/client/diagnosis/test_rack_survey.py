@@ -13,9 +13,9 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.registry import api_of
-from testkit.admin_path import ENDPOINT
-from testkit.admin_server import AdminServer
-from testkit.data_path import BROKER
+from testkit.nodes.admin_path import ENDPOINT
+from testkit.nodes.admin_server import AdminServer
+from testkit.nodes.data_path import BROKER
 
 OTHER = BrokerId(BROKER + 1)
 

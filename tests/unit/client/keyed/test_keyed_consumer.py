@@ -26,7 +26,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import HASH_SPACE
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
-from testkit.range_commits import ProgressOfAGroup, RangesOfAGroup
+from testkit.clients.range_commits import ProgressOfAGroup, RangesOfAGroup
 
 SECONDS = 60.0
 TOPIC_RESOURCE = 2

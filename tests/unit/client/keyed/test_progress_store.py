@@ -12,7 +12,7 @@ from tailrace.client.keyed.progress_store import ProgressStore, WrittenProgress
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.partitions import TopicPartition
-from testkit.range_commits import ProgressOfAGroup, RangesOfAGroup
+from testkit.clients.range_commits import ProgressOfAGroup, RangesOfAGroup
 
 ONE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 ELSEWHERE = TopicPartition("unshared", 0)

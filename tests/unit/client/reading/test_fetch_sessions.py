@@ -14,7 +14,7 @@ from tailrace.client.reading.fetching import FetchOptions
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
-from testkit.scripted_nodes import ScriptedNodes, ScriptedReplica
+from testkit.clients.scripted_nodes import ScriptedNodes, ScriptedReplica
 
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
 SESSION = 41

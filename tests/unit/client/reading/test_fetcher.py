@@ -19,7 +19,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.net import silence
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from tailrace.protocol.records.record import Record, build_batch
-from testkit.scripted_nodes import TOPIC_ID, ScriptedNodes
+from testkit.clients.scripted_nodes import TOPIC_ID, ScriptedNodes
 
 PARTITION = TopicPartition("orders", 0)
 LEADER, REPLICA = 1, 2

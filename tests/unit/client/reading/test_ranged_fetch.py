@@ -33,7 +33,7 @@ from tailrace.protocol.messages.metadata import (
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.schema import decode
-from testkit.scripted_nodes import ScriptedNodes, ScriptedReplica
+from testkit.clients.scripted_nodes import ScriptedNodes, ScriptedReplica
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = b"1" * 16

@@ -17,7 +17,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
-from testkit.scripted_nodes import ScriptedNodes, ScriptedReplica
+from testkit.clients.scripted_nodes import ScriptedNodes, ScriptedReplica
 
 SECONDS = 60.0
 UNREACHABLE = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cannot connect to 127.0.0.1:1: Connection refused")

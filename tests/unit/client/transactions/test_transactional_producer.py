@@ -23,7 +23,7 @@ from tailrace.protocol.messages.transactions import (
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from testkit.scripted_transactions import PRODUCER_ID, ScriptedTransactions
+from testkit.clients.scripted_transactions import PRODUCER_ID, ScriptedTransactions
 
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 0)
 MEMBER = ConsumerGroupMetadata("g", 3, "member-1", "instance-1")

@@ -21,7 +21,7 @@ from tailrace.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from tailrace.protocol.records.compression import Codec
-from testkit.metadata import metadata_of
+from testkit.clients.metadata_answers import metadata_of
 
 LINGER_MS = 5
 

@@ -13,7 +13,7 @@ from tailrace.coordinators.groups.history import (
 from tailrace.coordinators.groups.records import OffsetCommitValue, OffsetRecord
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
-from testkit.groups import GroupScene
+from testkit.coordinators.group_coordinator import GroupScene
 
 K = GroupEventKind
 

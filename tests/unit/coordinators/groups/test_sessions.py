@@ -4,7 +4,7 @@ from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat
 from tailrace.coordinators.groups.consumer.sessions import MemberKey, Sessions
 from tailrace.coordinators.groups.history import GroupHistory
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
-from testkit.groups import NoTopics
+from testkit.coordinators.group_coordinator import NoTopics
 
 
 def test_members_that_come_and_go_do_not_pile_up() -> None:

@@ -14,7 +14,7 @@ from tailrace.coordinators.transactions.sink import MOST_PAST_RUNS
 from tailrace.coordinators.transactions.transaction import LAST_EPOCH, TransactionState
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import RowsDigest, SinkMember
-from testkit.sink_coordinator import (
+from testkit.coordinators.sink_coordinator import (
     DECIDED,
     NOW,
     REPEATED,

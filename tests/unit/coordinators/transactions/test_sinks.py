@@ -22,7 +22,7 @@ from tailrace.coordinators.transactions.transaction import TransactionState
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SinkMember, sink_key
-from testkit.sink_coordinator import (
+from testkit.coordinators.sink_coordinator import (
     DECIDED,
     NOW,
     ORDERS,

@@ -16,8 +16,8 @@ from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records.topics import UNASSIGNED_DIRECTORY
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
-from testkit.controller_commands import create_topics
-from testkit.controllers import controller_machine
+from testkit.quorum.controller_commands import create_topics
+from testkit.quorum.controllers import controller_machine
 
 FIRST, SECOND = b"first directory.", b"second directory"
 

@@ -14,7 +14,7 @@ from tailrace.metadata.records.topics import ConfigRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.model.topic_config import TopicConfig
-from testkit.controller_commands import alter_configs
+from testkit.quorum.controller_commands import alter_configs
 
 _SETTING = "consumer.session.timeout.ms"
 

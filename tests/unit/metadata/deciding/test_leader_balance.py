@@ -14,8 +14,8 @@ from tailrace.metadata.records.brokers import (
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import PartitionChangeRecord, PartitionRecord, TopicRecord
 from tailrace.model.ids import BrokerId
-from testkit.controllers import controller_machine
-from testkit.metadata_records import new_broker, new_partition
+from testkit.quorum.controllers import controller_machine
+from testkit.quorum.metadata_records import new_broker, new_partition
 
 ORDERS = b"the id of orders"
 BOTH = (BrokerId(1), BrokerId(3))

@@ -6,8 +6,8 @@ from tailrace.metadata.broker_commands import RegisterBroker, UnfenceBroker
 from tailrace.metadata.commands import ControllerCommand, TopicSpec
 from tailrace.model.ids import METADATA_TOPIC_ID, ZERO_TOPIC_ID, BrokerId, TopicId
 from tailrace.model.views import FAN_OUTS, folded_id
-from testkit.controller_commands import create_topics
-from testkit.controllers import controller_machine
+from testkit.quorum.controller_commands import create_topics
+from testkit.quorum.controllers import controller_machine
 
 
 def ids_of(first_id: int, topics: int) -> list[TopicId]:

@@ -15,7 +15,7 @@ from tailrace.node.metrics import broker_rows, measurements
 from tailrace.node.metrics.measurements import BrokerMeasurements, measure_broker
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER, DataPath
+from testkit.nodes.data_path import BROKER, DataPath
 
 TOPIC = "orders"
 OTHER = BrokerId(BROKER + 1)

@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.node.settings.properties import parse_properties
-from testkit.properties_files import FILES
+from testkit.programs.properties_files import FILES
 
 
 @pytest.mark.parametrize("kind", FILES)

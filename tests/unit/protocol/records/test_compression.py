@@ -21,7 +21,7 @@ from tailrace.protocol.records.compression import (
     decompress,
     decompress_in_steps,
 )
-from testkit.raw_batches import unfolded_in_steps, zstd_stream
+from testkit.records.raw_batches import unfolded_in_steps, zstd_stream
 
 PLAIN = b"".join(b'{"flight": %d, "carrier": "UA", "delay": %d}\n' % (i, i * 7 % 90) for i in range(3000))
 NOISE = os.urandom(200_000)

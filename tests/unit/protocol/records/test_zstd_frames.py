@@ -15,7 +15,7 @@ from tailrace.protocol.records.compression import (
     decompress,
 )
 from tailrace.protocol.records.zstd_frames import narrowed, split_frames
-from testkit.raw_batches import unfolded_in_steps, zstd_stream
+from testkit.records.raw_batches import unfolded_in_steps, zstd_stream
 
 PLAIN = b"".join(b'{"flight": %d, "carrier": "UA", "delay": %d}\n' % (i, i * 7 % 90) for i in range(3000))
 NOISE = os.urandom(200_000)

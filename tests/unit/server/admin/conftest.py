@@ -4,8 +4,8 @@ import pytest
 
 from tailrace.metadata.commands import TopicSpec
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.controller_commands import create_topics
+from testkit.nodes.admin_path import AdminPath
+from testkit.quorum.controller_commands import create_topics
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.registrations import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import ENDPOINT, AdminPath
-from testkit.data_path import BROKER
+from testkit.nodes.admin_path import ENDPOINT, AdminPath
+from testkit.nodes.data_path import BROKER
 
 OTHER = BrokerId(BROKER + 1)
 

@@ -13,7 +13,7 @@ from tailrace.protocol.messages.configs import (
     IncrementallyAlterableConfig,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath, alter, describe, entry
+from testkit.nodes.admin_path import AdminPath, alter, describe, entry
 
 
 def test_a_changed_setting_is_shown_and_in_force(node: AdminPath) -> None:

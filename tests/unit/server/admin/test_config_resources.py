@@ -7,9 +7,9 @@ from tailrace.metadata.image import ConfigResource, ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.configs import ListConfigResourcesRequest
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.controller_commands import alter_configs
-from testkit.data_path import BROKER
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.data_path import BROKER
+from testkit.quorum.controller_commands import alter_configs
 
 TOPICS = [(ResourceType.TOPIC, "orders"), (ResourceType.TOPIC, "payments")]
 BROKERS = [(ResourceType.BROKER, str(BROKER))]

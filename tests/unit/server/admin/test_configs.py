@@ -21,7 +21,7 @@ from tailrace.protocol.messages.configs import (
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.server.admin.config_entries import BROKER_NAMES, OWN_TOPIC_SETTINGS
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath, alter, describe, entry
+from testkit.nodes.admin_path import AdminPath, alter, describe, entry
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])

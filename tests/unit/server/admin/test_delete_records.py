@@ -13,10 +13,10 @@ from tailrace.protocol.messages.topics import (
     DeleteRecordsTopic,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.controller_commands import create_topics
-from testkit.data_path import Exchange
-from testkit.ports import DeferredDisk
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.data_path import Exchange
+from testkit.nodes.ports import DeferredDisk
+from testkit.quorum.controller_commands import create_topics
 
 
 @pytest.fixture

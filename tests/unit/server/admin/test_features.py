@@ -7,7 +7,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.registrations import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
+from testkit.nodes.admin_path import AdminPath
 
 NAME = "metadata.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

@@ -12,8 +12,8 @@ from tailrace.protocol.messages.log_dirs import (
     DescribeLogDirsResult,
 )
 from tailrace.testing.disk import TOTAL_SPACE, SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.ports import LedElsewhere
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.ports import LedElsewhere
 
 
 @pytest.fixture

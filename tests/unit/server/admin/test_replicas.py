@@ -19,8 +19,8 @@ from tailrace.protocol.messages.replicas import (
 )
 from tailrace.server.admin.replicas import EXPLAINED
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import ENDPOINT, AdminPath
-from testkit.data_path import BROKER
+from testkit.nodes.admin_path import ENDPOINT, AdminPath
+from testkit.nodes.data_path import BROKER
 
 PREFERRED, UNCLEAN = 0, 1
 

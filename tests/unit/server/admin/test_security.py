@@ -31,7 +31,7 @@ from tailrace.protocol.messages.security import (
     TokenPrincipal,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
+from testkit.nodes.admin_path import AdminPath
 
 NO_AUTHORIZER = (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 NO_QUOTAS = (ErrorCode.UNSUPPORTED_VERSION, "a Tailrace cluster has no client quotas yet")

@@ -19,9 +19,9 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicState,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.data_path import BROKER
-from testkit.ports import DeferredDisk
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.data_path import BROKER
+from testkit.nodes.ports import DeferredDisk
 
 
 @pytest.fixture

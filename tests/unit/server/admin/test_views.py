@@ -35,8 +35,8 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from testkit.data_path import batch_of
-from testkit.view_readers import ViewNode
+from testkit.nodes.data_path import batch_of
+from testkit.nodes.view_readers import ViewNode
 
 VIEW = "orders.shared-8"
 INVALID, POLICY = ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.POLICY_VIOLATION

@@ -37,7 +37,7 @@ from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState
 from tailrace.server.controller_link.channel import HEARTBEAT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from tailrace.server.transactions.producer_ids import ProducerIdPool
-from testkit.controller_commands import create_topics, delete_topics
+from testkit.quorum.controller_commands import create_topics, delete_topics
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -12,7 +12,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.server.controller_link.controller_registration import RETRY_MS, ControllerRegistration
 from tailrace.testing.clock import ManualClock
-from testkit.ports import DeferredController
+from testkit.nodes.ports import DeferredController
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -17,7 +17,7 @@ from tailrace.server.controller_link.controller_requests import (
     Outcome,
 )
 from tailrace.testing.clock import ManualClock
-from testkit.ports import DeferredPeer
+from testkit.nodes.ports import DeferredPeer
 
 HERE = 1
 NOT_ME = "not me"

@@ -19,7 +19,7 @@ from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsReques
 from tailrace.protocol.registry import FORWARDED_APIS
 from tailrace.server.controller_link.envelopes import EnvelopeSender
 from tailrace.server.controller_link.forwarding import MAX_FORWARDED, SHORTEST_MS
-from testkit.ports import RecordingConnection
+from testkit.nodes.ports import RecordingConnection
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -12,8 +12,8 @@ from tailrace.server.coordination.checkpoint_keeper import _Making
 from tailrace.storage import ReadLimits
 from tailrace.storage.log_checkpoint import LogCheckpoint
 from tailrace.testing.disk import SimulatedDisk
-from testkit.checkpoint_path import OFFSETS, RETRY_MS, CheckpointPath
-from testkit.group_path import GroupPath
+from testkit.coordinators.checkpoint_path import OFFSETS, RETRY_MS, CheckpointPath
+from testkit.coordinators.group_path import GroupPath
 
 DIRECTORY = f"/data/{OFFSETS}"
 

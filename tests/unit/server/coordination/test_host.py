@@ -17,9 +17,9 @@ from tailrace.server.coordination.coordinator_log import CoordinatorLog
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, HostState
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER
-from testkit.group_path import GroupPath
-from testkit.ports import HoldingDisk
+from testkit.coordinators.group_path import GroupPath
+from testkit.nodes.data_path import BROKER
+from testkit.nodes.ports import HoldingDisk
 
 E = ErrorCode
 TOPIC = "counters"

@@ -10,9 +10,9 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tailrace.replication.replica_progress import FollowerFetch
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, records_of, topic_id_of
-from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection
-from testkit.session_reader import SessionReader
+from testkit.nodes.data_path import DataPath, records_of, topic_id_of
+from testkit.nodes.ports import DeferredDisk, LedElsewhere, RecordingConnection
+from testkit.nodes.session_reader import SessionReader
 
 
 @pytest.fixture

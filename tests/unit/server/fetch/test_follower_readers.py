@@ -11,8 +11,8 @@ from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from tailrace.replication.partition import Partition
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, batch_of, records_of, topic_id_of
-from testkit.ports import DeferredController, DeferredDisk, broker_images
+from testkit.nodes.data_path import DataPath, Exchange, batch_of, records_of, topic_id_of
+from testkit.nodes.ports import DeferredController, DeferredDisk, broker_images
 
 
 class FollowerReadersBench:

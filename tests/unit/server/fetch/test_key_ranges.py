@@ -30,8 +30,8 @@ from tailrace.server.fetch import key_reads
 from tailrace.storage import Log, ReadLimits, ReadResult
 from tailrace.storage.keys import batch_slots
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, topic_id_of, unlooking, verified_by
-from testkit.ports import NoCluster, ScriptedVerifier
+from testkit.nodes.data_path import DataPath, Exchange, topic_id_of, unlooking, verified_by
+from testkit.nodes.ports import NoCluster, ScriptedVerifier
 
 
 def wire(*ranges: tuple[int, int]) -> tuple[WireKeyRange, ...]:

@@ -12,8 +12,8 @@ from tailrace.protocol.messages.list_offsets import (
     OffsetForLeaderTopic,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath
-from testkit.ports import DeferredController, DeferredDisk, broker_images, with_secret
+from testkit.nodes.data_path import DataPath
+from testkit.nodes.ports import DeferredController, DeferredDisk, broker_images, with_secret
 
 SECRET = b"of the replica 2"
 

@@ -14,8 +14,8 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, batch_of
-from testkit.ports import DeferredController, DeferredDisk, broker_images, with_secret
+from testkit.nodes.data_path import DataPath, batch_of
+from testkit.nodes.ports import DeferredController, DeferredDisk, broker_images, with_secret
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 

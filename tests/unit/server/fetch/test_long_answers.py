@@ -14,7 +14,7 @@ from tailrace.protocol.messages.fetch import (
 from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.fetch.long_answers import STEP, respond_in_steps
 from tailrace.server.response_errors import ResponseErrors
-from testkit.ports import RecordingConnection
+from testkit.nodes.ports import RecordingConnection
 
 FETCH = 1
 

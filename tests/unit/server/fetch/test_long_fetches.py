@@ -11,9 +11,9 @@ from tailrace.replication.watchers import Change
 from tailrace.server.callbacks import run_slice
 from tailrace.server.ports import Clock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange
-from testkit.ports import RecordingConnection
-from testkit.session_reader import SessionReader, answers, numbers
+from testkit.nodes.data_path import DataPath, Exchange
+from testkit.nodes.ports import RecordingConnection
+from testkit.nodes.session_reader import SessionReader, answers, numbers
 
 ALL = dict.fromkeys(range(6), 0)
 Step = Callable[[], object]

@@ -10,8 +10,8 @@ from tailrace.replication.outcomes import PartitionRead, PendingRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
 from tailrace.storage import ReadLimits
-from testkit.data_path import DataPath, records_of
-from testkit.session_reader import SessionReader, answers
+from testkit.nodes.data_path import DataPath, records_of
+from testkit.nodes.session_reader import SessionReader, answers
 
 WAIT_MS = 1_000
 

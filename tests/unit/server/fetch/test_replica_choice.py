@@ -15,8 +15,8 @@ from tailrace.replication.replica_selector import (
     ReplicaSelector,
     ReplicaView,
 )
-from testkit.ports import RecordingConnection
-from testkit.replica_reads import LeadingBroker
+from testkit.nodes.ports import RecordingConnection
+from testkit.nodes.replica_reads import LeadingBroker
 
 
 class ScriptedSelector(ReplicaSelector):

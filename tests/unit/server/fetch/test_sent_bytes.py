@@ -1,5 +1,5 @@
 from tailrace.server.fetch.params import SentBytes
-from testkit.replica_reads import FollowingBroker, LeadingBroker
+from testkit.nodes.replica_reads import FollowingBroker, LeadingBroker
 
 
 def counts(sent: SentBytes) -> tuple[int, int, int]:

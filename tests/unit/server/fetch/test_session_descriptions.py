@@ -15,8 +15,8 @@ from tailrace.server.fetch import session_descriptions
 from tailrace.server.fetch.session_descriptions import MAX_SIGNS, DescribeFetchSessionsHandler
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.testing.clock import ManualClock
-from testkit.fetch_sessions import counting_cache, open_session
-from testkit.ports import RecordingConnection
+from testkit.nodes.fetch_sessions import counting_cache, open_session
+from testkit.nodes.ports import RecordingConnection
 
 
 def describe(cache: FetchSessionCache, *, first: int = 0, now_ms: int = 0) -> DescribeFetchSessionsResponse:

@@ -23,10 +23,10 @@ from tailrace.replication.fetch_requests import ReplicaFetchConfig, SessionFetch
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.follower_readers import FetchingFollower
 from tailrace.server.fetch.sessions import IDLE_ANSWER_MS
-from testkit.data_path import Exchange, topic_id_of
-from testkit.ports import RecordingConnection
-from testkit.replica_reads import EPOCHS, LEADER_EPOCH, FollowingBroker, LeadingBroker
-from testkit.session_reader import SessionReader, answers
+from testkit.nodes.data_path import Exchange, topic_id_of
+from testkit.nodes.ports import RecordingConnection
+from testkit.nodes.replica_reads import EPOCHS, LEADER_EPOCH, FollowingBroker, LeadingBroker
+from testkit.nodes.session_reader import SessionReader, answers
 
 SECRET = b"of the follower."
 

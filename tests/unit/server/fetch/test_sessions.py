@@ -18,9 +18,9 @@ from tailrace.replication.partition import Partition
 from tailrace.server.fetch.sessions import TOLD_AGAIN_MS
 from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, topic_id_of
-from testkit.ports import DeferredDisk
-from testkit.session_reader import SessionReader, answers, numbers
+from testkit.nodes.data_path import DataPath, topic_id_of
+from testkit.nodes.ports import DeferredDisk
+from testkit.nodes.session_reader import SessionReader, answers, numbers
 
 
 @pytest.fixture

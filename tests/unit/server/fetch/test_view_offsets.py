@@ -16,7 +16,7 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.server.fetch import key_reads
 from tailrace.storage.keys.log_keys import LogKeys
-from testkit.view_readers import ViewNode, ViewReader, offsets_of
+from testkit.nodes.view_readers import ViewNode, ViewReader, offsets_of
 
 VIEW = "orders.shared-4"
 KEYS = [b"key-%d" % number for number in range(60)]

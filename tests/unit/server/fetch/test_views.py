@@ -35,9 +35,9 @@ from tailrace.storage import ReadLimits
 from tailrace.storage.keys import batch_slots
 from tailrace.storage.keys.batch_slots import BatchLimits
 from tailrace.storage.keys.log_keys import LogKeys
-from testkit.clocks import BusyClock
-from testkit.data_path import unlooking
-from testkit.view_readers import ViewNode, ViewReader, batches_of, offsets_of
+from testkit.nodes.clocks import BusyClock
+from testkit.nodes.data_path import unlooking
+from testkit.nodes.view_readers import ViewNode, ViewReader, batches_of, offsets_of
 
 VIEW = "orders.shared-4"
 KEYS = [b"key-%d" % number for number in range(60)]

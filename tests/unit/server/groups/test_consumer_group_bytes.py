@@ -10,10 +10,10 @@ from tailrace.protocol.records.record import read_records
 from tailrace.protocol.schema import encode_bytes
 from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
-from testkit.classic_members import ClassicTableMember
-from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember
-from testkit.data_path import Exchange
-from testkit.group_path import GroupPath
+from testkit.coordinators.classic_members import ClassicTableMember
+from testkit.coordinators.consumer_groups import LEAVE_FOR_A_WHILE, TableMember
+from testkit.coordinators.group_path import GroupPath
+from testkit.nodes.data_path import Exchange
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "consumer_group.txt"
 TOPICS = ("later", "orders", "returns")

@@ -30,7 +30,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestTopics,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.group_path import GroupPath
+from testkit.coordinators.group_path import GroupPath
 
 E = ErrorCode
 NO_SUCH_ID = bytes(15) + b"\x63"

@@ -25,10 +25,10 @@ from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.transactions.markers import DecisionNumber, TransactionMarker
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.controller_commands import delete_topics
-from testkit.data_path import BROKER
-from testkit.group_path import GroupPath
-from testkit.ports import HoldingDisk
+from testkit.coordinators.group_path import GroupPath
+from testkit.nodes.data_path import BROKER
+from testkit.nodes.ports import HoldingDisk
+from testkit.quorum.controller_commands import delete_topics
 
 E = ErrorCode
 

@@ -13,7 +13,7 @@ from tailrace.protocol.messages.offsets import (
 )
 from tailrace.protocol.schema import encode_prefixed
 from tailrace.testing.disk import SimulatedDisk
-from testkit.group_path import GroupPath
+from testkit.coordinators.group_path import GroupPath
 
 
 @pytest.fixture

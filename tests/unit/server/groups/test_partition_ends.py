@@ -16,7 +16,7 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.server.groups import partition_ends
 from tailrace.server.groups.partition_ends import PartitionEnds
-from testkit.ports import DeferredPeer
+from testkit.nodes.ports import DeferredPeer
 
 TOPIC_ID = TopicId(bytes(15) + b"\1")
 A, B, C = (TopicPartition("orders", number) for number in range(3))

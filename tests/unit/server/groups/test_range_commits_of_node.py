@@ -42,9 +42,9 @@ from tailrace.server.groups.partition_ends import PartitionEnds
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.slices import STEP
 from tailrace.testing.disk import SimulatedDisk
-from testkit.controller_commands import delete_topics
-from testkit.ports import DeferredPeer
-from testkit.transaction_path import TransactionalClient, TransactionPath
+from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath
+from testkit.nodes.ports import DeferredPeer
+from testkit.quorum.controller_commands import delete_topics
 
 E = ErrorCode
 HALF = HASH_SPACE // 2

@@ -32,8 +32,8 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.server.groups import consumer_groups
 from tailrace.testing.disk import SimulatedDisk
-from testkit.consumer_groups import TableMember, describe
-from testkit.group_path import GroupPath
+from testkit.coordinators.consumer_groups import TableMember, describe
+from testkit.coordinators.group_path import GroupPath
 
 VIEW = "orders.shared-4"
 

@@ -8,8 +8,8 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse, MetadataRequest
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.data_path import CLUSTER_ID
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.data_path import CLUSTER_ID
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.controller_commands import create_topics
-from testkit.data_path import batch_of
-from testkit.ports import RecordingConnection
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.data_path import batch_of
+from testkit.nodes.ports import RecordingConnection
+from testkit.quorum.controller_commands import create_topics
 
 PRODUCE, FETCH = 0, 1
 OTHER = BrokerId(2)

@@ -37,10 +37,10 @@ from tailrace.server.metadata.metadata import (
 )
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.controller_commands import create_topics, delete_topics
-from testkit.data_path import CLUSTER_ID
-from testkit.ports import DeferredController, DeferredDisk, RecordingConnection
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.data_path import CLUSTER_ID
+from testkit.nodes.ports import DeferredController, DeferredDisk, RecordingConnection
+from testkit.quorum.controller_commands import create_topics, delete_topics
 
 VERSIONS = range(14)
 NO_OPERATIONS = -(2**31)

@@ -10,7 +10,7 @@ from tailrace.protocol.messages.metadata import (
     TopicRequest,
 )
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
+from testkit.nodes.admin_path import AdminPath
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tailrace.protocol.messages.metadata import (
     TopicRequest,
 )
 from tailrace.server.metadata import metadata
-from testkit.view_readers import ViewNode
+from testkit.nodes.view_readers import ViewNode
 
 VIEW = "orders.shared-8"
 READ_OPERATIONS = 1 << 3 | 1 << 8 | 1 << 10

@@ -18,8 +18,8 @@ from tailrace.protocol.messages.list_offsets import (
 from tailrace.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from tailrace.server.partitions.acknowledged_ends import MAX_WAIT_MS, MOST_WAITING
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, batch_of
-from testkit.ports import DeferredDisk
+from testkit.nodes.data_path import DataPath, Exchange, batch_of
+from testkit.nodes.ports import DeferredDisk
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 STILL = TopicConfig(min_insync_replicas=2)

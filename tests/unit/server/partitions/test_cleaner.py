@@ -15,9 +15,9 @@ from tailrace.server.partitions.cleaner import Cleaner, CleanerConfig
 from tailrace.storage import ReadLimits, checkpoints
 from tailrace.storage.compaction.compactions import Compactions
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch, stored_marker
-from testkit.data_path import DataPath, batch_of, records_of
-from testkit.ports import DeferredDisk
+from testkit.nodes.data_path import DataPath, batch_of, records_of
+from testkit.nodes.ports import DeferredDisk
+from testkit.records.batches import stored_batch, stored_marker
 
 KEYED = TopicConfig(
     cleanup_policy=("compact",), segment_bytes=400, min_cleanable_dirty_ratio=0.1, file_delete_delay_ms=0

@@ -9,7 +9,7 @@ from tailrace.server.bounded_lines import LINES, WINDOW_MS
 from tailrace.server.partitions.deletion_log import DeletionLog
 from tailrace.server.partitions.periodic_work import PartitionPasses
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath
+from testkit.nodes.data_path import DataPath
 
 YEAR_MS = 365 * 24 * 3_600_000
 SMALL = TopicConfig(segment_bytes=200, retention_ms=YEAR_MS)

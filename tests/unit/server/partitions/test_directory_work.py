@@ -8,7 +8,7 @@ from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.ports import DeferredDisk
+from testkit.nodes.ports import DeferredDisk
 
 TOPIC_ID = TopicId(b"1" * 16)
 

@@ -11,7 +11,7 @@ from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.renamed_directories import KeptLogs, parse_directory_name
 from tailrace.storage import DamagedLog, OsFiles, checkpoints
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch
+from testkit.records.batches import stored_batch
 
 PARTITION = TopicPartition("orders", 0)
 FIRST_ID, SECOND_ID = TopicId(b"1" * 16), TopicId(b"2" * 16)

@@ -14,7 +14,7 @@ from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, 
 from tailrace.server.partitions.periodic_work import PeriodicWork, PeriodicWorkConfig
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, batch_of
+from testkit.nodes.data_path import DataPath, batch_of
 
 
 class Noted:

@@ -2,7 +2,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.periodic_work import PeriodicWork, PeriodicWorkConfig
 from tailrace.storage import checkpoints
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath
+from testkit.nodes.data_path import DataPath
 
 
 def test_checkpoints_are_written_by_the_clock_until_it_is_stopped() -> None:

@@ -8,7 +8,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.scrubber import FIRST_PASS_MS, Scrubber, ScrubberConfig
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER, DataPath, topic_id_of
+from testkit.nodes.data_path import BROKER, DataPath, topic_id_of
 
 INTERVAL_MS = 3_600_000
 CONFIG = TopicConfig(segment_bytes=600, index_interval_bytes=100)

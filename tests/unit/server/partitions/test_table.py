@@ -20,10 +20,10 @@ from tailrace.storage.checkpoints import GAP_BOUND, HIGH_WATERMARKS, LOG_STARTS,
 from tailrace.storage.recovery.closed_logs import CLOSED_LOGS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch
-from testkit.clocks import TickingClock
-from testkit.data_path import BROKER, DataPath, batch_of, topic_id_of
-from testkit.ports import DeferredDisk, LedElsewhere, NotedFailures
+from testkit.nodes.clocks import TickingClock
+from testkit.nodes.data_path import BROKER, DataPath, batch_of, topic_id_of
+from testkit.nodes.ports import DeferredDisk, LedElsewhere, NotedFailures
+from testkit.records.batches import stored_batch
 
 ORDERS = TopicPartition("orders", 0)
 OTHER_ID = TopicId(b"another topic id")

@@ -15,8 +15,8 @@ from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.storage.keys import key_ends
 from tailrace.storage.log_times import LogTimes
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, topic_id_of
-from testkit.raw_batches import raw_batch, raw_bytes, raw_record
+from testkit.nodes.data_path import DataPath, Exchange, topic_id_of
+from testkit.records.raw_batches import raw_batch, raw_bytes, raw_record
 
 HOUR_MS = 3_600_000
 CONFIG = TopicConfig(retention_ms=HOUR_MS, segment_bytes=1000, index_interval_bytes=100)

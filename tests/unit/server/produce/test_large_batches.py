@@ -15,9 +15,9 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.replication.admission import INLINE_BYTES, LargeBatch
 from tailrace.replication.partition import Partition
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, batch_of, verified_by
-from testkit.ports import RecordingConnection, ScriptedVerifier
-from testkit.raw_batches import raw_batch, raw_bytes, raw_record
+from testkit.nodes.data_path import DataPath, Exchange, batch_of, verified_by
+from testkit.nodes.ports import RecordingConnection, ScriptedVerifier
+from testkit.records.raw_batches import raw_batch, raw_bytes, raw_record
 
 CODECS = [Codec.GZIP, Codec.LZ4, Codec.ZSTD]
 Later = deque[Callable[[], None]]

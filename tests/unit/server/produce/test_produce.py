@@ -21,9 +21,9 @@ from tailrace.replication.admission import MOST_NAMED, Admission
 from tailrace.server.produce import produce
 from tailrace.server.produce.answers import MOST_NAMED_TOGETHER, OWN_FLUSH_MS
 from tailrace.testing.disk import SimulatedDisk
-from testkit.clocks import BusyClock
-from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
-from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection, ScriptedVerifier
+from testkit.nodes.clocks import BusyClock
+from testkit.nodes.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
+from testkit.nodes.ports import DeferredDisk, LedElsewhere, RecordingConnection, ScriptedVerifier
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tailrace.server.bounded_lines import LINES, WINDOW_MS
 from tailrace.server.quorum.change_log import Cause, ChangeLog
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
+from testkit.nodes.admin_path import AdminPath
 
 TOPIC_ID = TopicId(b"the-id-of-orders")
 NOBODY = Cause(None)

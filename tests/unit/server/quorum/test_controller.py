@@ -31,7 +31,7 @@ from tailrace.raft import events
 from tailrace.raft.rpc import DescribeQuorumReply, FetchRecords, Response
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.quorum.host import LONGEST_WAIT_MS
-from testkit.controller_commands import create_topics
+from testkit.quorum.controller_commands import create_topics
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -6,8 +6,8 @@ from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.quorum import DescribedQuorumPartition, DescribedQuorumTopic, DescribeQuorumRequest
 from tailrace.protocol.schema import ZERO_UUID
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import DIRECTORY_ID, ENDPOINT, AdminPath
-from testkit.data_path import BROKER
+from testkit.nodes.admin_path import DIRECTORY_ID, ENDPOINT, AdminPath
+from testkit.nodes.data_path import BROKER
 
 
 @pytest.fixture

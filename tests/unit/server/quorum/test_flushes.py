@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from tailrace.model.errors import KafkaError, StorageError
 from tailrace.server.quorum.flushes import QuorumFlushes
-from testkit.ports import DeferredDisk
+from testkit.nodes.ports import DeferredDisk
 
 
 class EmptyFlush:

@@ -19,7 +19,7 @@ from tailrace.server.quorum.metadata_directory import RECOVERY_POINT_INTERVAL
 from tailrace.storage.file_system import append_all
 from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import SimulatedDisk
-from testkit.quorum_logs import stored_batches
+from testkit.quorum.quorum_logs import stored_batches
 
 PARTITION = TopicPartition(METADATA_TOPIC, 0)
 DIRECTORY = f"/data/{PARTITION}"

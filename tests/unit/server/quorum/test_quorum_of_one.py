@@ -27,9 +27,9 @@ from tailrace.server.controller_link.channel import ControllerChannel
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import AppendBatch, Log
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.controller_commands import create_topics
-from testkit.ports import DeferredDisk
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.ports import DeferredDisk
+from testkit.quorum.controller_commands import create_topics
 
 DATA = "/data"
 LOG = "/data/__cluster_metadata-0/00000000000000000000.log"

@@ -21,7 +21,7 @@ from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.ports import DeferredDisk
+from testkit.nodes.ports import DeferredDisk
 
 KEY, LEADER = ReplicaKey(1), ReplicaKey(2)
 

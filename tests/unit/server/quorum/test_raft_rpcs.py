@@ -28,7 +28,7 @@ from tailrace.server.quorum.raft_rpcs import (
     UpdateRaftVoterHandler,
 )
 from tailrace.server.response_errors import ResponseErrors
-from testkit.ports import RecordingConnection
+from testkit.nodes.ports import RecordingConnection
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -11,8 +11,8 @@ from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.server.replicas.failures import MOST_PER_COMMAND, UNANSWERED_MS, ReplicaFailures
 from tailrace.testing.clock import ManualClock
-from testkit.data_path import BROKER, topic_id_of
-from testkit.ports import DeferredController, broker_images
+from testkit.nodes.data_path import BROKER, topic_id_of
+from testkit.nodes.ports import DeferredController, broker_images
 
 TOPIC_ID = topic_id_of("orders")
 

@@ -32,8 +32,8 @@ from tailrace.storage import Log
 from tailrace.storage.checkpoints import RECOVERY_POINTS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER, DataPath, batch_of, topic_id_of
-from testkit.ports import DeferredDisk, DeferredPeer, broker_images
+from testkit.nodes.data_path import BROKER, DataPath, batch_of, topic_id_of
+from testkit.nodes.ports import DeferredDisk, DeferredPeer, broker_images
 
 TOPIC_ID = topic_id_of("orders")
 ORDERS = TopicPartition("orders", 0)

@@ -6,7 +6,7 @@ from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER, DataPath, topic_id_of
+from testkit.nodes.data_path import BROKER, DataPath, topic_id_of
 
 OTHER_ID = TopicId(b"o" * 16)
 

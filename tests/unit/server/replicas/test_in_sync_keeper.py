@@ -15,9 +15,9 @@ from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
 from tailrace.server.replicas.in_sync_keeper import RECONSIDERED_AFTER_MS, InSyncKeeper
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.clocks import TickingClock
-from testkit.data_path import BROKER, DataPath, topic_id_of
-from testkit.ports import DeferredController, broker_images
+from testkit.nodes.clocks import TickingClock
+from testkit.nodes.data_path import BROKER, DataPath, topic_id_of
+from testkit.nodes.ports import DeferredController, broker_images
 
 TOPIC_ID = topic_id_of("orders")
 LAG_MS = 1_000

@@ -19,9 +19,9 @@ from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.controller_commands import alter_configs, delete_topics
-from testkit.data_path import BROKER, batch_of
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.data_path import BROKER, batch_of
+from testkit.quorum.controller_commands import alter_configs, delete_topics
 
 
 def fence(node: AdminPath) -> None:

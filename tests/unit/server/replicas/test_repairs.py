@@ -34,9 +34,9 @@ from tailrace.storage.checkpoints import (
 )
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.batches import stored_batch, stored_marker
-from testkit.data_path import BROKER, DataPath, batch_of, topic_id_of
-from testkit.ports import DeferredDisk
+from testkit.nodes.data_path import BROKER, DataPath, batch_of, topic_id_of
+from testkit.nodes.ports import DeferredDisk
+from testkit.records.batches import stored_batch, stored_marker
 
 TOPIC_ID = topic_id_of("orders")
 ORDERS = TopicPartition("orders", 0)

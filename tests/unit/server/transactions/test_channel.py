@@ -16,8 +16,8 @@ from tailrace.server.produce.transactional_appends import VerificationRequest
 from tailrace.server.transactions.channel import TransactionChannel
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.ports import DeferredPeer
-from testkit.transaction_path import TransactionPath
+from testkit.coordinators.transaction_path import TransactionPath
+from testkit.nodes.ports import DeferredPeer
 
 E = ErrorCode
 HERE, THERE = BrokerId(1), BrokerId(2)

@@ -12,9 +12,9 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.controller_commands import delete_topics
-from testkit.ports import HoldingDisk
-from testkit.transaction_path import TransactionalClient, TransactionPath, transaction_node
+from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath, transaction_node
+from testkit.nodes.ports import HoldingDisk
+from testkit.quorum.controller_commands import delete_topics
 
 E = ErrorCode
 versions = pytest.mark.parametrize("version", [0, 2])

@@ -12,7 +12,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
 from tailrace.protocol.records.control import NO_DECISION
 from tailrace.testing.disk import SimulatedDisk
-from testkit.transaction_path import MarkerCopies, TransactionalClient, transaction_node
+from testkit.coordinators.transaction_path import MarkerCopies, TransactionalClient, transaction_node
 
 E = ErrorCode
 versions = pytest.mark.parametrize("version", [0, 2])

@@ -24,7 +24,7 @@ from tailrace.protocol.schema import encode_bytes
 from tailrace.server.transactions.marker_sender import MarkerSender
 from tailrace.server.transactions.markers import REQUEST_TIMEOUT_MS, DecisionNumber, OnWritten, TransactionMarker
 from tailrace.testing.clock import ManualClock
-from testkit.ports import DeferredPeer
+from testkit.nodes.ports import DeferredPeer
 
 E = ErrorCode
 HERE, THERE, ELSEWHERE, NOBODY = BrokerId(1), BrokerId(2), BrokerId(3), BrokerId(-1)

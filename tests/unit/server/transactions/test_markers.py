@@ -11,7 +11,7 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.server.transactions.markers import REQUEST_TIMEOUT_MS
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import BROKER, DataPath
+from testkit.nodes.data_path import BROKER, DataPath
 
 SAFE, STUCK = 0, 1
 

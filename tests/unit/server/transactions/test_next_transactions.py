@@ -17,7 +17,7 @@ from tailrace.server.transactions.next_transactions import (
 )
 from tailrace.server.waiters import Deadlines
 from tailrace.testing.clock import ManualClock
-from testkit.ports import RecordingConnection
+from testkit.nodes.ports import RecordingConnection
 
 BUSY = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
 

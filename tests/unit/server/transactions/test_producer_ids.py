@@ -5,8 +5,8 @@ import pytest
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.testing.disk import SimulatedDisk
-from testkit.group_path import GroupPath
-from testkit.ports import DeferredDisk
+from testkit.coordinators.group_path import GroupPath
+from testkit.nodes.ports import DeferredDisk
 
 ASK = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000)
 

@@ -12,8 +12,8 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.testing.disk import SimulatedDisk
-from testkit.admin_path import AdminPath
-from testkit.data_path import batch_of
+from testkit.nodes.admin_path import AdminPath
+from testkit.nodes.data_path import batch_of
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from tailrace.server.transactions import sink_memory
 from tailrace.server.transactions.sinks import MAX_SINKS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.ports import HoldingDisk
-from testkit.sink_path import SinkWriter, find_sink, identity
-from testkit.transaction_path import TransactionPath
+from testkit.coordinators.sink_path import SinkWriter, find_sink, identity
+from testkit.coordinators.transaction_path import TransactionPath
+from testkit.nodes.ports import HoldingDisk
 
 E = ErrorCode
 

@@ -12,9 +12,9 @@ from tailrace.protocol.messages.transactions import (
 )
 from tailrace.server.transactions import next_transactions
 from tailrace.testing.clock import ManualClock
-from testkit.data_path import Exchange
-from testkit.ports import HoldingDisk, RecordingConnection
-from testkit.transaction_path import TransactionalClient, TransactionPath, transaction_node
+from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath, transaction_node
+from testkit.nodes.data_path import Exchange
+from testkit.nodes.ports import HoldingDisk, RecordingConnection
 
 E = ErrorCode
 versions = pytest.mark.parametrize("version", [0, 2])

@@ -19,7 +19,7 @@ from tailrace.spark.avro.columns import CORRUPT_RECORD
 from tailrace.spark.avro.plan import Decoding, plan_decoding
 from tailrace.spark.reading.source_options import parse_source_formats
 from tailrace.spark.source import ROW, TailraceDataSource
-from testkit.schema_registry import ScriptedRegistry, framed, respond_with
+from testkit.programs.schema_registry import ScriptedRegistry, framed, respond_with
 
 ORDER: dict[str, Any] = {
     "type": "record",

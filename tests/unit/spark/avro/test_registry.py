@@ -19,7 +19,7 @@ from tailrace.spark.avro.columns import column_type
 from tailrace.spark.avro.formats import RegistryOptions, Server
 from tailrace.spark.avro.registry import NotRegistered, SchemaRegistry, SchemaUnusable
 from tailrace.spark.reading.source_options import parse_source_formats
-from testkit.schema_registry import ScriptedRegistry, respond_with
+from testkit.programs.schema_registry import ScriptedRegistry, respond_with
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.spark.survey.executor_survey import Surveyed, advice, tasks_fail
-from testkit.surveys import DRIVER
+from testkit.programs.surveys import DRIVER
 
 EXECUTOR = replace(DRIVER, where="vm:app-1/0", tasks=8, rack="a")
 

@@ -13,8 +13,8 @@ from tailrace.protocol.records.spans import STEP_RECORDS
 from tailrace.storage import AppendBatch, Log, ReadLimits, checkpoints, readable_log
 from tailrace.storage.segment_files.segment_limits import SegmentLimits
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_batch, stored_marker
-from testkit.compaction import compact
+from testkit.records.batches import stored_batch, stored_marker
+from testkit.records.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 NOW_MS = 1_700_000_000_000

@@ -13,7 +13,7 @@ from tailrace.protocol.records.record import Record, build_batch
 from tailrace.storage import AppendBatch
 from tailrace.storage.keys import batch_slots
 from tailrace.storage.keys.batch_slots import ALL_SLOTS, BatchGroup, BatchSlots, last_match
-from testkit.batches import stored_marker
+from testkit.records.batches import stored_marker
 
 KEYS = (b"a", None, b"", b"b", b"a")
 EVERY = KeyRange(0, 2**32 - 1)

@@ -14,9 +14,9 @@ from tailrace.storage import AppendBatch, Buffer, Log
 from tailrace.storage.keys import batch_slots, key_ends, key_indexes
 from tailrace.storage.keys.batch_slots import BatchGroup
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import stored_marker
-from testkit.compaction import compact
-from testkit.key_ends import end_by_index
+from testkit.records.batches import stored_marker
+from testkit.records.compaction import compact
+from testkit.records.key_ends import end_by_index
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=1_000, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)

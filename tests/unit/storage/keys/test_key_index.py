@@ -8,7 +8,7 @@ from crc32c import crc32c
 from tailrace.model.key_ranges import SLOTS
 from tailrace.storage.keys.batch_slots import BatchSlots
 from tailrace.storage.keys.key_index import ENTRY_SIZE, HEAD_SIZE, KeyIndex
-from testkit.batches import stored_batch
+from testkit.records.batches import stored_batch
 
 BASE = 1000
 

@@ -10,7 +10,7 @@ from tailrace.storage.producers import state as producer_state
 from tailrace.storage.producers.entries import REMEMBERED_BATCHES, SequencedBatch
 from tailrace.storage.producers.snapshot_format import encode_snapshot, parse_snapshot, snapshot_entries
 from tailrace.storage.segment_files.transaction_index import CompletedTransaction
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 MAX_SEQUENCE = 2**31 - 1
 

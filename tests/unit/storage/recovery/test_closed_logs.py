@@ -9,7 +9,7 @@ from tailrace.storage.checkpoints import LEADER_EPOCHS
 from tailrace.storage.flushed_note import read_note
 from tailrace.storage.recovery.closed_logs import CLOSED_LOGS, ClosedSegment, read_closed_logs, write_closed_logs
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 ORDERS, INVOICES = TopicId(b"o" * 16), TopicId(b"i" * 16)
 FULL = ClosedLog(

@@ -11,7 +11,7 @@ from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
 from tailrace.storage.producers.snapshot_format import encode_snapshot
 from tailrace.storage.producers.state import ProducerState
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1)

@@ -11,7 +11,7 @@ from tailrace.storage import EpochCache, OsFiles
 from tailrace.storage.segment_files.batch_file import Expected, ReadLimits
 from tailrace.storage.segment_files.segment import Segment
 from tailrace.storage.segment_files.segment_limits import SegmentLimits
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 BASE = 1000
 LIMITS = SegmentLimits(TopicConfig(index_interval_bytes=300), name="")

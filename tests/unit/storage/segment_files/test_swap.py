@@ -8,7 +8,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.storage.segment_files.segment_limits import SegmentLimits
 from tailrace.storage.segment_files.swap import CLEANED_SUFFIX, finish_swaps, swap_in
 from tailrace.testing.disk import PowerCut, SimulatedDisk
-from testkit.batches import stored_batch
+from testkit.records.batches import stored_batch
 
 DIRECTORY = "/data/orders-0"
 STEM = f"{DIRECTORY}/{0:020d}"

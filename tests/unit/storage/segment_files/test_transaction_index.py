@@ -17,8 +17,8 @@ from tailrace.storage import AbortedTxn, AppendBatch, Log, ReadLimits
 from tailrace.storage.compaction.batch_filter import TransactionEnds
 from tailrace.storage.segment_files.transaction_index import ENTRY_SIZE, TransactionIndex, aborted_transactions
 from tailrace.testing.disk import SimulatedDisk
-from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
-from testkit.compaction import compact
+from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
+from testkit.records.compaction import compact
 
 DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(segment_bytes=400, retention_ms=-1, file_delete_delay_ms=0)

@@ -1,0 +1,1 @@
+"""Scripted nodes and answers, for clients without a socket."""

@@ -1,0 +1,1 @@
+"""Groups, transactions and sinks at their coordinators, with members and writers on a table."""

@@ -1,0 +1,38 @@
+"""Faults that a test plants: a process that is killed, a disk that lies."""
+
+from collections.abc import Callable
+
+from tailrace.storage import Log
+from testkit.nodes.ports import ImmediateDisk
+
+
+class Killed(Exception):
+    """The process was killed; the disk has power."""
+
+
+def kill_at(operation: int) -> Callable[[int, str], None]:
+    """For `SimulatedDisk.on_operation`: Killed, at this operation."""
+
+    def kill(number: int, _: str) -> None:
+        if number == operation:
+            raise Killed
+
+    return kill
+
+
+class HastyDisk(ImmediateDisk):
+    """A mutant: the disk reports a flush as done without doing the flush."""
+
+    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
+        def pretend() -> None:
+            log.flushes.finish(log.flushes.begin())
+            on_done()
+
+        self._call(pretend)
+
+
+class IdleDisk(HastyDisk):
+    """A mutant that reports other work as done, too, without doing it: a sync of many logs would cover the flushes."""
+
+    def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
+        self._call(on_done)

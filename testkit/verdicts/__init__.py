@@ -1,0 +1,1 @@
+"""Histories of runs with faults, verdicts on these histories, and anomalies planted into them."""
