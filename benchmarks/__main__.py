@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 
-from benchmarks import chart, machine, page, screen
 from benchmarks.lines import LINES
-from benchmarks.peers import NotReady
-from benchmarks.rounds import Rounds
+from benchmarks.peers.peer import NotReady
+from benchmarks.results import chart, machine, page, screen
+from benchmarks.results.rounds import Rounds
 from tailrace.model.errors import KafkaError
 
 FAULTS = (OSError, AssertionError, KafkaError, NotReady, RuntimeError, subprocess.SubprocessError)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from benchmarks.clusters import PeerCluster, kafka_cluster, tailrace_cluster
-from benchmarks.kafka import KAFKA, apache_kafka, flushed_by_message
-from benchmarks.kafka_jars import CONNECTOR_JARS, absent, connector_absent
-from benchmarks.peers import MOCK, TAILRACE, Peer, mock_cluster, running, tailrace
-from benchmarks.rounds import Rounds
+from benchmarks.downloads.kafka_jars import CONNECTOR_JARS, absent, connector_absent
+from benchmarks.peers.clusters import PeerCluster, kafka_cluster, tailrace_cluster
+from benchmarks.peers.kafka import KAFKA, apache_kafka, flushed_by_message
+from benchmarks.peers.peer import MOCK, TAILRACE, Peer, mock_cluster, running, tailrace
+from benchmarks.results.rounds import Rounds
 
 CONNECTOR = "Spark's connector"
 DURABILITIES = ("page-cache", "flushed")

@@ -3,42 +3,30 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks.figures import Section
-from benchmarks.lines import (
-    catch_up,
-    compaction,
-    end_to_end,
-    exactly_once_write,
-    failover,
-    fence_stall,
-    fencing,
-    fetch_sessions,
+from benchmarks.lines.clusters import end_to_end, failover, racks
+from benchmarks.lines.key_ranges import key_filter, key_readers, lanes, range_commits
+from benchmarks.lines.metadata import catch_up, compaction, fence_stall, fencing, snapshots
+from benchmarks.lines.node import (
     frames,
-    idle_cores,
-    idle_writes,
-    key_filter,
-    key_readers,
-    lanes,
     large_requests,
     latency,
     partitions,
-    racks,
-    range_commits,
     record_walk,
     records,
     requests,
-    session_requests,
-    snapshots,
-    spark_idle,
-    spark_key_ranges,
-    spark_latency,
-    spark_read,
-    spark_stream,
     start,
     take_over,
     transactional_produce,
 )
-from benchmarks.rounds import Rounds
+from benchmarks.lines.sessions import fetch_sessions, idle_cores, idle_writes, session_requests
+from benchmarks.lines.spark import exactly_once_write
+from benchmarks.lines.spark import idle as spark_idle
+from benchmarks.lines.spark import key_ranges as spark_key_ranges
+from benchmarks.lines.spark import latency as spark_latency
+from benchmarks.lines.spark import read as spark_read
+from benchmarks.lines.spark import stream as spark_stream
+from benchmarks.results.figures import Section
+from benchmarks.results.rounds import Rounds
 
 KIP_227, KIP_392, KIP_630, KIP_X = "kip-227", "kip-392", "kip-630", "kip-x"
 

@@ -76,7 +76,7 @@ def test_a_folder_of_the_simulation_its_tests_and_the_kit_has_20_modules_at_most
 
 
 PACKAGES = pytest.mark.parametrize(
-    ("package", "least_imports"), [("tailrace", 1_000), ("simulation", 200), ("testkit", 20)]
+    ("package", "least_imports"), [("tailrace", 1_000), ("simulation", 200), ("testkit", 20), ("benchmarks", 100)]
 )
 
 

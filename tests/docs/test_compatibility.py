@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kafka_jars import VERSION as KAFKA_VERSION
+from benchmarks.downloads.kafka_jars import VERSION as KAFKA_VERSION
 from docs.generated import check_generated
 from interop import kafkajs, test_kafka_python_suite
 from interop.clients import CLIENTS, CODECS, knows

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks.kafka_jars import CONNECTOR_JARS, connector_absent
+from benchmarks.downloads.kafka_jars import CONNECTOR_JARS, connector_absent
 from tailrace.client.blocking import Admin, Producer
 from tailrace.spark.session import local_session
 from tailrace.testing import Cluster

@@ -5,9 +5,9 @@ from types import FunctionType
 
 import pytest
 
-from benchmarks import franz_go
-from benchmarks.fetching import alone
-from benchmarks.kafka_jars import PROGRAM_JARS, SHELL_JARS, programs_absent
+from benchmarks.downloads import franz_go
+from benchmarks.downloads.fetching import alone
+from benchmarks.downloads.kafka_jars import PROGRAM_JARS, SHELL_JARS, programs_absent
 from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs, rack_consumers, sarama
 from interop.programs import quix
 from tailrace.testing import Cluster

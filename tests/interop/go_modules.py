@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.fetching import fetched, put_in_place
-from benchmarks.franz_go import VERSION as FRANZ_GO_VERSION
-from benchmarks.go_programs import CACHE, ENVIRONMENT
+from benchmarks.downloads.fetching import fetched, put_in_place
+from benchmarks.downloads.franz_go import VERSION as FRANZ_GO_VERSION
+from benchmarks.downloads.go_programs import CACHE, ENVIRONMENT
 
 _BUILD_TIMEOUT_S = 900
 """A minute on two idle cores, all of Go's own packages included."""

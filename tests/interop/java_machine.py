@@ -13,7 +13,7 @@ from py4j import java_gateway
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError, get_return_value
 
-from benchmarks.kafka_jars import JARS
+from benchmarks.downloads.kafka_jars import JARS
 from interop.librdkafka import DEADLINE_S
 
 ENCODINGS = [f"-D{name}=UTF-8" for name in ("file.encoding", "sun.stdout.encoding", "stdout.encoding")]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from benchmarks.fetching import fetched, put_in_place
+from benchmarks.downloads.fetching import fetched, put_in_place
 
 VERSION = version("kafka-python")
 KAFKA_VERSION = "4.1.0"

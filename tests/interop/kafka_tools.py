@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.kafka_jars import JARS, SHELL_JARS, absent, shell_absent
+from benchmarks.downloads.kafka_jars import JARS, SHELL_JARS, absent, shell_absent
 from interop.java_machine import SMALL, Ended, tool_machine
 
 __all__ = ["JARS", "Dump", "absent", "command", "dump_log_segments", "java", "run", "shell_absent"]

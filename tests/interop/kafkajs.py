@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.fetching import fetched, put_in_place
+from benchmarks.downloads.fetching import fetched, put_in_place
 from interop.librdkafka import DEADLINE_S, Message
 from interop.processes import RunningProgram
 

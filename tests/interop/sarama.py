@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from benchmarks.go_programs import GoProgram
+from benchmarks.downloads.go_programs import GoProgram
 
 PROGRAM: Final = GoProgram(
     "sarama", "github.com/IBM/sarama@v1.45.0", Path(__file__).parent / "go" / "sarama_producer.go"

@@ -12,8 +12,8 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from benchmarks.peers import free_addresses
-from benchmarks.process import Process
+from benchmarks.peers.peer import free_addresses
+from benchmarks.peers.process import Process
 from interop.kafka_tools import JARS, absent, run
 from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, NewTopic

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from benchmarks.peers import free_addresses
-from benchmarks.process import Process
+from benchmarks.peers.peer import free_addresses
+from benchmarks.peers.process import Process
 from interop.kafka_tools import JARS, absent, run
 from interop.librdkafka import DEADLINE_S, wait_until
 from interop.observer import Observer

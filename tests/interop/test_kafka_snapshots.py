@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import free_addresses
-from benchmarks.process import Process
+from benchmarks.peers.peer import free_addresses
+from benchmarks.peers.process import Process
 from interop.kafka_tools import JARS, absent, dump_log_segments, run
 from interop.librdkafka import wait_until
 from tailrace.cli.main import main

@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from benchmarks.franz_go import VERSION
-from benchmarks.go_programs import GoProgram
+from benchmarks.downloads.franz_go import VERSION
+from benchmarks.downloads.go_programs import GoProgram
 
 PROGRAM: Final = GoProgram(
     "version-guess", f"github.com/twmb/franz-go@{VERSION}", Path(__file__).parent / "go" / "version_guess.go"

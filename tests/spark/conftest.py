@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.fetching import alone
-from benchmarks.kafka_jars import CONNECTOR_JARS, connector_absent
+from benchmarks.downloads.fetching import alone
+from benchmarks.downloads.kafka_jars import CONNECTOR_JARS, connector_absent
 from tailrace.client.blocking import Admin, Producer
 from tailrace.spark.java import JavaNotFound, ensure_java
 from tailrace.spark.session import BRIEF, LEAN, LOOPBACK, local_session

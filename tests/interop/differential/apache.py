@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchmarks.peers import free_addresses
+from benchmarks.peers.peer import free_addresses
 from interop.kafka_tools import JARS
 
 _START_S = 60

@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from benchmarks.peers import free_addresses
+from benchmarks.peers.peer import free_addresses
 from interop.differential.apache import ApacheKafka
 from interop.differential.catalogue import silent_broker
 from interop.differential.catalogue.conversations import conversations

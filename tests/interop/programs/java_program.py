@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.kafka_jars import PROGRAM_JARS
+from benchmarks.downloads.kafka_jars import PROGRAM_JARS
 from interop.librdkafka import DEADLINE_S
 
 _JAVA = (

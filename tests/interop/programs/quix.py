@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from benchmarks.fetching import fetched, put_in_place
+from benchmarks.downloads.fetching import fetched, put_in_place
 from interop.librdkafka import DEADLINE_S
 
 VERSION = "3.28.1"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kafka_jars import programs_absent
-from benchmarks.peers import free_addresses
+from benchmarks.downloads.kafka_jars import programs_absent
+from benchmarks.peers.peer import free_addresses
 from crash.committed_reads import committed_values
 from interop.programs.java_program import JavaProgram, java_program
 from interop.programs.waiting import wait_for

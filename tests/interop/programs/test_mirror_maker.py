@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kafka_jars import programs_absent
+from benchmarks.downloads.kafka_jars import programs_absent
 from crash.committed_reads import committed_values
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent

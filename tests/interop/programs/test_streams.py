@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import KafkaException
 
-from benchmarks.kafka_jars import programs_absent
+from benchmarks.downloads.kafka_jars import programs_absent
 from crash.committed_reads import committed_values
 from interop.librdkafka import Confluent, Message
 from interop.programs.java_program import JavaProgram, java_program

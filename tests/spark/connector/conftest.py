@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks.kafka_jars import connector_absent
+from benchmarks.downloads.kafka_jars import connector_absent
 from spark.connector import topics
 from spark.connector.formats import CONNECTOR, OURS, Format
 from tailrace.client.blocking import Admin

@@ -1,6 +1,6 @@
 """Three of our nodes, as a measurement sees them."""
 
-from benchmarks.clusters import NODES, tailrace_cluster
+from benchmarks.peers.clusters import NODES, tailrace_cluster
 
 
 def test_a_cluster_has_replicas_in_sync_again_after_a_leader_was_killed_and_counts_what_followers_fetch() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import contests
 from benchmarks.contests import CONNECTOR, connector_jars
-from benchmarks.rounds import Rounds
+from benchmarks.results.rounds import Rounds
 
 
 @pytest.mark.parametrize(("why", "is_absent"), [(None, False), ("mvn is not installed: apt-get install maven", True)])

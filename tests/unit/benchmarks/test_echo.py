@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.echo import echo, frame
+from benchmarks.peers.echo import echo, frame
 
 
 @pytest.mark.parametrize(("request_bytes", "answer_bytes"), [(8, 4), (100, 76), (1_000_003, 17), (64, 700_001)])

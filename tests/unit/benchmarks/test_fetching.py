@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fetching import fetched, put_in_place
+from benchmarks.downloads.fetching import fetched, put_in_place
 
 COUNTS = "open('tries', 'a').write('.')"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.figures import Bar, Column, Samples, Target, Verdict, bars, judge, number, percentile, table
-from benchmarks.peers import TAILRACE
+from benchmarks.peers.peer import TAILRACE
+from benchmarks.results.figures import Bar, Column, Samples, Target, Verdict, bars, judge, number, percentile, table
 
 
 def samples(**rounds: list[float]) -> Samples:

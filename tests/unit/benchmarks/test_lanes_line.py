@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from benchmarks.lines.lanes import OrderCheck
+from benchmarks.lines.key_ranges.lanes import OrderCheck
 from tailrace.client.keyed.outcomes import KeyedRecord
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.loopback import Failed, Throughput, parse_report
+from benchmarks.peers.loopback import Failed, Throughput, parse_report
 
 
 def test_bits_become_megabytes_and_the_receivers_share_of_a_core_becomes_time() -> None:

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from benchmarks.pace import Reader, RefusedRecord, frames_of, send_paced
+from benchmarks.loads.pace import Reader, RefusedRecord, frames_of, send_paced
 from benchmarks.wire import Wire, batch
 from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster

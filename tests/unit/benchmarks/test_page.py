@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chart, page
-from benchmarks.figures import Bar, Section, Target, Verdict
+from benchmarks.results import chart, page
+from benchmarks.results.figures import Bar, Section, Target, Verdict
 
 TARGET = Target(test="produce", server="ours", quantity="rate", limit=1.0, beside="peer")
 SECTION = Section(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.process import Process, cpu_clock, cpu_ticks, resident_bytes, tree_cpu_seconds
+from benchmarks.peers.process import Process, cpu_clock, cpu_ticks, resident_bytes, tree_cpu_seconds
 
 STAT = (
     "4242 (a (b) c) S 1 4242 4242 0 -1 4194560 1 2 3 4 250 50 7 8 20 0 9 0 100 1000 200 18446744073709551615 1 1 0 0\n"

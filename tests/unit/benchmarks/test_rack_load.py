@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks.rack_load import consume, received_bytes
+from benchmarks.loads.racks import consume, received_bytes
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster
 

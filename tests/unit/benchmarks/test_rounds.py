@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from benchmarks.peers import Absent
-from benchmarks.rounds import Rounds
+from benchmarks.peers.peer import Absent
+from benchmarks.results.rounds import Rounds
 
 
 class Shown(list[tuple[str, str, str]]):

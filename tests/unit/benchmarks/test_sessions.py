@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from benchmarks.sessions import (
+from benchmarks.loads.sessions import (
     IDS_VERSION,
     MAX_EPOCH,
     NAMES_VERSION,
@@ -134,7 +134,7 @@ def test_spread_numbers_are_different_and_below_the_limit(count: int, among: int
 def test_a_node_keeps_a_session_of_slices_and_answers_with_changes_alone(
     tailrace_cluster: Cluster, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.sessions.SLICE", 4)
+    monkeypatch.setattr("benchmarks.loads.sessions.SLICE", 4)
     topics = [f"sessions-{uuid4()}" for _ in range(2)]
     with Admin(tailrace_cluster.bootstrap_servers) as admin:
         admin.create_topics(dict.fromkeys(topics, 5))

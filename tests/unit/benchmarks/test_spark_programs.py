@@ -5,8 +5,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from benchmarks.spark_reader import busy
-from benchmarks.spark_streams import Ended, ended_s, latencies, total
+from benchmarks.spark.reader import busy
+from benchmarks.spark.streams import Ended, ended_s, latencies, total
 
 
 @pytest.mark.parametrize(

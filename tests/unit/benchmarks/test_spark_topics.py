@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from benchmarks.constant_source import ConstantReader
-from benchmarks.peers import Peer, running, tailrace
-from benchmarks.spark_topics import KEYED, ROWS, VALUE_BYTES, VALUES, SparkTopic, body, check, fill
+from benchmarks.peers.peer import Peer, running, tailrace
+from benchmarks.spark.constant_source import ConstantReader
+from benchmarks.spark.topics import KEYED, ROWS, VALUE_BYTES, VALUES, SparkTopic, body, check, fill
 from tailrace.client.arrow import MAX_ROWS
 from tailrace.client.blocking import RangedFetch
 from tailrace.model.partitions import TopicPartition

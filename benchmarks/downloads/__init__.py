@@ -1,0 +1,1 @@
+"""Foreign programs, as their package managers bring them."""

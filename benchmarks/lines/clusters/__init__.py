@@ -1,0 +1,1 @@
+"""Lines of three nodes in three racks."""

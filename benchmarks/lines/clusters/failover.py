@@ -1,0 +1,94 @@
+"""A leader is killed: how long no record is acknowledged."""
+
+import time
+
+from benchmarks.contests import clusters_of_both
+from benchmarks.peers.clusters import NODES, PeerCluster
+from benchmarks.peers.kafka import KAFKA
+from benchmarks.peers.peer import TAILRACE, NotReady
+from benchmarks.results.figures import Column, Section, Target, bars, judge, percentile, table
+from benchmarks.results.rounds import Rounds
+from benchmarks.wire import PRODUCE_VERSION, Wire, batch, produce_request
+from tailrace.model.errors import ErrorCode
+
+NAME = "failover"
+DEFAULT = 50
+KAFKAS_PART = 5
+"""Kafka is killed this many times less often: with its session timeout it takes longer."""
+TOPIC, VALUE_BYTES = "failover", 100
+CONFIGS = {"min.insync.replicas": "2"}
+PAUSE_S = 0.005
+LONGEST_S = 60.0
+SETTLE_S = 1.0
+MOST_S = 4.0
+TEST = "a leader is killed"
+
+CONDITIONS = (
+    "Three nodes that are brokers and controllers, one partition, replication factor 3, min.insync.replicas 2, flushed "
+    "durability of ours, Kafka's default; timeouts are the defaults of both (broker.session.timeout.ms 2,500 here, "
+    "9,000 by Kafka). SIGKILL of the node that leads; from then on the others are asked for metadata, and whichever is "
+    f"said to lead for a record with acks=all, each {PAUSE_S * 1000:g} ms, until a record is acknowledged. Then the "
+    "node is started again, and the next is killed when all replicas are in sync. Times of single kills stand in place "
+    f"of rounds; Kafka is killed a {KAFKAS_PART}th as often."
+)
+
+
+def measure(rounds: Rounds, kills: int) -> Section:
+    for name, make in clusters_of_both(rounds, "flushed").items():
+        times_s = []
+        with make() as cluster:
+            cluster.create_topic(TOPIC, 1, CONFIGS)
+            for _ in range(kills if name == TAILRACE else max(kills // KAFKAS_PART, 1)):
+                times_s.append(_kill(cluster))
+                rounds.record(TEST, name, resumes_s=times_s[-1])
+        rounds.samples.add(TEST, name, p99_s=percentile(times_s, 99), kills=len(times_s))
+    samples = rounds.samples
+    columns = (
+        Column("kills", "kills"),
+        Column("resumes_s", "p50 s", digits=2, beside=(KAFKA,), shows_rounds=True),
+        Column("p99_s", "p99 s", digits=2, beside=(KAFKA,)),
+    )
+    head, rows = table(samples, columns)
+    target = Target(test=TEST, server=TAILRACE, quantity="p99_s", limit=MOST_S, unit="s", is_upper=True)
+    return Section(
+        name=NAME,
+        title="A leader is killed: produce resumes",
+        conditions=CONDITIONS,
+        head=head,
+        rows=rows,
+        verdicts=judge(samples, [target]) if kills == DEFAULT else (),
+        absent=tuple(rounds.absent),
+        chart_head="seconds from the kill to the next acknowledged record, median; points are kills",
+        bars=bars(samples, "resumes_s"),
+    )
+
+
+def _kill(cluster: PeerCluster) -> float:
+    """Seconds until the next record is acknowledged. Afterwards all replicas are in sync again."""
+    leader = cluster.leader_of(TOPIC)
+    others = [node for node in NODES if node != leader]
+    began = time.perf_counter()
+    cluster.kill(leader)
+    while not any(_is_acknowledged(cluster, node) for node in others):
+        if time.perf_counter() - began > LONGEST_S:
+            raise NotReady(f"{cluster.name} acknowledges nothing {LONGEST_S:g} s after a kill of node {leader}")
+        time.sleep(PAUSE_S)
+    seconds = time.perf_counter() - began
+    cluster.start(leader)
+    cluster.wait_until_in_sync(TOPIC, 1)
+    time.sleep(SETTLE_S)
+    return seconds
+
+
+def _is_acknowledged(cluster: PeerCluster, node: int) -> bool:
+    """Whether a record is acknowledged by this node, if it says that it leads."""
+    try:
+        (partition,) = cluster.partitions_of(TOPIC, node)
+        if partition.leader_id != node:
+            return False
+        with Wire(cluster.address(node)) as wire:
+            answer = wire.ask(produce_request(TOPIC, 0, batch(1, VALUE_BYTES)), PRODUCE_VERSION)
+    except OSError:
+        return False
+    ((found,),) = (topic.partition_responses for topic in answer.responses)
+    return bool(found.error_code == ErrorCode.NONE)

@@ -1,0 +1,1 @@
+"""Lines of key ranges (KIP-X)."""

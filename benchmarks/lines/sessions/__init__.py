@@ -1,0 +1,1 @@
+"""Lines of fetch sessions and idle partitions (KIP-227)."""

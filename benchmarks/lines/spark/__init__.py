@@ -1,0 +1,1 @@
+"""Lines of a Spark query beside its own connector."""

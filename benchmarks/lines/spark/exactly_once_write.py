@@ -1,0 +1,111 @@
+"""Writes from Spark: our sink at least once and exactly once, and Spark's own connector."""
+
+import os
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.contests import CONNECTOR, DURABILITIES, PAGE_CACHE, connector_jars
+from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
+from benchmarks.peers.peer import Peer, running, tailrace
+from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.rounds import Rounds
+from benchmarks.spark.program import CORES
+from benchmarks.spark.writer import BATCHES, TASKS, VALUE_BYTES, SparkWriter, Write
+from benchmarks.wire import Wire, end_offsets
+
+NAME = "exactly-once-write"
+DEFAULT = 2_000_000
+"""Rows of a write."""
+PARTITIONS: Final = 4
+AT_LEAST_ONCE, EXACTLY_ONCE = "at least once", "exactly once"
+MOST_TIMES, LEAST_TIMES_CONNECTOR = 1.3, 2.0
+SOURCE: Final = "rows"
+
+CONDITIONS = (
+    f"One session of Spark's for all, local[{CORES}], writes rows with a key each and a constant value of "
+    f"{VALUE_BYTES} B to a new topic of {PARTITIONS} partitions of the same node of ours: {TASKS} tasks write rows "
+    f"that they make, and a stream of {BATCHES} batches (availableNow), which has no limit, writes those of a topic, "
+    "read by the source of the same format. Time: of the whole write, planning and commit included. "
+    f"{PAGE_CACHE} Flushed: nothing is acknowledged before it is synced, the default. Spark's connector, version "
+    f"{CONNECTOR_VERSION}, is at least once."
+)
+
+
+def measure(rounds: Rounds, rows: int) -> Section:
+    writers = {AT_LEAST_ONCE: ("tailrace", False), EXACTLY_ONCE: ("tailrace", True)}
+    if jars := connector_jars(rounds):
+        writers[CONNECTOR] = ("kafka", False)
+    with SparkWriter(jars) as spark:
+        for durability in DURABILITIES:
+            with ExitStack() as stack:
+                node = stack.enter_context(running(tailrace(durability)))
+                node.create_topics({SOURCE: PARTITIONS})
+                spark.seconds(Write("tailrace", node.address, SOURCE, rows))
+                for number in rounds:
+                    for name in rounds.in_turn(list(writers)):
+                        kind, is_exactly_once = writers[name]
+                        for source in (None, SOURCE):
+                            topic = f"{'stream' if source else 'batch'}-{number}-{list(writers).index(name)}"
+                            write = Write(kind, node.address, topic, rows, is_exactly_once, source)
+                            _round(rounds, spark, node, name, durability, write)
+    samples = rounds.samples
+    columns = (
+        Column("rows_per_s", "rows/s", beside=(CONNECTOR,), shows_rounds=True),
+        Column("seconds", "s", digits=2, beside=(AT_LEAST_ONCE,)),
+    )
+    head, table_rows = table(samples, columns)
+    return Section(
+        name=NAME,
+        title="Writes from Spark",
+        conditions=CONDITIONS,
+        head=head,
+        rows=table_rows,
+        verdicts=judge(samples, _targets()),
+        absent=tuple(rounds.absent),
+        chart_head="rows/s, median; points are rounds",
+        bars=bars(samples, "rows_per_s"),
+    )
+
+
+def _targets() -> list[Target]:
+    targets = []
+    for durability in DURABILITIES:
+        test = _test(None, durability)
+        targets.append(
+            Target(
+                test=test,
+                server=EXACTLY_ONCE,
+                quantity="seconds",
+                limit=MOST_TIMES,
+                beside=AT_LEAST_ONCE,
+                is_upper=True,
+            )
+        )
+        targets += [
+            Target(test=test, server=name, quantity="rows_per_s", limit=LEAST_TIMES_CONNECTOR, beside=CONNECTOR)
+            for name in (AT_LEAST_ONCE, EXACTLY_ONCE)
+        ]
+    return targets
+
+
+def _test(source: str | None, durability: str) -> str:
+    return f"{'batch' if source is None else 'stream'}, {durability}"
+
+
+def _round(rounds: Rounds, spark: SparkWriter, node: Peer, name: str, durability: str, write: Write) -> None:
+    topics = {write.topic: PARTITIONS}
+    node.create_topics(topics)
+    os.sync()
+    seconds = spark.seconds(write)
+    _check(node, write)
+    rounds.record(_test(write.source, durability), name, rows_per_s=write.rows / seconds, seconds=seconds)
+    node.delete_topics(topics)
+
+
+def _check(node: Peer, write: Write) -> None:
+    """The topic has each row; of a transaction also a marker in each partition that it wrote to."""
+    with Wire(node.address) as wire:
+        found = sum(end_offsets(wire, write.topic, PARTITIONS))
+    most = write.rows + (TASKS * PARTITIONS * BATCHES if write.is_exactly_once else 0)
+    if not write.rows <= found <= most:
+        raise RuntimeError(f"{write.topic} has {found} records and markers, not {write.rows} to {most}")

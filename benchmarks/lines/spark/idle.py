@@ -1,0 +1,79 @@
+"""CPU of a Spark query that has nothing to read: our source and Spark's own connector."""
+
+import time
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.contests import CONNECTOR, connector_jars
+from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
+from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
+from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.rounds import Rounds
+from benchmarks.spark.program import CORES
+from benchmarks.spark.reader import CONNECTORS, OURS, Read, whole
+from benchmarks.spark.streams import SparkStreams
+from benchmarks.spark.topics import VALUES, fill
+
+NAME = "spark-idle"
+DEFAULT = 30
+"""Seconds that count."""
+SETTLE_S: Final = 10.0
+PARTITIONS: Final = 4
+MOST_TIMES = 0.3
+_TEST = "an idle query"
+
+CONDITIONS = (
+    f"One session of Spark's for both, local[{CORES}]: a query with the default trigger has read a topic of "
+    f"{PARTITIONS} partitions of the same node of ours, to which nothing is written any more, into Spark's sink noop. "
+    f"After {SETTLE_S:g} s the CPU time of so many seconds counts: of the driver with its JVM and all Python processes "
+    "of Spark, and of the node. Count and sum of lengths of all that it has read must be the topic's. Nothing is read "
+    f"from a disk or synced meanwhile. Spark's connector: version {CONNECTOR_VERSION}."
+)
+
+
+def measure(rounds: Rounds, seconds: int) -> Section:
+    jars = connector_jars(rounds)
+    contestants = {TAILRACE: OURS, **({CONNECTOR: CONNECTORS} if jars else {})}
+    with ExitStack() as stack:
+        node = stack.enter_context(running(tailrace("page-cache")))
+        spark = stack.enter_context(SparkStreams(jars))
+        topic = fill(node, "idle", PARTITIONS, 1)
+        options = whole(node.address, topic)
+        for _ in rounds:
+            for name in rounds.in_turn(list(contestants)):
+                with spark.idle(Read(contestants[name], VALUES, options), topic):
+                    _measure(rounds, spark, node, name, seconds)
+    samples = rounds.samples
+    columns = (
+        Column("cores", "cores, both", digits=3, beside=(CONNECTOR,), shows_rounds=True),
+        Column("driver_cores", "cores, driver", digits=3, beside=(CONNECTOR,)),
+        Column("broker_cores", "cores, broker", digits=3, beside=(CONNECTOR,)),
+    )
+    head, table_rows = table(samples, columns)
+    target = Target(test=_TEST, server=TAILRACE, quantity="cores", limit=MOST_TIMES, beside=CONNECTOR, is_upper=True)
+    return Section(
+        name=NAME,
+        title=f"An idle Spark query, {seconds} s",
+        conditions=CONDITIONS,
+        head=head,
+        rows=table_rows,
+        verdicts=judge(samples, [target]),
+        absent=tuple(rounds.absent),
+        chart_head="cores of driver and broker, median; points are rounds",
+        bars=bars(samples, "cores"),
+    )
+
+
+def _measure(rounds: Rounds, spark: SparkStreams, node: Peer, name: str, seconds: int) -> None:
+    time.sleep(SETTLE_S)
+    driver, broker, began = spark.cpu_seconds(), node.process.cpu_seconds(), time.perf_counter()
+    time.sleep(seconds)
+    driver, broker = spark.cpu_seconds() - driver, node.process.cpu_seconds() - broker
+    passed = time.perf_counter() - began
+    rounds.record(
+        _TEST,
+        name,
+        cores=(driver + broker) / passed,
+        driver_cores=driver / passed,
+        broker_cores=broker / passed,
+    )

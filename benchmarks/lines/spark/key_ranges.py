@@ -1,0 +1,72 @@
+"""A Spark job that works on each row in Python: one task for a partition, and eight tasks by key ranges."""
+
+import os
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.peers.peer import running, tailrace
+from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.rounds import Rounds
+from benchmarks.spark.program import CORES
+from benchmarks.spark.reader import CONSTANT, OURS, Read, SparkReader, from_memory, whole
+from benchmarks.spark.topics import BATCH_RECORDS, DISTINCT_BATCHES, KEYED, VALUE_BYTES, check, fill
+
+NAME = "spark-key-ranges"
+DEFAULT = 1_000_000
+"""Rows of the partition."""
+PYTHON_US: Final = 5
+TASKS: Final = 8
+ONE = "one task"
+RANGES = f"{TASKS} tasks by key ranges"
+MEMORY_ONE, MEMORY = "one task, from memory", f"{TASKS} tasks, from memory"
+"""The same rows from a Python source that keeps the rows in memory: the gain that Spark itself leaves to more tasks."""
+LEAST_TIMES_ONE = 1.6
+_TEST = f"{PYTHON_US} us of Python a row"
+
+CONDITIONS = (
+    f"One session of Spark's, local[{CORES}], reads keys and values of {VALUE_BYTES} B of one partition, uncompressed, "
+    f"with {DISTINCT_BATCHES * BATCH_RECORDS:,} keys, and spends {PYTHON_US} us of CPU time in Python on each row "
+    f"(mapInArrow). {RANGES}: keyRangesPerPartition={TASKS}. The count and the sum of lengths that the rows' own task "
+    "has seen must be the partition's. Time: of the whole job, planning included. The node has the same cores; it "
+    "reads from the page cache, all was synced before, and a read syncs nothing. From memory: a Python data source of "
+    f"the same rows, in one task and in {TASKS}; it shows the part of the limit that Spark leaves to any source."
+)
+
+
+def measure(rounds: Rounds, rows: int) -> Section:
+    with ExitStack() as stack:
+        node = stack.enter_context(running(tailrace("page-cache")))
+        spark = stack.enter_context(SparkReader([]))
+        topic = fill(node, "keyed", 1, rows)
+        os.sync()
+        options = whole(node.address, topic)
+        in_tasks = topic._replace(partitions=TASKS, rows_each=topic.rows // TASKS)
+        reads = {
+            ONE: Read(OURS, KEYED, options, PYTHON_US),
+            RANGES: Read(OURS, KEYED, {**options, "keyRangesPerPartition": str(TASKS)}, PYTHON_US),
+            MEMORY_ONE: Read(CONSTANT, KEYED, from_memory(topic), PYTHON_US),
+            MEMORY: Read(CONSTANT, KEYED, from_memory(in_tasks), PYTHON_US),
+        }
+        for _ in rounds:
+            for name in rounds.in_turn(list(reads)):
+                found = spark.read(reads[name])
+                check(name, found.sums, topic, KEYED)
+                rounds.record(_TEST, name, rows_per_s=topic.rows / found.seconds, seconds=found.seconds)
+    samples = rounds.samples
+    columns = (
+        Column("rows_per_s", "rows/s", beside=(ONE, MEMORY_ONE), shows_rounds=True),
+        Column("seconds", "s", digits=2),
+    )
+    head, table_rows = table(samples, columns)
+    target = Target(test=_TEST, server=RANGES, quantity="rows_per_s", limit=LEAST_TIMES_ONE, beside=ONE)
+    return Section(
+        name=NAME,
+        title="A partition in several tasks of Spark",
+        conditions=CONDITIONS,
+        head=head,
+        rows=table_rows,
+        verdicts=judge(samples, [target]),
+        absent=tuple(rounds.absent),
+        chart_head="rows/s, median; points are rounds",
+        bars=bars(samples, "rows_per_s"),
+    )

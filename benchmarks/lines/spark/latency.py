@@ -1,0 +1,75 @@
+"""A record until Spark has finished the batch with this record: our source and Spark's own connector."""
+
+import statistics
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.contests import CONNECTOR, connector_jars
+from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
+from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
+from benchmarks.results.figures import Column, Section, Target, bars, judge, percentile, table
+from benchmarks.results.rounds import Rounds
+from benchmarks.spark.program import CORES
+from benchmarks.spark.reader import CONNECTORS, OURS, Read, whole
+from benchmarks.spark.streams import PAUSE_S, WARM_UPS, SparkStreams
+from benchmarks.spark.topics import VALUE_BYTES, VALUES, body, fill
+
+NAME = "spark-latency"
+DEFAULT = 30
+"""Records of a round."""
+PARTITIONS: Final = 4
+MOST_TIMES = 0.5
+_TEST = "one record at a time"
+
+CONDITIONS = (
+    f"One session of Spark's for both, local[{CORES}]: a query with the default trigger reads a topic of {PARTITIONS} "
+    f"partitions of the same node of ours into Spark's sink noop. A record with a value of {VALUE_BYTES} B comes "
+    f"{PAUSE_S:g} to {1.5 * PAUSE_S:g} s after the one before, {WARM_UPS} of them before those that count. Time: from "
+    "before it is handed to the producer (librdkafka, no linger) to the end of the batch that has it, its commit to "
+    "the checkpoint included, as Spark's progress says. Count and sum of lengths, observed on the way (`observe`), "
+    "must be those of what was sent. The node acknowledges from the page cache, without a sync, and Spark keeps its "
+    f"checkpoint in a local directory. Spark's connector: version {CONNECTOR_VERSION}."
+)
+
+
+def measure(rounds: Rounds, records: int) -> Section:
+    jars = connector_jars(rounds)
+    contestants = {TAILRACE: OURS, **({CONNECTOR: CONNECTORS} if jars else {})}
+    with ExitStack() as stack:
+        node = stack.enter_context(running(tailrace("page-cache")))
+        spark = stack.enter_context(SparkStreams(jars))
+        for number in rounds:
+            for name in rounds.in_turn(list(contestants)):
+                topic = f"latency-{number}-{list(contestants).index(name)}"
+                _measure(rounds, spark, node, topic, name, contestants[name], records)
+    samples = rounds.samples
+    columns = (
+        Column("p50_ms", "p50 ms", beside=(CONNECTOR,), shows_rounds=True),
+        Column("p95_ms", "p95 ms", beside=(CONNECTOR,)),
+    )
+    head, table_rows = table(samples, columns)
+    target = Target(test=_TEST, server=TAILRACE, quantity="p50_ms", limit=MOST_TIMES, beside=CONNECTOR, is_upper=True)
+    return Section(
+        name=NAME,
+        title="Latency of a Spark query",
+        conditions=CONDITIONS,
+        head=head,
+        rows=table_rows,
+        verdicts=judge(samples, [target]),
+        absent=tuple(rounds.absent),
+        chart_head="p50 ms, median; points are rounds",
+        bars=bars(samples, "p50_ms"),
+    )
+
+
+def _measure(rounds: Rounds, spark: SparkStreams, node: Peer, topic: str, name: str, kind: str, records: int) -> None:
+    filled = fill(node, topic, PARTITIONS, 1)
+    options = whole(node.address, filled)
+    found = spark.arrivals(Read(kind, VALUES, options), filled.rows, records)
+    node.delete_topics({topic: PARTITIONS})
+    sent = WARM_UPS + records
+    wanted = {"count": filled.rows + sent, "values": filled.sums(VALUES)["values"] + sent * len(body(0)[1])}
+    if found.sums != wanted or len(found.seconds_each) != records:
+        raise RuntimeError(f"{name} has read {found.sums} of {topic}, not {wanted}")
+    p50, p95 = statistics.median(found.seconds_each), percentile(found.seconds_each, 95)
+    rounds.record(_TEST, name, p50_ms=p50 * 1e3, p95_ms=p95 * 1e3)

@@ -1,0 +1,89 @@
+"""Batch reads from Spark: our source, Spark's own connector, and the same rows from memory."""
+
+import os
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.contests import CONNECTOR, connector_jars
+from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
+from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
+from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.rounds import Rounds
+from benchmarks.spark.program import CORES
+from benchmarks.spark.reader import CONNECTORS, CONSTANT, OURS, Read, SparkReader, from_memory, whole
+from benchmarks.spark.topics import BATCH_RECORDS, ROWS, VALUE_BYTES, VALUES, SparkTopic, check, fill
+from tailrace.protocol.records.compression import Codec
+
+NAME = "spark-read"
+DEFAULT = 2_000_000
+"""Rows of a topic."""
+PARTITIONS: Final = 4
+MEMORY = "from memory"
+CODECS = {"uncompressed": Codec.NONE, "lz4": Codec.LZ4}
+LEAST_TIMES_CONNECTOR = {VALUES: 3.0, ROWS: 2.0}
+LEAST_TIMES_MEMORY = 0.8
+
+CONDITIONS = (
+    f"One session of Spark's for all, local[{CORES}], reads a whole topic of {PARTITIONS} partitions of the same node "
+    f"of ours, in batches of {BATCH_RECORDS:,} records with a key and a value of {VALUE_BYTES} B, text such as JSON. "
+    'Values: `.schema("value binary")`, which the connector does not take. Full rows: every column but headers. Each '
+    "read is an aggregate of its columns, count and sum of lengths or numbers, and is refused if that is not the "
+    "topic's. Time: of the whole read, planning included. From memory: a Python data source that yields the same rows "
+    "in Arrow batches that a process makes once, uncompressed for both codecs. All is read from the page cache "
+    f"and was synced before; a read syncs nothing. Spark's connector: version {CONNECTOR_VERSION}."
+)
+
+
+def measure(rounds: Rounds, rows: int) -> Section:
+    jars = connector_jars(rounds)
+    contestants = {TAILRACE: OURS, **({CONNECTOR: CONNECTORS} if jars else {}), MEMORY: CONSTANT}
+    with ExitStack() as stack:
+        node = stack.enter_context(running(tailrace("page-cache")))
+        spark = stack.enter_context(SparkReader(jars))
+        topics = {name: fill(node, name, PARTITIONS, rows, codec) for name, codec in CODECS.items()}
+        os.sync()
+        for _ in rounds:
+            for codec, topic in topics.items():
+                for columns in (VALUES, ROWS):
+                    for name in rounds.in_turn(list(contestants)):
+                        found = spark.read(_read(node, topic, contestants[name], columns))
+                        check(name, found.sums, topic, columns)
+                        per_s = topic.rows / found.seconds
+                        rounds.record(_test(columns, codec), name, rows_per_s=per_s, seconds=found.seconds)
+    samples = rounds.samples
+    columns_shown = (
+        Column("rows_per_s", "rows/s", beside=(CONNECTOR, MEMORY), shows_rounds=True),
+        Column("seconds", "s", digits=2),
+    )
+    head, table_rows = table(samples, columns_shown)
+    return Section(
+        name=NAME,
+        title="Batch reads from Spark",
+        conditions=CONDITIONS,
+        head=head,
+        rows=table_rows,
+        verdicts=judge(samples, _targets()),
+        absent=tuple(rounds.absent),
+        chart_head="rows/s, median; points are rounds",
+        bars=bars(samples, "rows_per_s"),
+    )
+
+
+def _read(node: Peer, topic: SparkTopic, kind: str, columns: str) -> Read:
+    if kind == CONSTANT:
+        return Read(kind, columns, from_memory(topic))
+    return Read(kind, columns, whole(node.address, topic))
+
+
+def _test(columns: str, codec: str) -> str:
+    return f"{columns}, {codec}"
+
+
+def _targets() -> list[Target]:
+    targets = []
+    for columns, least in LEAST_TIMES_CONNECTOR.items():
+        for codec in CODECS:
+            for beside, limit in ((CONNECTOR, least), (MEMORY, LEAST_TIMES_MEMORY)):
+                test = _test(columns, codec)
+                targets.append(Target(test=test, server=TAILRACE, quantity="rows_per_s", limit=limit, beside=beside))
+    return targets

@@ -1,0 +1,73 @@
+"""Streams of large batches from Spark: our source and Spark's own connector."""
+
+import os
+import statistics
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.contests import CONNECTOR, connector_jars
+from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
+from benchmarks.peers.peer import TAILRACE, running, tailrace
+from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.rounds import Rounds
+from benchmarks.spark.program import CORES
+from benchmarks.spark.reader import CONNECTORS, OURS, Read, whole
+from benchmarks.spark.streams import SparkStreams
+from benchmarks.spark.topics import BATCH_RECORDS, ROWS, VALUE_BYTES, VALUES, check, fill
+
+NAME = "spark-stream"
+DEFAULT = 1_000_000
+"""Rows of a batch."""
+BATCHES: Final = 4
+PARTITIONS: Final = 4
+LEAST_TIMES = 1.3
+
+CONDITIONS = (
+    f"One session of Spark's for both, local[{CORES}], reads a whole topic of {PARTITIONS} partitions of the same node "
+    f"of ours as a stream of {BATCHES} batches (availableNow, maxOffsetsPerTrigger), each of which is aggregated "
+    f"(foreachBatch). The topic, uncompressed, has batches of {BATCH_RECORDS:,} records with a key and a value of "
+    f'{VALUE_BYTES} B. Values: `.schema("value binary")`, which the connector does not take. Full rows: every column '
+    "but headers. The aggregates, count and sum of lengths or numbers, must be the topic's. Rows/s: of the median "
+    "batch, planning and its commit to the checkpoint included. Whole: with the query's start and end. All is read "
+    "from the page cache and was synced before; a read syncs nothing. Spark keeps its checkpoint in a local "
+    f"directory. Spark's connector: version {CONNECTOR_VERSION}."
+)
+
+
+def measure(rounds: Rounds, batch_rows: int) -> Section:
+    jars = connector_jars(rounds)
+    contestants = {TAILRACE: OURS, **({CONNECTOR: CONNECTORS} if jars else {})}
+    with ExitStack() as stack:
+        node = stack.enter_context(running(tailrace("page-cache")))
+        spark = stack.enter_context(SparkStreams(jars))
+        topic = fill(node, "stream", PARTITIONS, BATCHES * batch_rows)
+        os.sync()
+        options = {**whole(node.address, topic), "maxOffsetsPerTrigger": str(topic.rows // BATCHES)}
+        for _ in rounds:
+            for columns in (VALUES, ROWS):
+                for name in rounds.in_turn(list(contestants)):
+                    found = spark.drain(Read(contestants[name], columns, options))
+                    check(name, found.sums, topic, columns)
+                    per_s = topic.rows / BATCHES / statistics.median(found.seconds_each)
+                    rounds.record(columns, name, rows_per_s=per_s, seconds=found.seconds)
+    samples = rounds.samples
+    columns_shown = (
+        Column("rows_per_s", "rows/s", beside=(CONNECTOR,), shows_rounds=True),
+        Column("seconds", "s, whole", digits=2, beside=(CONNECTOR,)),
+    )
+    head, table_rows = table(samples, columns_shown)
+    targets = [
+        Target(test=columns, server=TAILRACE, quantity="rows_per_s", limit=LEAST_TIMES, beside=CONNECTOR)
+        for columns in (VALUES, ROWS)
+    ]
+    return Section(
+        name=NAME,
+        title=f"Streams from Spark, {batch_rows:,} rows a batch",
+        conditions=CONDITIONS,
+        head=head,
+        rows=table_rows,
+        verdicts=judge(samples, targets),
+        absent=tuple(rounds.absent),
+        chart_head="rows/s, median; points are rounds",
+        bars=bars(samples, "rows_per_s"),
+    )

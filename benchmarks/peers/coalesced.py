@@ -1,0 +1,38 @@
+"""A node that tells its followers high watermarks at another pace than the product's.
+
+`python -m benchmarks.peers.coalesced MS serve ...` runs `tailrace serve ...` with MS in place of
+`sessions.IDLE_ANSWER_MS`, the least time between two answers that have nothing but a high watermark.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from tailrace.__main__ import main
+from tailrace.node.local.cluster import LocalNode
+from tailrace.server.fetch import sessions
+from tailrace.testing import cluster
+
+AT_ONCE_MS = 0
+NEVER_MS = 10**9
+"""But for the first time in a session."""
+
+
+@contextmanager
+def coalesced(interval_ms: int) -> Iterator[None]:
+    """Nodes of clusters that are started in the block have this interval."""
+    product = cluster.serve_command
+
+    def command(node: LocalNode) -> list[str]:
+        python, _, _, *options = product(node)
+        return [python, "-m", "benchmarks.peers.coalesced", str(interval_ms), *options]
+
+    with patch.object(cluster, "serve_command", command):
+        yield
+
+
+if __name__ == "__main__":
+    interval_ms = int(sys.argv.pop(1))
+    with patch.object(sessions, "IDLE_ANSWER_MS", interval_ms):
+        main()

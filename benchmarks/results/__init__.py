@@ -1,0 +1,1 @@
+"""Rounds, figures and their verdicts, and the ways to show figures."""
