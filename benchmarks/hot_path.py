@@ -9,7 +9,7 @@ errors as answers, layers, objects. So the ratio is the price of the architectur
 A producer of single batches sends requests that are alike up to the partition; the product reads those by comparison
 (`ProduceForm`). The verdict is on single batches; the cost of full decoding is shown beside the verdict.
 
-    python benchmarks/hot_path.py [--check] [--rounds 5] [--requests 20000]
+    python -m benchmarks.hot_path [--check] [--rounds 5] [--requests 20000]
 """
 
 import argparse
