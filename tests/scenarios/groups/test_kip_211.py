@@ -38,7 +38,7 @@ def test_offsets_of_a_group_with_members_do_not_expire_however_old() -> None:
     assert _sweep(scene, after_ms=RETENTION_MS * 10) == {T}
 
 
-def test_the_clock_starts_when_the_last_member_leaves() -> None:
+def test_the_retention_of_offsets_begins_when_the_last_member_leaves() -> None:
     """ "expire ... when the group has been Empty for offsets.retention.minutes"."""
     scene = _scene()
     member_id, generation_id = _form(scene, "t")
@@ -50,7 +50,7 @@ def test_the_clock_starts_when_the_last_member_leaves() -> None:
     assert _sweep(scene, after_ms=1) == set()
 
 
-def test_the_group_goes_with_its_last_offset() -> None:
+def test_a_group_expires_with_its_last_offset() -> None:
     scene = _scene()
     member_id, generation_id = _form(scene, "t")
     scene.commit_offset(1, generation_id=generation_id, member_id=member_id)
@@ -62,7 +62,7 @@ def test_the_group_goes_with_its_last_offset() -> None:
     assert again.state is GroupState.DEAD, "a restart is a replay"
 
 
-def test_an_emptied_group_without_offsets_goes_at_the_next_look() -> None:
+def test_an_emptied_group_without_offsets_expires_at_the_next_look() -> None:
     scene = _scene()
     member_id, _ = _form(scene, "t")
     scene.leave(member_id)
@@ -70,7 +70,7 @@ def test_an_emptied_group_without_offsets_goes_at_the_next_look() -> None:
     assert scene.state is GroupState.DEAD
 
 
-def test_a_group_with_a_joining_member_stays() -> None:
+def test_a_group_with_a_joining_member_does_not_expire() -> None:
     scene = _scene()
     member_id, _ = _form(scene, "t")
     scene.leave(member_id)
@@ -89,14 +89,14 @@ def test_offsets_of_topics_without_subscribers_expire_by_their_commit() -> None:
     assert _sweep(scene, after_ms=1) == {T}
 
 
-def test_unreadable_subscriptions_keep_everything() -> None:
+def test_offsets_of_a_group_with_unreadable_subscriptions_do_not_expire() -> None:
     scene = _scene()
     (member_id,), generation_id = scene.form_group("c", protocols={"range": b"\x00"})
     scene.commit_offset(1, generation_id=generation_id, member_id=member_id, topic="u")
     assert _sweep(scene, after_ms=RETENTION_MS) == {U}
 
 
-def test_a_rebalance_keeps_everything() -> None:
+def test_offsets_of_a_group_in_a_rebalance_do_not_expire() -> None:
     scene = _scene()
     member_id, generation_id = _form(scene, "t")
     scene.commit_offset(1, generation_id=generation_id, member_id=member_id, topic="u")
@@ -116,7 +116,7 @@ def test_offsets_of_simple_consumers_expire_by_their_commit() -> None:
     assert scene.state is GroupState.DEAD
 
 
-def test_a_retention_time_that_the_commit_named_counts() -> None:
+def test_offsets_expire_after_the_retention_time_that_their_commit_named() -> None:
     """OffsetCommit v2 to v4: "retention_time" beats the broker's, in both directions."""
     scene = _scene()
     for topic, retention_ms in (("t", 1_000), ("u", RETENTION_MS * 2)):
