@@ -15,7 +15,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from crash.load import DEADLINE_S
-from crash.rack_network import RackNetwork
+from crash.networks.rack_network import RackNetwork
 from crash.replica_load import PARTITIONS
 from tailrace.testing import Cluster
 

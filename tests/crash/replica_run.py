@@ -21,10 +21,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash import replica_load as load
 from crash.load import DEADLINE_S
+from crash.networks.proxy_network import ProxyNetwork
+from crash.networks.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
+from crash.networks.racked_cluster import RackedCluster, nodes_in
 from crash.power import Power
-from crash.proxy_network import ProxyNetwork
-from crash.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
-from crash.racked_cluster import RackedCluster, nodes_in
 from crash.replica_copies import final_log, replica_log
 from crash.replica_faults import Scene, in_turn, possible_faults
 from crash.test_bad_disks import environment, wait_until_whole

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash.librdkafka_offsets import is_there
-from crash.racked_cluster import nodes_in
+from crash.networks.racked_cluster import nodes_in
 from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, read_all
 from tailrace.testing import Cluster
 

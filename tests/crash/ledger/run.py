@@ -17,9 +17,9 @@ from crash.ledger.plan import END, PARTITIONS, READ, WORK, ProgramPlan
 from crash.ledger.programs import Launcher, LedgerProcess, SupervisedClient
 from crash.ledger.report import LedgerReport
 from crash.load import DEADLINE_S
-from crash.proxy_network import ProxyNetwork
-from crash.rack_network import NoNetwork
-from crash.racked_cluster import RackedCluster, nodes_in
+from crash.networks.proxy_network import ProxyNetwork
+from crash.networks.rack_network import NoNetwork
+from crash.networks.racked_cluster import RackedCluster, nodes_in
 from crash.replica_faults import Scene, in_turn
 from crash.replica_run import CONFIG, RACKS, wait_for_brokers
 from crash.test_bad_disks import wait_until_whole

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from crash.proxy_network import ProxyNetwork
-from crash.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
+from crash.networks.proxy_network import ProxyNetwork
+from crash.networks.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
 
 _SERVER = """
 import socket

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from crash.rack_network import RackNetwork
+from crash.networks.rack_network import RackNetwork
 from tailrace.node.local.cluster import LocalNode
 from tailrace.testing import Cluster
 from tailrace.testing import cluster as cluster_module

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from crash.rack_network import NoNetwork
+from crash.networks.rack_network import NoNetwork
 from tailrace.node.local.cluster import LocalNode
 from tailrace.node.settings.listeners import parse_endpoint
 
