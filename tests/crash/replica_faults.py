@@ -30,7 +30,7 @@ class Scene:
     cluster: Cluster
     network: RackNetwork | None
     disks: Path
-    """The directory with the orders of `crash/bad_disk`."""
+    """The directory with the orders of `crash/disks/bad_disk`."""
     chance: random.Random
     topics: Sequence[str] = tuple(sorted(PARTITIONS))
     """The topics to whose leaders and followers the faults are done."""

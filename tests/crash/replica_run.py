@@ -20,6 +20,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash import replica_load as load
+from crash.disks.test_bad_disks import environment, wait_until_whole
 from crash.load import DEADLINE_S
 from crash.networks.proxy_network import ProxyNetwork
 from crash.networks.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
@@ -27,7 +28,6 @@ from crash.networks.racked_cluster import RackedCluster, nodes_in
 from crash.power import Power
 from crash.replica_copies import final_log, replica_log
 from crash.replica_faults import Scene, in_turn, possible_faults
-from crash.test_bad_disks import environment, wait_until_whole
 from crash.worker import Worker
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
@@ -62,7 +62,7 @@ _KEPT_RECORDS = 500
 NO_FAULTS = -1
 _LATEST = -1
 _NETWORKS: Mapping[str, Callable[[int], RackNetwork]] = {"namespaces": NamespaceNetwork, "proxies": ProxyNetwork}
-_BAD_DISK = Path(__file__).with_name("bad_disk")
+_BAD_DISK = Path(__file__).parent / "disks" / "bad_disk"
 
 
 @dataclass(slots=True)

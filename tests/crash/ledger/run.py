@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from crash.disks.test_bad_disks import wait_until_whole
 from crash.ledger.copies import differences, epochs_of
 from crash.ledger.faults import QUICK, LedgerScene, possible_kinds
 from crash.ledger.plan import END, PARTITIONS, READ, WORK, ProgramPlan
@@ -22,7 +23,6 @@ from crash.networks.rack_network import NoNetwork
 from crash.networks.racked_cluster import RackedCluster, nodes_in
 from crash.replica_faults import Scene, in_turn
 from crash.replica_run import CONFIG, RACKS, wait_for_brokers
-from crash.test_bad_disks import wait_until_whole
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster

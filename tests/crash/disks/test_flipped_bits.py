@@ -22,7 +22,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from crash.bit_flips import OF_ALL, OF_PARTITIONS, flip_some_bit, values_on_disk
+from crash.disks.bit_flips import OF_ALL, OF_PARTITIONS, flip_some_bit, values_on_disk
 from crash.librdkafka_offsets import is_there
 from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, producing, until_something_is_acknowledged
 from tailrace.testing import Cluster
