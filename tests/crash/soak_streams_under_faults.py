@@ -17,10 +17,10 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from crash.committed_reads import committed_values, is_nothing_open
-from crash.replica_faults import SESSION_S, Fault, Scene, in_turn, possible_faults
+from crash.replicas.faults import SESSION_S, Fault, Scene, in_turn, possible_faults
 from crash.spark_driver import environment, kill_session
-from crash.test_transactions_under_kills import REPLICATED, TransactionWriter
+from crash.transactions.committed_reads import committed_values, is_nothing_open
+from crash.transactions.test_transactions_under_kills import REPLICATED, TransactionWriter
 from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import KafkaError

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash.librdkafka_offsets import is_there
 from crash.networks.racked_cluster import nodes_in
-from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, read_all
+from crash.replicas.test_replica_kills import PARTITIONS, TOPIC, acknowledged, read_all
 from tailrace.testing import Cluster
 
 FAULTS = int(os.environ.get("BAD_DISKS", "1"))
@@ -54,7 +54,7 @@ class ReplicatedLoad:
         self._history = history
         self._read_to = 0
         self._times = dict.fromkeys(range(PARTITIONS), 0.0)
-        command = [sys.executable, "-m", "crash.replicated_producer", servers, TOPIC, str(PARTITIONS), str(history)]
+        command = [sys.executable, "-m", "crash.replicas.producer", servers, TOPIC, str(PARTITIONS), str(history)]
         self._program = subprocess.Popen(
             command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "tests"])}
         )

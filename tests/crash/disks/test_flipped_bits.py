@@ -24,7 +24,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash.disks.bit_flips import OF_ALL, OF_PARTITIONS, flip_some_bit, values_on_disk
 from crash.librdkafka_offsets import is_there
-from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, producing, until_something_is_acknowledged
+from crash.replicas.test_replica_kills import (
+    PARTITIONS,
+    TOPIC,
+    acknowledged,
+    producing,
+    until_something_is_acknowledged,
+)
 from tailrace.testing import Cluster
 
 FLIPS = int(os.environ.get("FLIPS", "4"))

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from crash.ledger.plan import END
-from crash.replica_copies import replica_log, stored_batches
+from crash.replicas.copies import replica_log, stored_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.testing import Cluster
 from testkit.verdicts.ledger import Place, entry_of

@@ -9,7 +9,7 @@ from typing import Final
 
 from crash.ledger.programs import WITH_KIP_890, SupervisedClient
 from crash.load import DEADLINE_S
-from crash.replica_faults import Scene, possible_faults
+from crash.replicas.faults import Scene, possible_faults
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
@@ -18,7 +18,7 @@ from testkit.verdicts.client_errors import FaultWindow
 from testkit.verdicts.ledger import Place
 
 _OF_REPLICAS: Final = ("kill", "SIGSTOP", "cut off", "lost")
-"""Words in the names of the faults that are taken from `crash.replica_faults`."""
+"""Words in the names of the faults that are taken from `crash.replicas.faults`."""
 
 
 @dataclass(frozen=True, slots=True)

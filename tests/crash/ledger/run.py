@@ -21,8 +21,8 @@ from crash.load import DEADLINE_S
 from crash.networks.proxy_network import ProxyNetwork
 from crash.networks.rack_network import NoNetwork
 from crash.networks.racked_cluster import RackedCluster, nodes_in
-from crash.replica_faults import Scene, in_turn
-from crash.replica_run import CONFIG, RACKS, wait_for_brokers
+from crash.replicas.faults import Scene, in_turn
+from crash.replicas.run import CONFIG, RACKS, wait_for_brokers
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster

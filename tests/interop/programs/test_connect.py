@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.downloads.kafka_jars import programs_absent
 from benchmarks.peers.peer import free_addresses
-from crash.committed_reads import committed_values
+from crash.transactions.committed_reads import committed_values
 from interop.programs.java_program import JavaProgram, java_program
 from interop.programs.waiting import wait_for
 from tailrace.client.blocking import Admin

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.downloads.kafka_jars import programs_absent
-from crash.committed_reads import committed_values
+from crash.transactions.committed_reads import committed_values
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
 from interop.librdkafka import Message, librdkafka

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from crash.committed_reads import committed_values
+from crash.transactions.committed_reads import committed_values
 from interop.librdkafka import Confluent, Message
 from interop.programs.quix import absent, quix_counter
 from interop.programs.waiting import wait_for

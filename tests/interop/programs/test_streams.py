@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from benchmarks.downloads.kafka_jars import programs_absent
-from crash.committed_reads import committed_values
+from crash.transactions.committed_reads import committed_values
 from interop.librdkafka import Confluent, Message
 from interop.programs.java_program import JavaProgram, java_program
 from interop.programs.waiting import wait_for

@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from crash.librdkafka_offsets import is_there
-from crash.replicated_producer import DELIVERY_S
-from crash.test_replica_kills import (
+from crash.replicas.producer import DELIVERY_S
+from crash.replicas.test_replica_kills import (
     PARTITIONS,
     TOPIC,
     acknowledged,

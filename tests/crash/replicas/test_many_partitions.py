@@ -3,7 +3,7 @@
 By default few partitions, and a session that no busy machine outlasts: the verdict is not on time. With MANY_PARTITIONS
 in the environment there are that many, product settings, and two busy processes beside the nodes:
 
-    MANY_PARTITIONS=10000 python -m pytest -s tests/crash/test_many_partitions.py
+    MANY_PARTITIONS=10000 python -m pytest -s tests/crash/replicas/test_many_partitions.py
 """
 
 import os

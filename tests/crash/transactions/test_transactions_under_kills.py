@@ -12,7 +12,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from crash.committed_reads import committed_values, is_nothing_open
+from crash.transactions.committed_reads import committed_values, is_nothing_open
 from tailrace.client.blocking import Admin
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crash.load import DEADLINE_S
-from crash.metadata_changes import SETTING, Expectation, TopicState
+from crash.quorum.metadata_changes import SETTING, Expectation, TopicState
 from crash.worker import Worker
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -36,8 +36,9 @@ def working(cluster: Cluster, directory: Path) -> Iterator[Sequence[Worker]]:
     with ExitStack() as stack:
         workers = []
         for name, client in CLIENTS.items():
-            workers.append(Worker(name, directory, "crash.metadata_load", client, name, cluster.bootstrap_servers))
-            stack.callback(workers[-1].kill)
+            worker = Worker(name, directory, "crash.quorum.metadata_load", client, name, cluster.bootstrap_servers)
+            stack.callback(worker.kill)
+            workers.append(worker)
         yield workers
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crash.two_loads import TOPICS, TwoLoads
+from crash.replicas.two_loads import TOPICS, TwoLoads
 from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError

@@ -1,4 +1,4 @@
-"""A program that changes topics while nodes die: `python -m crash.metadata_load CLIENT NAME SERVERS HISTORY`.
+"""A program that changes topics while nodes die: `python -m crash.quorum.metadata_load CLIENT NAME SERVERS HISTORY`.
 
 CLIENT is `own` or `librdkafka`. It works until its stdin is closed. HISTORY gets a line for each change
 with the times at which it was asked for and answered, in seconds of the clock that never jumps.
@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 from confluent_kafka.admin import NewTopic as TheirNewTopic
 
 from crash.load import Program
-from crash.metadata_changes import SETTING
+from crash.quorum.metadata_changes import SETTING
 from tailrace.client.admin.configs import TOPIC
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import KafkaError

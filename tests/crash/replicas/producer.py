@@ -1,6 +1,6 @@
 """Produces with acks=all until its stdin is closed.
 
-    python -m crash.replicated_producer SERVERS TOPIC PARTITIONS HISTORY [PAUSE [WAIT]]
+    python -m crash.replicas.producer SERVERS TOPIC PARTITIONS HISTORY [PAUSE [WAIT]]
 
 A process of its own: a client made of C takes everything with it when it falls. One JSON line per delivery goes to
 HISTORY: [seconds, partition, offset, value] for what was acknowledged, by the clock that never jumps, and in the end

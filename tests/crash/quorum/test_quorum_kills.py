@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crash.quorum_workload import put_to_the_test
+from crash.quorum.workload import put_to_the_test
 from tailrace.testing import Cluster
 
 SECONDS = float(os.environ.get("QUORUM_SECONDS", "12"))

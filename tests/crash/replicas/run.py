@@ -1,7 +1,7 @@
 """A run of replicated topics under load, with or without faults, and its verdict.
 
 Three brokers in three racks, three replicas, two of which must be in sync. Two idempotent producers and another with
-transactions write; three consumers per rack read (`crash.replica_load`). In the end all faults are over, the readers
+transactions write; three consumers per rack read (`crash.replicas.load`). In the end all faults are over, the readers
 read to the ends, and the files of all replicas are compared.
 """
 
@@ -19,15 +19,15 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from crash import replica_load as load
 from crash.disks.test_bad_disks import environment, wait_until_whole
 from crash.load import DEADLINE_S
 from crash.networks.proxy_network import ProxyNetwork
 from crash.networks.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
 from crash.networks.racked_cluster import RackedCluster, nodes_in
 from crash.power import Power
-from crash.replica_copies import final_log, replica_log
-from crash.replica_faults import Scene, in_turn, possible_faults
+from crash.replicas import load
+from crash.replicas.copies import final_log, replica_log
+from crash.replicas.faults import Scene, in_turn, possible_faults
 from crash.worker import Worker
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
@@ -62,7 +62,7 @@ _KEPT_RECORDS = 500
 NO_FAULTS = -1
 _LATEST = -1
 _NETWORKS: Mapping[str, Callable[[int], RackNetwork]] = {"namespaces": NamespaceNetwork, "proxies": ProxyNetwork}
-_BAD_DISK = Path(__file__).parent / "disks" / "bad_disk"
+_BAD_DISK = Path(__file__).parents[1] / "disks" / "bad_disk"
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class RackLoad:
         directory.mkdir()
 
         def begin(role: str, name: str, place: Callable[[list[str]], list[str]] = list) -> Worker:
-            worker = Worker(f"{role}-{name}", directory, "crash.replica_load", role, name, servers, place=place)
+            worker = Worker(f"{role}-{name}", directory, "crash.replicas.load", role, name, servers, place=place)
             self._stack.callback(worker.kill)
             return worker
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from crash.test_replica_kills import PARTITIONS
-from crash.two_loads import TOPICS, TwoLoads
+from crash.replicas.test_replica_kills import PARTITIONS
+from crash.replicas.two_loads import TOPICS, TwoLoads
 from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, TopicPartition
 from tailrace.testing import Cluster

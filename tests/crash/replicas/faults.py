@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from crash.load import DEADLINE_S
 from crash.networks.rack_network import RackNetwork
-from crash.replica_load import PARTITIONS
+from crash.replicas.load import PARTITIONS
 from tailrace.testing import Cluster
 
 SESSION_S: Final = 2.5

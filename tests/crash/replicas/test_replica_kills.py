@@ -28,7 +28,7 @@ RESUMES_WITHIN_S = 60
 
 @contextmanager
 def producing(cluster: Cluster, history: Path, *, pause_s: float = 0.001, answer_s: int = 60) -> Iterator[None]:
-    command = [sys.executable, "-m", "crash.replicated_producer", cluster.bootstrap_servers, TOPIC, str(PARTITIONS)]
+    command = [sys.executable, "-m", "crash.replicas.producer", cluster.bootstrap_servers, TOPIC, str(PARTITIONS)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "tests"])}
     command += [str(history), str(pause_s), str(answer_s)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as program:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from crash.power import Power
-from crash.replica_run import run_power_cuts, run_to_a_power_cut
-from crash.test_replica_faults import passed
+from crash.replicas.run import run_power_cuts, run_to_a_power_cut
+from crash.replicas.test_replica_faults import passed
 from testkit.verdicts.replica_verdict import broken_promises
 
 CUTS = int(os.environ.get("REPLICA_POWER_CUTS", "1"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crash.power import Power
-from crash.quorum_workload import put_to_the_test
+from crash.quorum.workload import put_to_the_test
 from crash.topics import make_topic, topics_of
 from tailrace.client.blocking import NewTopic
 from tailrace.testing import Cluster

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from crash.replica_run import NO_FAULTS, Report, run
+from crash.replicas.run import NO_FAULTS, Report, run
 from testkit.verdicts.planted_anomalies import PLANTS
 from testkit.verdicts.replica_verdict import Evidence, broken_promises
 

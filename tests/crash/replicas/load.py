@@ -1,4 +1,4 @@
-"""Clients of replicated topics while brokers fail: `python -m crash.replica_load ROLE NAME SERVERS HISTORY`.
+"""Clients of replicated topics while brokers fail: `python -m crash.replicas.load ROLE NAME SERVERS HISTORY`.
 
 | Role | NAME | Client |
 |---|---|---|

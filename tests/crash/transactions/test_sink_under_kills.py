@@ -11,7 +11,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from crash.committed_reads import committed_values, is_nothing_open
+from crash.transactions.committed_reads import committed_values, is_nothing_open
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.client.transactions.sinks import CommittedBatch, WrittenMember
 from tailrace.model.errors import KafkaError

@@ -16,7 +16,7 @@ import confluent_kafka
 import pytest
 
 import tailrace
-from crash.transactional_copier import GROUP, OF_ONE_TRANSACTION, SOURCE, TARGET
+from crash.transactions.copier import GROUP, OF_ONE_TRANSACTION, SOURCE, TARGET
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
 from tailrace.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.crash
 
 
 def _copier(servers: str, moment: str = "", *, name: str = "copier") -> "subprocess.Popen[bytes]":
-    path = os.pathsep.join([str(Path(__file__).parent.parent), str(Path(tailrace.__file__).parent.parent)])
-    command = [sys.executable, "-m", "crash.transactional_copier", servers, str(RECORDS), name, moment]
+    path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(tailrace.__file__).parent.parent)])
+    command = [sys.executable, "-m", "crash.transactions.copier", servers, str(RECORDS), name, moment]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE)
 
 
