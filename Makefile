@@ -59,7 +59,7 @@ soak:
 	@sh scripts/bootstrap.sh test
 	@MODEL_RUNS=$(or $(MODEL_RUNS),20) $(PY) -m pytest $$(grep -lrE --include="*.py" "RuleBasedStateMachine|@given|^(from|import) budgets" tests/properties tests/scenarios tests/simulation tests/unit)
 	@$(PY) -m pytest tests/crash tests/simulation --timeout 7200 -rP --show-capture=stdout $(ARGS)
-	@$(PY) -m pytest tests/crash/soak_standalone_spark.py tests/crash/soak_streams_under_faults.py -rP --show-capture=stdout
+	@$(PY) -m pytest tests/crash/spark/soak_standalone_spark.py tests/crash/spark/soak_streams_under_faults.py -rP --show-capture=stdout
 	@$(PY) -m pytest tests/spark/connector tests/spark/test_kit.py tests/spark/test_connect.py tests/spark/test_doctor.py
 	@$(PY) -m pytest tests/interop/differential/test_wrong_batches.py --timeout 7200
 	@$(PY) -m pytest tests/interop/test_long_subscriptions.py --timeout 7200

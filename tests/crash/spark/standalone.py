@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pyspark
 
-from crash.spark_driver import kill_session
+from crash.spark.driver import kill_session
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SPARK_HOME = Path(pyspark.__file__).parent
 START_S = 120
 EXAMINE_S = 300

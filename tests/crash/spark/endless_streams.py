@@ -1,6 +1,6 @@
 """A Spark driver of two queries over committed records, which run until its stdin is closed.
 
-    python -m crash.endless_streams SERVERS SOURCE TARGET DIRECTORY
+    python -m crash.spark.endless_streams SERVERS SOURCE TARGET DIRECTORY
 
 The first writes each batch into DIRECTORY/rows/BATCH.json, the second copies to TARGET exactly once. At the end both
 process what there is and stop. A query that ends before ends the driver with its exception.

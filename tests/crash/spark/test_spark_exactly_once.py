@@ -17,7 +17,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from crash.spark_driver import TIME_LIMIT_S, Driver, environment
+from crash.spark.driver import TIME_LIMIT_S, Driver, environment
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.spark.java import JavaNotFound, ensure_java
 from tailrace.testing import Cluster
@@ -90,7 +90,7 @@ def copied(servers: str, topic: str = TARGET) -> Counter[int]:
 
 def read_by_spark(servers: str) -> dict[str, int]:
     """The rows that Spark finds: how many there are, how many different rows, the least and the greatest."""
-    command = [sys.executable, "-m", "crash.spark_reader", servers, TARGET]
+    command = [sys.executable, "-m", "crash.spark.reader", servers, TARGET]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=TIME_LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, int] = json.loads(done.stdout)

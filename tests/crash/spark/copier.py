@@ -1,6 +1,6 @@
 """A Spark driver that copies a topic exactly once, and ends when all of it is copied.
 
-    python -m crash.spark_copier SERVERS SOURCE TARGET CHECKPOINT BATCH [STEP]
+    python -m crash.spark.copier SERVERS SOURCE TARGET CHECKPOINT BATCH [STEP]
 
 BATCH is the most records of a micro-batch. At a STEP of its second batch the driver is killed, with its JVM and its
 workers: `begin`, `written`, `commit`, `committing` or `committed`.
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from crash.spark_driver import kill_session
+from crash.spark.driver import kill_session
 from tailrace.spark.session import local_session
 from tailrace.spark.source import TailraceDataSource
 from tailrace.spark.writing.sink import OnceStreamWriter, WrittenOnce

@@ -18,7 +18,7 @@ import confluent_kafka
 import pytest
 
 from crash.replicas.faults import SESSION_S, Fault, Scene, in_turn, possible_faults
-from crash.spark_driver import environment, kill_session
+from crash.spark.driver import environment, kill_session
 from crash.transactions.committed_reads import committed_values, is_nothing_open
 from crash.transactions.test_transactions_under_kills import REPLICATED, TransactionWriter
 from interop.librdkafka import wait_until
@@ -98,7 +98,7 @@ def streams(cluster: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes
     arguments = [cluster.bootstrap_servers, SOURCE, TARGET, str(tmp_path)]
     with (tmp_path / "streams.txt").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "crash.endless_streams", *arguments],
+            [sys.executable, "-m", "crash.spark.endless_streams", *arguments],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from crash import packed_copier
-from crash.spark_driver import Progress, kill_session
-from crash.standalone_spark import PACKED_PYTHON, StandaloneSpark, pack_environment, running
-from crash.test_spark_exactly_once import copied
+from crash.spark import packed_copier
+from crash.spark.driver import Progress, kill_session
+from crash.spark.standalone import PACKED_PYTHON, StandaloneSpark, pack_environment, running
+from crash.spark.test_spark_exactly_once import copied
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model import __version__
 from tailrace.testing import Cluster

@@ -1,6 +1,6 @@
 """A Spark program that reads the numbers in a topic, committed ones only, and prints a JSON object about them.
 
-python -m crash.spark_reader SERVERS TOPIC
+python -m crash.spark.reader SERVERS TOPIC
 """
 
 import json

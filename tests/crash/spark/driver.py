@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 TIME_LIMIT_S = 900.0
 WORKING = (b"pyspark.worker", b"_runner", b"commit_data_source_write")
 """In the command lines of the Python processes that run tasks, plan batches and commit them."""
@@ -106,7 +106,7 @@ class Driver:
         arguments = [self._servers, self._source, self._target, str(checkpoint), str(batch), *([step] if step else [])]
         with self._output().open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "crash.spark_copier", *arguments],
+                [sys.executable, "-m", "crash.spark.copier", *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
