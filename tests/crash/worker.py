@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import tailrace
-from crash.load import DEADLINE_S
+from crash.program import DEADLINE_S
 
 TESTS = Path(__file__).parent.parent
 
 
 class Worker:
-    """A process of `crash.load` or another such program, and its last report."""
+    """A process of `crash.node.load` or another such program, and its last report."""
 
     def __init__(
         self, name: str, directory: Path, program: str, *words: str, place: Callable[[list[str]], list[str]] = list

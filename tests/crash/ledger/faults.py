@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from crash.ledger.programs import WITH_KIP_890, SupervisedClient
-from crash.load import DEADLINE_S
+from crash.program import DEADLINE_S
 from crash.replicas.faults import Scene, possible_faults
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin

@@ -17,10 +17,10 @@ from crash.ledger.faults import QUICK, LedgerScene, possible_kinds
 from crash.ledger.plan import END, PARTITIONS, READ, WORK, ProgramPlan
 from crash.ledger.programs import Launcher, LedgerProcess, SupervisedClient
 from crash.ledger.report import LedgerReport
-from crash.load import DEADLINE_S
 from crash.networks.proxy_network import ProxyNetwork
 from crash.networks.rack_network import NoNetwork
 from crash.networks.racked_cluster import RackedCluster, nodes_in
+from crash.program import DEADLINE_S
 from crash.replicas.faults import Scene, in_turn
 from crash.replicas.run import CONFIG, RACKS, wait_for_brokers
 from tailrace.client.blocking import Admin, NewTopic, Producer

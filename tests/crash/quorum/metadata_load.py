@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.admin import NewTopic as TheirNewTopic
 
-from crash.load import Program
+from crash.program import Program
 from crash.quorum.metadata_changes import SETTING
 from tailrace.client.admin.configs import TOPIC
 from tailrace.client.blocking import Admin, NewTopic

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from crash.load import DEADLINE_S
+from crash.program import DEADLINE_S
 from crash.quorum.metadata_changes import SETTING, Expectation, TopicState
 from crash.worker import Worker
 from tailrace.client.blocking import Admin

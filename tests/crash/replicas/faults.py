@@ -14,8 +14,8 @@ from typing import Final
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
-from crash.load import DEADLINE_S
 from crash.networks.rack_network import RackNetwork
+from crash.program import DEADLINE_S
 from crash.replicas.load import PARTITIONS
 from tailrace.testing import Cluster
 

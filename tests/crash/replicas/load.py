@@ -24,7 +24,7 @@ from typing import Any, Final
 import confluent_kafka
 
 from crash.librdkafka_offsets import offset_of
-from crash.load import DEADLINE_S, Program
+from crash.program import DEADLINE_S, Program
 from tailrace.client.blocking import Consumer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

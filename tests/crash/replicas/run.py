@@ -20,11 +20,11 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash.disks.test_bad_disks import environment, wait_until_whole
-from crash.load import DEADLINE_S
 from crash.networks.proxy_network import ProxyNetwork
 from crash.networks.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
 from crash.networks.racked_cluster import RackedCluster, nodes_in
 from crash.power import Power
+from crash.program import DEADLINE_S
 from crash.replicas import load
 from crash.replicas.copies import final_log, replica_log
 from crash.replicas.faults import Scene, in_turn, possible_faults

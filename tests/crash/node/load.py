@@ -1,6 +1,6 @@
-"""Programs that load a node while it is killed: `python -m crash.load ROLE SERVERS HISTORY`, each a process of its own.
+"""Programs that load a node while it is killed: `python -m crash.node.load ROLE SERVERS HISTORY`.
 
-Never in the test's own process: a client made of C takes everything with it when it falls. A program works until its
+A program has a process of its own: a client made of C takes everything with it when it falls. A program works until its
 stdin is closed, brings what it has begun to an end, and exits. It writes one JSON object per line: to HISTORY the
 answers of the node, for `testkit.verdicts.verdict`; to stdout now and then how far it is.
 
@@ -8,10 +8,7 @@ A request that came back with an error is `unknown`: it may have happened or not
 node has acknowledged them.
 """
 
-import json
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -30,6 +27,7 @@ from confluent_kafka.admin import (
 )
 
 from crash.librdkafka_offsets import offset_of
+from crash.program import DEADLINE_S, REPORT_EVERY_S, Program
 from tailrace.client.blocking import Producer
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import KafkaError
@@ -43,44 +41,6 @@ KEYS: Final = 20
 PRODUCERS: Final = 30
 ON_THE_WIRE: Final = 5
 """librdkafka's limit for an idempotent producer; with one record per request, so many requests."""
-DEADLINE_S: Final = 120
-_REPORT_EVERY_S: Final = 0.02
-
-
-class Program:
-    """The common part of the programs: the history, the reports, and the end."""
-
-    def __init__(self, history: Path) -> None:
-        self._history = history.open("a", encoding="utf-8")
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._next_report = 0.0
-        self.done = 0
-        threading.Thread(target=self._wait_for_end, daemon=True).start()
-
-    def _wait_for_end(self) -> None:
-        os.read(sys.stdin.fileno(), 1)  # not sys.stdin: its lock would hinder an end that does not wait
-        self._ended.set()
-
-    @property
-    def goes_on(self) -> bool:
-        return not self._ended.is_set()
-
-    def note(self, op: str, **facts: Any) -> None:
-        """Add to the history. From any thread."""
-        with self._lock:
-            self._history.write(json.dumps({"op": op, **facts}) + "\n")
-
-    def report(self, in_flight: int = 0) -> None:
-        """Tell the test how far it is, not too often."""
-        now = time.monotonic()
-        if now >= self._next_report:
-            self._next_report = now + _REPORT_EVERY_S
-            sys.stdout.write(json.dumps({"done": self.done, "in_flight": in_flight}) + "\n")
-            sys.stdout.flush()
-
-    def close(self) -> None:
-        self._history.close()
 
 
 class NumberedProducer:
@@ -195,7 +155,7 @@ def own(program: Program, servers: str) -> None:
             while program.goes_on and len(waiting) < 50:
                 waiting.append((sent, producer.send(TOPIC, f"o0:{sent}".encode(), partition=sent % PARTITIONS)))
                 sent += 1
-            wait([waiting[0][1]], timeout=_REPORT_EVERY_S)
+            wait([waiting[0][1]], timeout=REPORT_EVERY_S)
             while waiting and waiting[0][1].done():
                 _take_own(program, *waiting.pop(0))
             program.report(len(waiting))

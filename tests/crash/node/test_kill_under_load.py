@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crash.workload import put_to_the_test
+from crash.node.workload import put_to_the_test
 from tailrace.testing import Cluster
 from tailrace.testing.cluster import ClusterError
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from crash.node.workload import put_to_the_test
 from crash.power import Power
-from crash.workload import put_to_the_test
 from tailrace.client.blocking import Admin, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster

@@ -1,6 +1,6 @@
 """Mixed load on a node that dies again and again: the clients, each a process of its own, and the verdict at the end.
 
-Producers with and without numbers, a compacted topic, a group that commits, an administrator (`crash.load`);
+Producers with and without numbers, a compacted topic, a group that commits, an administrator (`crash.node.load`);
 `testkit.verdicts.verdict` judges their answers. A node dies while more than a hundred produce requests are on the
 wire.
 """
@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from crash import load
+from crash.node import load
+from crash.program import DEADLINE_S
 from crash.worker import Worker
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.testing import Cluster
@@ -42,7 +43,7 @@ def working(cluster: Cluster, directory: Path) -> Iterator[dict[str, Worker]]:
     with ExitStack() as stack:
         workers = {}
         for role in WORKERS:
-            workers[role] = Worker(role, directory, "crash.load", role, cluster.bootstrap_servers)
+            workers[role] = Worker(role, directory, "crash.node.load", role, cluster.bootstrap_servers)
             stack.callback(workers[role].kill)
         yield workers
 
@@ -50,7 +51,7 @@ def working(cluster: Cluster, directory: Path) -> Iterator[dict[str, Worker]]:
 def wait_for_load(workers: Mapping[str, Worker], acknowledgements: int) -> None:
     """Wait until so many more records are acknowledged, every client has done something, and enough is in flight."""
     before = {role: worker.done for role, worker in workers.items()}
-    deadline = time.monotonic() + load.DEADLINE_S
+    deadline = time.monotonic() + DEADLINE_S
     producers = workers["idempotent"]
     while (
         producers.done < before["idempotent"] + acknowledgements
@@ -98,7 +99,7 @@ def put_to_the_test(
                 worker.wait()
                 history.add(worker.events())
         die_and_start(cluster, chance)
-        reader = Worker("read", directory, "crash.load", "read", cluster.bootstrap_servers)
+        reader = Worker("read", directory, "crash.node.load", "read", cluster.bootstrap_servers)
         try:
             reader.wait()
         finally:

@@ -1,0 +1,48 @@
+"""The common part of programs that load nodes while the nodes are killed (`crash.node.load` and others)."""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+DEADLINE_S: Final = 120
+REPORT_EVERY_S: Final = 0.02
+
+
+class Program:
+    """The history, the reports, and the end of a program."""
+
+    def __init__(self, history: Path) -> None:
+        self._history = history.open("a", encoding="utf-8")
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._next_report = 0.0
+        self.done = 0
+        threading.Thread(target=self._wait_for_end, daemon=True).start()
+
+    def _wait_for_end(self) -> None:
+        os.read(sys.stdin.fileno(), 1)  # not sys.stdin: its lock would hinder an end that does not wait
+        self._ended.set()
+
+    @property
+    def goes_on(self) -> bool:
+        return not self._ended.is_set()
+
+    def note(self, op: str, **facts: Any) -> None:
+        """Add to the history. From any thread."""
+        with self._lock:
+            self._history.write(json.dumps({"op": op, **facts}) + "\n")
+
+    def report(self, in_flight: int = 0) -> None:
+        """Tell the test how far it is, not too often."""
+        now = time.monotonic()
+        if now >= self._next_report:
+            self._next_report = now + REPORT_EVERY_S
+            sys.stdout.write(json.dumps({"done": self.done, "in_flight": in_flight}) + "\n")
+            sys.stdout.flush()
+
+    def close(self) -> None:
+        self._history.close()
