@@ -49,7 +49,7 @@ WORKERS = 3
 PAUSE_S = (0.5, 2.0)
 KEYS = 200
 PRODUCE_PAUSE_S = 0.004
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 
 
 class ProducerThread:
@@ -101,7 +101,7 @@ class WorkerProcess:
                 [
                     sys.executable,
                     "-m",
-                    "crash.keyed_worker",
+                    "crash.groups.keyed_worker",
                     self._servers,
                     GROUP,
                     TOPIC,
