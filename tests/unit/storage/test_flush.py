@@ -1,20 +1,26 @@
-"""Flushes of several logs: names that they share, and many names, are synced once."""
+"""Flushes of a log, and of several logs: names that they share, and many names, are synced once."""
 
 import pytest
 
+from tailrace.model.errors import StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import Log, sync_together
 from tailrace.testing.disk import SimulatedDisk
 from testkit.records.batches import stored_batch
+from unit.storage.small_logs import (
+    DIRECTORY,
+    NOW,
+    SMALL,
+    fill,
+    open_log,
+)
 
 
 class SyncsBench:
     """Logs in one directory, new logs, and the directories that are synced by name or all at once."""
 
     def __init__(self, logs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.disk = SimulatedDisk()
-        self.disk.make_dirs("/logs")
-        self.disk.sync_dir("/")
+        self.disk = SimulatedDisk.with_directory("/logs")
         self.synced: list[str] = []
         self.logs = [
             Log.open(f"/logs/orders-{number}", files=self.disk, config=TopicConfig(), now_ms=0)
@@ -69,3 +75,58 @@ def test_logs_that_are_flushed_together_survive_a_power_cut(count: int, monkeypa
 
 def test_no_flush_syncs_nothing() -> None:
     sync_together(())
+
+
+def test_a_flush_of_a_log_covers_the_batches_that_were_appended_when_it_began(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 3)
+    ticket = log.flushes.begin()
+    fill(log, 2)
+    ticket.sync()
+    log.flushes.finish(ticket)
+    assert log.flushed_offset == 3
+    assert log.flushes.has_work
+    log.flush()
+    assert log.flushed_offset == 5
+    assert not log.flushes.has_work
+    before = disk.operations
+    log.flush()
+    assert disk.operations == before
+
+
+def test_a_flush_of_a_log_that_a_truncation_overtakes_does_not_count() -> None:
+    disk = SimulatedDisk.with_directory("/data")
+    log = open_log(disk)
+    fill(log, 20)
+    ticket = log.flushes.begin()
+    log.truncate_to(4)
+    fill(log, 30)
+    ticket.sync()
+    log.flushes.finish(ticket)
+    assert log.flushed_offset <= 4
+    log.flush()
+    disk.power_cut()
+    disk.reboot()
+    assert open_log(disk, recovery_point=34).log_end_offset == 34
+
+
+def test_a_failed_flush_puts_the_log_offline(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    fill(log, 2)
+    disk.fail_at(disk.operations + 1)
+    with pytest.raises(StorageError):
+        log.flush()
+    with pytest.raises(StorageError, match="a flush failed"):
+        log.append([stored_batch(2)])
+    assert log.flushed_offset == 0
+
+
+def test_the_next_flush_of_a_log_without_is_durable_covers_all_segments() -> None:
+    disk = SimulatedDisk.with_directory("/data", 3)
+    log = Log.open(DIRECTORY, files=disk, config=SMALL, now_ms=NOW, is_durable=False)
+    fill(log, 30)
+    assert not [line for line in disk.history if " sync " in line and line.endswith(".log")]
+    log.flush()
+    disk.power_cut()
+    disk.reboot()
+    assert open_log(disk, recovery_point=30).log_end_offset == 30

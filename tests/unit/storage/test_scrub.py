@@ -17,11 +17,6 @@ COUNT = 30
 
 
 @pytest.fixture
-def disk() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
-@pytest.fixture
 def log(disk: SimulatedDisk) -> Log:
     """30 batches in several segments and three leader epochs."""
     return filled(disk, CONFIG)

@@ -21,11 +21,6 @@ NOW_MS = 1_700_000_000_000
 CONFIG = TopicConfig(cleanup_policy=("compact",), segment_bytes=500, index_interval_bytes=150, file_delete_delay_ms=0)
 
 
-@pytest.fixture
-def disk() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
 def open_log(disk: SimulatedDisk, config: TopicConfig = CONFIG, *, recovery_point: int = 0, clean: bool = False) -> Log:
     return Log.open(DIRECTORY, files=disk, config=config, now_ms=NOW_MS, recovery_point=recovery_point, clean=clean)
 
