@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tailrace.storage import Log
+from tailrace.testing.disk import SimulatedDisk
 from testkit.nodes.ports import ImmediateDisk
 
 
@@ -18,6 +19,18 @@ def kill_at(operation: int) -> Callable[[int, str], None]:
             raise Killed
 
     return kill
+
+
+def lose_power(files: SimulatedDisk) -> None:
+    """Cut the power, and start the disk again: what was not synced may be gone."""
+    files.power_cut()
+    files.reboot()
+
+
+def tear_next_write(files: SimulatedDisk) -> None:
+    """The next write fails halfway, and what was written cannot be cut back."""
+    files.write_short_at(files.operations + 1, 10)
+    files.fail_at(files.operations + 2)
 
 
 class HastyDisk(ImmediateDisk):

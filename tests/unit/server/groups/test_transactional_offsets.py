@@ -9,6 +9,7 @@ from tailrace.protocol.messages.groups import DeleteGroupsRequest, ListGroupsReq
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath, transaction_node
+from testkit.nodes.faults import lose_power
 from testkit.nodes.ports import HoldingDisk
 from testkit.quorum.controller_commands import delete_topics
 
@@ -57,14 +58,12 @@ def test_pending_offsets_outlive_a_power_cut(version: int) -> None:
     node = transaction_node(files)
     client = TransactionalClient.begun(node, version=version)
     assert client.set_offset(5) is E.NONE
-    files.power_cut()
-    files.reboot()
+    lose_power(files)
     client.node = node = transaction_node(files, start=2)
     assert node.stable_offset("g", "orders") is E.UNSTABLE_OFFSET_COMMIT
     assert client.end(is_commit=True) is E.NONE
     assert node.stable_offset("g", "orders") == 5
-    files.power_cut()
-    files.reboot()
+    lose_power(files)
     assert transaction_node(files, start=3).stable_offset("g", "orders") == 5
 
 
@@ -89,8 +88,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_their_transaction(vers
     assert node.stable_offset("g", "orders") == -1
     assert client.end(is_commit=True) is E.NONE
     assert node.committed("g", "orders") == -1
-    files.power_cut()
-    files.reboot()
+    lose_power(files)
     assert transaction_node(files, start=2).committed("g", "orders") == -1
 
 
@@ -125,8 +123,7 @@ def test_a_deleted_group_does_not_come_back_with_a_transaction(version: int) -> 
     assert node.send(ListGroupsRequest(), 5).response.groups == ()
     assert client.end(is_commit=True) is E.NONE
     assert node.send(ListGroupsRequest(), 5).response.groups == ()
-    files.power_cut()
-    files.reboot()
+    lose_power(files)
     again = transaction_node(files, start=2)
     assert again.committed("g", "orders") == -1
     assert again.send(ListGroupsRequest(), 5).response.groups == ()

@@ -8,6 +8,7 @@ from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
+from testkit.nodes.faults import lose_power
 from testkit.nodes.ports import DeferredDisk
 
 TOPIC_ID = TopicId(b"1" * 16)
@@ -58,8 +59,7 @@ def test_many_new_logs_are_durable_when_it_is_said_and_take_few_syncs(bench: Dir
     bench.run()
     assert bench.calls == ["made"]
     assert sum(" sync " in line for line in bench.files.history) < 10
-    bench.files.power_cut()
-    bench.files.reboot()
+    lose_power(bench.files)
     assert len(bench.files.list_dir("/logs")) == 300
     for number in range(300):
         assert bench.files.list_dir(f"/logs/orders-{number}") == ["00000000000000000000.log", "partition.metadata"]
@@ -123,8 +123,7 @@ def test_no_checkpoint_speaks_of_a_deleted_log_when_its_name_is_free(bench: Dire
     bench.work.delete(partition, TOPIC_ID, lambda path: bench.calls.append(read_offsets(bench.files, "/logs", name)))
     bench.run()
     assert bench.calls == [None, None, {}]
-    bench.files.power_cut()
-    bench.files.reboot()
+    lose_power(bench.files)
     assert not read_offsets(bench.files, "/logs", RECOVERY_POINTS)
     assert not bench.files.exists("/logs/orders-0")
 

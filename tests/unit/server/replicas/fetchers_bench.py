@@ -191,11 +191,6 @@ class ReplicaFetchersBench:
         self.node.table.checkpoints.write_recovery_points()
         self.disk.run()
 
-    def tear_next_write(self) -> None:
-        """The next write fails halfway, and what was written cannot be cut back."""
-        self.files.write_short_at(self.files.operations + 1, 10)
-        self.files.fail_at(self.files.operations + 2)
-
 
 def data(number: int, records: bytes = b"", *, high_watermark: int = 0, **options: Any) -> PartitionData:
     return PartitionData(

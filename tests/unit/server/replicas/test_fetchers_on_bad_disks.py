@@ -8,12 +8,13 @@ from tailrace.metadata.image import ImageDelta
 from tailrace.model.errors import StorageError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
+from testkit.nodes.faults import tear_next_write
 from unit.server.replicas.fetchers_bench import ORDERS, ReplicaFetchersBench, batch, data, state
 
 
 def test_a_log_that_fails_is_not_fetched_until_there_is_another_leader() -> None:
     bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
-    bench.tear_next_write()
+    tear_next_write(bench.files)
     bench.take_answer(data(0, batch(0, b"a")))
     assert bench.hosts.failed_partitions == 1
     assert bench.fetched == [1]
@@ -22,7 +23,7 @@ def test_a_log_that_fails_is_not_fetched_until_there_is_another_leader() -> None
 def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() -> None:
     bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
     bench.answer(data(0, batch(0, b"a")), data(1, batch(0, b"b")))
-    bench.tear_next_write()
+    tear_next_write(bench.files)
     with pytest.raises(StorageError):
         bench.partition(0).following.append(batch(1, b"c"))
     bench.settle()

@@ -13,6 +13,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath, transaction_node
+from testkit.nodes.faults import lose_power
 from testkit.nodes.ports import HoldingDisk
 from testkit.quorum.controller_commands import delete_topics
 
@@ -112,8 +113,7 @@ def test_a_power_cut_between_decision_and_completion_changes_nothing(version: in
     disk.run()
     assert ending.response.error_code == E.NONE
     assert _known(node).state.is_prepared, "the markers are on their way, and not on disk"
-    files.power_cut()
-    files.reboot()
+    lose_power(files)
     again = transaction_node(files, start=2)
     assert not _known(again).state.is_prepared
     for topic in ("orders", "bills"):
@@ -168,8 +168,7 @@ def test_an_open_transaction_outlives_a_power_cut_and_times_out_later() -> None:
     node = transaction_node(files)
     client = TransactionalClient.begun(node)
     assert client.write("orders", b"one") is E.NONE
-    files.power_cut()
-    files.reboot()
+    lose_power(files)
     again = transaction_node(files, start=2, clock=node.clock)
     assert again.describe_transaction("pay").transaction_state == "Ongoing"
     assert again.produce("orders", b"plain").produced.error_code == E.NONE
@@ -293,8 +292,7 @@ def test_a_transaction_ends_as_it_was_decided_whichever_write_fails(version: int
         except StorageError:
             pass
         answers.add(code)
-        files.power_cut()
-        files.reboot()
+        lose_power(files)
         again = transaction_node(files, start=2)
         again.clock.advance(5_000)
         if code is not E.NONE:
