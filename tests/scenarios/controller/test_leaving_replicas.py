@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.controller.test_partition_leadership import ORDERS, LeadershipCluster, code, ids, led
+from scenarios.controller.leadership_cluster import ORDERS, LeadershipCluster, code, ids, led
 from tailrace.metadata.commands import (
     AlterPartition,
     InSyncChange,
@@ -18,11 +18,6 @@ from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState
 
 LOST, STALLED = LeaveReason.LOST, LeaveReason.STALLED
-
-
-@pytest.fixture
-def cluster() -> LeadershipCluster:
-    return LeadershipCluster()
 
 
 def leave(
@@ -50,7 +45,7 @@ def leave(
 
 
 @pytest.mark.parametrize("leaving", LeaveReason)
-def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(
+def test_a_follower_that_leaves_is_out_of_sync_and_the_leader_stays(
     cluster: LeadershipCluster, leaving: LeaveReason
 ) -> None:
     cluster.create(1, 2, 3)
@@ -75,14 +70,14 @@ def test_the_fetches_of_a_replica_before_its_loss_count_no_more(cluster: Leaders
 
 
 @pytest.mark.parametrize("leaving", LeaveReason)
-def test_a_leader_leaves_and_the_next_in_sync_leads(cluster: LeadershipCluster, leaving: LeaveReason) -> None:
+def test_when_a_leader_leaves_the_next_in_sync_replica_leads(cluster: LeadershipCluster, leaving: LeaveReason) -> None:
     cluster.create(1, 2, 3)
     leave(cluster, 1, leaving)
     assert led(cluster.state) == (2, (2, 3), ())
     assert (cluster.state.leader_epoch, cluster.state.partition_epoch) == (1, 1)
 
 
-def test_a_member_that_has_left_is_answered_and_nothing_is_written(cluster: LeadershipCluster) -> None:
+def test_a_replica_that_has_left_already_is_answered_without_a_record(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     leave(cluster, 2, STALLED)
     before = cluster.offset
@@ -90,7 +85,7 @@ def test_a_member_that_has_left_is_answered_and_nothing_is_written(cluster: Lead
     assert cluster.offset == before
 
 
-def test_a_stalled_replica_has_everything_and_is_eligible_while_the_high_watermark_stands_still(
+def test_a_stalled_replica_is_an_eligible_leader_while_the_high_watermark_stands_still(
     cluster: LeadershipCluster,
 ) -> None:
     cluster.create(1, 2, 3, min_in_sync=2)
@@ -99,7 +94,7 @@ def test_a_stalled_replica_has_everything_and_is_eligible_while_the_high_waterma
     assert led(cluster.state) == (2, (2,), (1,))
 
 
-def test_a_lost_replica_is_not_eligible(cluster: LeadershipCluster) -> None:
+def test_a_replica_with_lost_records_is_no_eligible_leader(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(3)
     leave(cluster, 1, LOST)
@@ -111,7 +106,7 @@ def test_a_lost_replica_is_not_eligible(cluster: LeadershipCluster) -> None:
     assert led(cluster.state) == (2, (2,), ())
 
 
-def test_an_eligible_replica_that_finds_a_loss_is_eligible_no_more(cluster: LeadershipCluster) -> None:
+def test_an_eligible_leader_that_finds_a_loss_is_eligible_no_more(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3, min_in_sync=3)
     cluster.fence(3)
     cluster.fence(2)
@@ -121,7 +116,7 @@ def test_an_eligible_replica_that_finds_a_loss_is_eligible_no_more(cluster: Lead
     assert led(cluster.state) == (1, (1,), (2,))
 
 
-def test_when_the_last_in_sync_is_lost_an_eligible_one_leads(cluster: LeadershipCluster) -> None:
+def test_when_the_last_in_sync_replica_is_lost_an_eligible_replica_leads(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3, min_in_sync=3)
     cluster.restart(3)
     cluster.restart(2)
@@ -130,7 +125,7 @@ def test_when_the_last_in_sync_is_lost_an_eligible_one_leads(cluster: Leadership
     assert led(cluster.state) == (2, (2,), (3,))
 
 
-def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_those_that_come_back(cluster: LeadershipCluster) -> None:
+def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_replicas_that_return(cluster: LeadershipCluster) -> None:
     """The three brokers were killed, and the damaged broker comes first: it says so before it is unfenced."""
     cluster.create(1, 2, 3, min_in_sync=2)
     for number in (3, 2, 1):
@@ -165,7 +160,7 @@ def test_the_last_lost_copy_leads_only_if_an_administrator_chooses_it(
     assert cluster.state.is_recovering
 
 
-def test_the_last_copy_that_is_stalled_stays(cluster: LeadershipCluster) -> None:
+def test_the_last_replica_in_sync_stays_though_it_is_stalled(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     cluster.fence(2)
     before = cluster.offset
@@ -197,7 +192,9 @@ def test_a_stalled_replica_leaves_only_dead_replicas_in_sync(cluster: Leadership
         ({"is_recovering": True}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_word_that_is_not_taken(cluster: LeadershipCluster, differences: dict[str, Any], expected: ErrorCode) -> None:
+def test_an_impossible_leave_of_a_replica_is_refused(
+    cluster: LeadershipCluster, differences: dict[str, Any], expected: ErrorCode
+) -> None:
     """From partition epoch 1 on."""
     cluster.create(1, 2, 3)
     cluster.propose(1, 1, 2)
@@ -219,16 +216,13 @@ def test_only_a_replica_leaves_and_only_in_its_present_registration(cluster: Lea
     assert led(cluster.state) == (1, (1, 2), ())
 
 
-# KIP-966: a desired leader
-
-
 def lose_all(cluster: LeadershipCluster) -> None:
     for number in (1, 2, 3):
         leave(cluster, number, LOST)
     assert led(cluster.state) == (NO_LEADER, (), ())
 
 
-def test_an_administrator_names_the_replica_that_leads_with_what_it_has(cluster: LeadershipCluster) -> None:
+def test_an_administrator_names_the_replica_that_leads_with_the_records_it_has(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     lose_all(cluster)
     epoch = cluster.state.leader_epoch
@@ -255,14 +249,14 @@ def test_accepted_loss_ends_with_the_leader_that_was_named(cluster: LeadershipCl
     assert (cluster.state.leader, cluster.state.is_recovering, cluster.state.accepts_loss) == (2, True, False)
 
 
-def test_an_election_of_any_replica_gives_nothing_up(cluster: LeadershipCluster) -> None:
+def test_an_unclean_election_without_a_desired_leader_accepts_no_loss(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     lose_all(cluster)
     assert cluster.elect(ElectionType.UNCLEAN, ORDERS) == {ORDERS: None}
     assert (cluster.state.is_recovering, cluster.state.accepts_loss) == (True, False)
 
 
-def test_a_leader_that_cannot_be_named(cluster: LeadershipCluster) -> None:
+def test_an_impossible_desired_leader_is_refused(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     unclean, preferred = ElectionType.UNCLEAN, ElectionType.PREFERRED
     assert cluster.elect(unclean, ORDERS, desired=2) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}
