@@ -4,6 +4,8 @@ import pytest
 
 from scenarios.controller.leadership_cluster import LeadershipCluster
 
+pytest.register_assert_rewrite("scenarios.controller.decision_table")
+
 
 @pytest.fixture
 def cluster() -> LeadershipCluster:
