@@ -23,100 +23,68 @@ CONNECTOR_VERSION = "4.2.0"
 CONNECTOR_JARS = Path(sys.prefix) / f"spark-connector-{CONNECTOR_VERSION}"
 """Spark's Kafka connector with what Spark does not bring itself, some 10 MB."""
 
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+
+def _project(artifact: str, *dependencies: str) -> str:
+    """A project that Maven reads, with these dependencies."""
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>tailrace</groupId>
-  <artifactId>kafka-tools</artifactId>
+  <artifactId>{artifact}</artifactId>
   <version>1</version>
   <packaging>pom</packaging>
   <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-tools</artifactId>
-      <version>{VERSION}</version>
-      <exclusions>
-        <exclusion><groupId>org.apache.kafka</groupId><artifactId>connect-runtime</artifactId></exclusion>
-        <exclusion><groupId>org.apache.kafka</groupId><artifactId>connect-json</artifactId></exclusion>
-      </exclusions>
-    </dependency>
-  </dependencies>
+{"".join(dependencies)}  </dependencies>
 </project>
 """
-_SHELL_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tailrace</groupId>
-  <artifactId>kafka-shell</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-shell</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
+
+
+def _dependency(artifact: str, *excluded: str) -> str:
+    """A dependency, by `group:artifact:version`, without these of its own, by `group:artifact`."""
+    group_id, artifact_id, version = artifact.split(":")
+    exclusions = ""
+    if excluded:
+        exclusion = "        <exclusion><groupId>{}</groupId><artifactId>{}</artifactId></exclusion>\n"
+        listed = "".join(exclusion.format(*name.split(":")) for name in excluded)
+        exclusions = f"      <exclusions>\n{listed}      </exclusions>\n"
+    return f"""    <dependency>
+      <groupId>{group_id}</groupId>
+      <artifactId>{artifact_id}</artifactId>
+      <version>{version}</version>
+{exclusions}    </dependency>
 """
-_PROGRAM_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tailrace</groupId>
-  <artifactId>kafka-programs</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>connect-file</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>connect-mirror</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-streams</artifactId>
-      <version>{VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId>
-      <artifactId>slf4j-simple</artifactId>
-      <version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
-_CONNECTOR_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tailrace</groupId>
-  <artifactId>spark-connector</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.spark</groupId>
-      <artifactId>{CONNECTOR}</artifactId>
-      <version>{CONNECTOR_VERSION}</version>
-      <exclusions>
-        <exclusion><groupId>org.apache.hadoop</groupId><artifactId>*</artifactId></exclusion>
-        <exclusion><groupId>org.apache.spark</groupId><artifactId>spark-tags_2.13</artifactId></exclusion>
-        <exclusion><groupId>org.scala-lang</groupId><artifactId>*</artifactId></exclusion>
-        <exclusion><groupId>org.scala-lang.modules</groupId><artifactId>*</artifactId></exclusion>
-        <exclusion><groupId>org.slf4j</groupId><artifactId>*</artifactId></exclusion>
-        <exclusion><groupId>org.xerial.snappy</groupId><artifactId>*</artifactId></exclusion>
-        <exclusion><groupId>at.yawk.lz4</groupId><artifactId>*</artifactId></exclusion>
-        <exclusion><groupId>com.google.code.findbugs</groupId><artifactId>*</artifactId></exclusion>
-      </exclusions>
-    </dependency>
-  </dependencies>
-</project>
-"""
+
+
+_POM = _project(
+    "kafka-tools",
+    _dependency(f"org.apache.kafka:kafka_2.13:{VERSION}"),
+    _dependency(
+        f"org.apache.kafka:kafka-tools:{VERSION}",
+        "org.apache.kafka:connect-runtime",
+        "org.apache.kafka:connect-json",
+    ),
+)
+_SHELL_POM = _project("kafka-shell", _dependency(f"org.apache.kafka:kafka-shell:{VERSION}"))
+_PROGRAM_POM = _project(
+    "kafka-programs",
+    _dependency(f"org.apache.kafka:connect-file:{VERSION}"),
+    _dependency(f"org.apache.kafka:connect-mirror:{VERSION}"),
+    _dependency(f"org.apache.kafka:kafka-streams:{VERSION}"),
+    _dependency("org.slf4j:slf4j-simple:1.7.36"),
+)
+_CONNECTOR_POM = _project(
+    "spark-connector",
+    _dependency(
+        f"org.apache.spark:{CONNECTOR}:{CONNECTOR_VERSION}",
+        "org.apache.hadoop:*",
+        "org.apache.spark:spark-tags_2.13",
+        "org.scala-lang:*",
+        "org.scala-lang.modules:*",
+        "org.slf4j:*",
+        "org.xerial.snappy:*",
+        "at.yawk.lz4:*",
+        "com.google.code.findbugs:*",
+    ),
+)
 
 
 def absent() -> str | None:

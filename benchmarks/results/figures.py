@@ -122,6 +122,15 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+class Chart(NamedTuple):
+    """A quantity that is drawn, below this head."""
+
+    quantity: str
+    head: str
+    is_logarithmic: bool = False
+    """For values above 0 that differ by orders of magnitude."""
+
+
 class Bar(NamedTuple):
     """A bar of a chart: the median, and the rounds as points."""
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TypeVar
 
 from benchmarks.peers.peer import Absent
-from benchmarks.results.figures import ABSENT, Samples
+from benchmarks.results.figures import ABSENT, Chart, Column, Samples, Section, Target, bars, judge, table
 
 T = TypeVar("T")
 Show = Callable[..., None]
@@ -52,3 +52,27 @@ class Rounds:
         reason = f"{name} is {ABSENT}: {why}"
         if reason not in self.absent:
             self.absent.append(reason)
+
+    def section(
+        self,
+        name: str,
+        title: str,
+        conditions: str,
+        columns: Sequence[Column],
+        targets: Sequence[Target] = (),
+        chart: Chart | None = None,
+    ) -> Section:
+        """The report on the rounds that count."""
+        head, rows = table(self.samples, columns)
+        return Section(
+            name=name,
+            title=title,
+            conditions=conditions,
+            head=head,
+            rows=rows,
+            verdicts=judge(self.samples, targets),
+            absent=tuple(self.absent),
+            chart_head=chart.head if chart else "",
+            is_chart_logarithmic=chart is not None and chart.is_logarithmic,
+            bars=bars(self.samples, chart.quantity) if chart else (),
+        )

@@ -11,7 +11,7 @@ from benchmarks.peers.clusters import NODES, PeerCluster
 from benchmarks.peers.coalesced import AT_ONCE_MS, NEVER_MS, coalesced
 from benchmarks.peers.kafka import KAFKA
 from benchmarks.peers.peer import TAILRACE
-from benchmarks.results.figures import Column, Section, bars, percentile, table
+from benchmarks.results.figures import Chart, Column, Section, percentile
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import Wire, batch
 from tailrace.server.fetch.sessions import IDLE_ANSWER_MS
@@ -59,24 +59,17 @@ def measure(rounds: Rounds, _: int) -> Section:
             for pace in PACES:
                 for name in rounds.in_turn(list(clusters)):
                     _round(rounds, name, clusters[name], pace, f"{NAME}-{number}-{round(pace.interval_s * 1000)}")
-    samples = rounds.samples
     columns = (
         Column("p50_ms", "p50 ms", digits=2, beside=(KAFKA,)),
         Column("p99_ms", "p99 ms", digits=2, beside=(KAFKA,), shows_rounds=True),
         Column("fetches_per_record", "followers' fetches per record", digits=2, beside=(KAFKA,)),
     )
-    head, rows = table(samples, columns)
-    return Section(
-        name=NAME,
-        title="End to end, from the leader and from a follower",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=(),
-        absent=tuple(rounds.absent),
-        chart_head="p50 in milliseconds, median; points are rounds; logarithmic",
-        is_chart_logarithmic=True,
-        bars=bars(samples, "p50_ms"),
+    return rounds.section(
+        NAME,
+        "End to end, from the leader and from a follower",
+        CONDITIONS,
+        columns,
+        chart=Chart("p50_ms", "p50 in milliseconds, median; points are rounds; logarithmic", is_logarithmic=True),
     )
 
 

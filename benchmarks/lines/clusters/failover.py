@@ -6,7 +6,7 @@ from benchmarks.contests import clusters_of_both
 from benchmarks.peers.clusters import NODES, PeerCluster
 from benchmarks.peers.kafka import KAFKA
 from benchmarks.peers.peer import TAILRACE, NotReady
-from benchmarks.results.figures import Column, Section, Target, bars, judge, percentile, table
+from benchmarks.results.figures import Chart, Column, Section, Target, percentile
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import PRODUCE_VERSION, Wire, batch, produce_request
 from tailrace.model.errors import ErrorCode
@@ -42,24 +42,19 @@ def measure(rounds: Rounds, kills: int) -> Section:
                 times_s.append(_kill(cluster))
                 rounds.record(TEST, name, resumes_s=times_s[-1])
         rounds.samples.add(TEST, name, p99_s=percentile(times_s, 99), kills=len(times_s))
-    samples = rounds.samples
     columns = (
         Column("kills", "kills"),
         Column("resumes_s", "p50 s", digits=2, beside=(KAFKA,), shows_rounds=True),
         Column("p99_s", "p99 s", digits=2, beside=(KAFKA,)),
     )
-    head, rows = table(samples, columns)
     target = Target(test=TEST, server=TAILRACE, quantity="p99_s", limit=MOST_S, unit="s", is_upper=True)
-    return Section(
-        name=NAME,
-        title="A leader is killed: produce resumes",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, [target]) if kills == DEFAULT else (),
-        absent=tuple(rounds.absent),
-        chart_head="seconds from the kill to the next acknowledged record, median; points are kills",
-        bars=bars(samples, "resumes_s"),
+    return rounds.section(
+        NAME,
+        "A leader is killed: produce resumes",
+        CONDITIONS,
+        columns,
+        [target] if kills == DEFAULT else (),
+        chart=Chart("resumes_s", "seconds from the kill to the next acknowledged record, median; points are kills"),
     )
 
 

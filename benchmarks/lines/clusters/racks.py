@@ -8,7 +8,7 @@ import confluent_kafka
 
 from benchmarks.contests import clusters_of_both
 from benchmarks.peers.clusters import NODES, RACK_SELECTOR, RACKS, PeerCluster
-from benchmarks.results.figures import Column, Section, bars, table
+from benchmarks.results.figures import Chart, Column, Section
 from benchmarks.results.rounds import Rounds
 
 NAME = "racks"
@@ -39,23 +39,20 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
                 _fill(cluster, count)
                 for mode in (LEADER_ONLY, CLOSEST):
                     _measure(rounds, cluster, mode, count)
-    samples = rounds.samples
     columns = (
         Column("cross_rack_MB", "MB between racks", digits=1, shows_rounds=True),
         Column("received_MB", "MB received", digits=1),
         Column("cross_rack_percent", "% between racks", digits=2),
     )
-    head, rows = table(samples, columns)
-    return Section(
-        name=NAME,
-        title="Bytes between racks",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=(),
-        absent=tuple(rounds.absent),
-        chart_head=f"MB between racks for {megabytes} MB read by each of three consumers, median; points are rounds",
-        bars=bars(samples, "cross_rack_MB"),
+    return rounds.section(
+        NAME,
+        "Bytes between racks",
+        CONDITIONS,
+        columns,
+        chart=Chart(
+            "cross_rack_MB",
+            f"MB between racks for {megabytes} MB read by each of three consumers, median; points are rounds",
+        ),
     )
 
 

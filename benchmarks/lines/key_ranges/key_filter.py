@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.peers.peer import TAILRACE
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from tailrace.model.key_ranges import KeyRange, of_slots
 from tailrace.protocol.primitives import Buffer
@@ -51,22 +51,17 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
                 rounds.record(f"{kind}, split for eight", TAILRACE, gb_s=_speed(chunk, [readers], times))
                 each = [[reader] for reader in readers]
                 rounds.record(f"{kind}, eight filters", TAILRACE, gb_s=_speed(chunk, each, times))
-    samples = rounds.samples
-    head, rows = table(samples, (Column("gb_s", "GB/s", digits=2, shows_rounds=True),))
     targets = [
         Target(test=f"{size}, one range", server=TAILRACE, quantity="gb_s", limit=least, unit="GB/s")
         for size, least in LEAST_GB_S.items()
     ]
-    return Section(
-        name=NAME,
-        title=f"The filter by key ranges ({KERNEL} kernel)",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
-        absent=tuple(rounds.absent),
-        chart_head="GB/s of plain records, median; points are rounds",
-        bars=bars(samples, "gb_s"),
+    return rounds.section(
+        NAME,
+        f"The filter by key ranges ({KERNEL} kernel)",
+        CONDITIONS,
+        (Column("gb_s", "GB/s", digits=2, shows_rounds=True),),
+        targets,
+        chart=Chart("gb_s", "GB/s of plain records, median; points are rounds"),
     )
 
 

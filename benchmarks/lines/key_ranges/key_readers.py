@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.lines.key_ranges.key_filter import READERS, SIZES, chunk_of
 from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import PRODUCE_VERSION, Wire, produce_request
 from tailrace.model.key_ranges import of_slots
@@ -101,9 +101,7 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
                     for what, peer, place in ((SHARED, keeping, 0), (APART, apart, 1)):
                         cost = _cost(peer, written[place], READERS)
                         rounds.record(f"{kind}, {what}", TAILRACE, us_per_mb=cost, times_one=cost / alone)
-    samples = rounds.samples
     columns = (Column("us_per_mb", "CPU us per MB"), Column("times_one", "x one reader", digits=2, shows_rounds=True))
-    head, rows = table(samples, columns)
     targets = [
         Target(
             test=f"{size}, {SHARED}",
@@ -115,16 +113,13 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
         )
         for size, most in MOST_TIMES_ONE.items()
     ]
-    return Section(
-        name=NAME,
-        title="Readers that split a partition",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
-        absent=tuple(rounds.absent),
-        chart_head="CPU of the broker, x one reader of all, median; points are rounds",
-        bars=bars(samples, "times_one"),
+    return rounds.section(
+        NAME,
+        "Readers that split a partition",
+        CONDITIONS,
+        columns,
+        targets,
+        chart=Chart("times_one", "CPU of the broker, x one reader of all, median; points are rounds"),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from tailrace.client.blocking import Producer
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
@@ -75,9 +75,7 @@ def measure(rounds: Rounds, count: int) -> Section:
                 many = _rate(peer, kind, LANES, count, f"{kind}-{number}-many")
                 rounds.record(f"{kind}, one lane", TAILRACE, rate=alone, times_one=1.0)
                 rounds.record(f"{kind}, {LANES} lanes", TAILRACE, rate=many, times_one=many / alone)
-    samples = rounds.samples
     columns = (Column("rate", "records/s"), Column("times_one", "x one lane", digits=2, shows_rounds=True))
-    head, rows = table(samples, columns)
     targets = [
         Target(
             test=f"{kind}, {LANES} lanes",
@@ -88,16 +86,13 @@ def measure(rounds: Rounds, count: int) -> Section:
         )
         for kind in ("asyncio", "threads")
     ]
-    return Section(
-        name=NAME,
-        title="Lanes: 10 ms a record",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
-        absent=tuple(rounds.absent),
-        chart_head="records a second, x one lane, median; points are rounds",
-        bars=bars(samples, "times_one"),
+    return rounds.section(
+        NAME,
+        "Lanes: 10 ms a record",
+        CONDITIONS,
+        columns,
+        targets,
+        chart=Chart("times_one", "records a second, x one lane, median; points are rounds"),
     )
 
 

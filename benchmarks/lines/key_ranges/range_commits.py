@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import PRODUCE_VERSION, Wire, batch, produce_request
 from tailrace.model.key_ranges import HASH_SPACE
@@ -57,8 +57,6 @@ def measure(rounds: Rounds, rectangles: int) -> Section:
                         _commit(wire, ends, chosen)
                     spent_ms = (peer.process.cpu_clock() - before) / COMMITS * 1_000
                     rounds.record(f"{size} rectangles in a commit", TAILRACE, cpu_ms=spent_ms)
-    samples = rounds.samples
-    head, rows = table(samples, (Column("cpu_ms", "CPU ms", digits=2, shows_rounds=True),))
     target = Target(
         test=f"{LIMITED} rectangles in a commit",
         server=TAILRACE,
@@ -67,16 +65,13 @@ def measure(rounds: Rounds, rectangles: int) -> Section:
         unit="ms",
         is_upper=True,
     )
-    return Section(
-        name=NAME,
-        title=f"Commits of ranges over {rectangles:,} rectangles",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, [target]),
-        absent=tuple(rounds.absent),
-        chart_head="CPU of the broker for a commit, ms, median; points are rounds",
-        bars=bars(samples, "cpu_ms"),
+    return rounds.section(
+        NAME,
+        f"Commits of ranges over {rectangles:,} rectangles",
+        CONDITIONS,
+        (Column("cpu_ms", "CPU ms", digits=2, shows_rounds=True),),
+        [target],
+        chart=Chart("cpu_ms", "CPU of the broker for a commit, ms, median; points are rounds"),
     )
 
 

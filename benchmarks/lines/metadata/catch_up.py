@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.lines.metadata.snapshots import BROKERS, PER_TOPIC, RECORD_BYTES
 from benchmarks.lines.metadata.timed_replica import Replica, image_of, opened_log, quiet_collector, write_snapshot
 from benchmarks.peers.peer import directory
-from benchmarks.results.figures import Column, Section, Target, judge, table
+from benchmarks.results.figures import Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records.kinds import encode_record
@@ -46,22 +46,19 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
             log.close()
             by_snapshot = asyncio.run(_start(rounds, test, BY_SNAPSHOT, with_snapshot))
             assert by_snapshot == by_log, "both lead to the same image"
-    samples = rounds.samples
     columns = (
         Column("CPU_s", "CPU s", digits=2, beside=(BY_SNAPSHOT,)),
         Column("seconds", "s", digits=2, beside=(BY_SNAPSHOT,)),
         Column("MB", "MB read", digits=1, beside=(BY_SNAPSHOT,)),
         Column("longest_turn_ms", "longest turn, CPU ms", digits=1),
     )
-    head, rows = table(samples, columns)
     target = Target(test=test, server=BY_LOG, quantity="CPU_s", limit=LEAST_RATIO, beside=BY_SNAPSHOT)
-    return Section(
-        name=NAME,
-        title="A new node catches up",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, [target]),
+    return rounds.section(
+        NAME,
+        "A new node catches up",
+        CONDITIONS,
+        columns,
+        [target],
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from benchmarks.lines.metadata.snapshots import BROKERS, PER_TOPIC, RECORD_BYTES
 from benchmarks.lines.metadata.timed_replica import image_of, opened_log, write_snapshot
 from benchmarks.peers.peer import directory
-from benchmarks.results.figures import Column, Section, table
+from benchmarks.results.figures import Column, Section
 from benchmarks.results.rounds import Rounds
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records.kinds import encode_record
@@ -70,15 +70,7 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
         Column("log_bytes_per_change", "bytes in the log for one change", digits=0),
         Column("cycle_MB", "MB written until the next", digits=1),
     )
-    head, rows = table(rounds.samples, columns)
-    return Section(
-        name=NAME,
-        title="Keeping the log short: reads",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=(),
-    )
+    return rounds.section(NAME, "Keeping the log short: reads", CONDITIONS, columns)
 
 
 def _record(

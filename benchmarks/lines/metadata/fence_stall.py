@@ -14,7 +14,7 @@ from benchmarks.lines.metadata.timed_replica import (
     write_snapshot,
 )
 from benchmarks.peers.peer import directory
-from benchmarks.results.figures import Column, Section, Target, judge, table
+from benchmarks.results.figures import Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.image import ClusterImage
@@ -53,25 +53,22 @@ def measure(rounds: Rounds, partitions: int) -> Section:
     for _ in rounds:
         with directory() as home:
             asyncio.run(_round(rounds, test, home, image))
-    samples = rounds.samples
     columns = (
         Column("longest_turn_ms", "longest turn, ms", digits=1, shows_rounds=True),
         Column("CPU_ms", "CPU ms"),
         Column("turns", "turns"),
         Column("wall_ms", "ms until it was answered"),
     )
-    head, rows = table(samples, columns)
     targets = [
         Target(test=test, server=what, quantity="longest_turn_ms", limit=LONGEST_TURN_MS, unit="ms", is_upper=True)
         for what in (DECIDED, REPLAYED)
     ]
-    return Section(
-        name=NAME,
-        title="A broker is fenced: how long the event loop stands",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
+    return rounds.section(
+        NAME,
+        "A broker is fenced: how long the event loop stands",
+        CONDITIONS,
+        columns,
+        targets,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from benchmarks.lines.metadata.timed_replica import FENCED, image_of
-from benchmarks.results.figures import Column, Section, table
+from benchmarks.results.figures import Column, Section
 from benchmarks.results.rounds import Rounds
 from tailrace.metadata.deciding.state_changes import change_record
 from tailrace.metadata.derive import PartitionChange
@@ -46,15 +46,7 @@ def measure(rounds: Rounds, partitions: int) -> Section:
         Column("network_KiB", "KiB over the network", digits=2),
         Column("snapshot_KiB", "KiB in each snapshot"),
     )
-    head, rows = table(rounds.samples, columns)
-    return Section(
-        name=NAME,
-        title="A broker is fenced: bytes",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=(),
-    )
+    return rounds.section(NAME, "A broker is fenced: bytes", CONDITIONS, columns)
 
 
 def _count(rounds: Rounds, image: ClusterImage, partitions: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.lines.metadata.timed_replica import STATE_ID, image_of, opened_log, quiet_collector, write_snapshot
 from benchmarks.peers.peer import directory
-from benchmarks.results.figures import Column, Section, Target, judge, table
+from benchmarks.results.figures import Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.snapshot_image import SnapshotLoader
@@ -37,25 +37,22 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
     for _ in rounds:
         with directory() as home:
             _round(rounds, test, home, image)
-    samples = rounds.samples
     columns = (
         Column("MB_per_CPU_s", "MB per CPU s", digits=1, shows_rounds=True),
         Column("longest_slice_ms", "longest slice, CPU ms", digits=1),
         Column("seconds", "s", digits=1),
     )
-    head, rows = table(samples, columns)
     stalls = [
         Target(test=test, server=what, quantity="longest_slice_ms", limit=LONGEST_SLICE_MS, unit="ms", is_upper=True)
         for what in (WRITTEN, LOADED)
     ]
     speed = Target(test=test, server=LOADED, quantity="MB_per_CPU_s", limit=SLOWEST_LOAD, unit="MB per CPU s")
-    return Section(
-        name=NAME,
-        title="Snapshots of the metadata",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, [*stalls, speed]),
+    return rounds.section(
+        NAME,
+        "Snapshots of the metadata",
+        CONDITIONS,
+        columns,
+        [*stalls, speed],
     )
 
 

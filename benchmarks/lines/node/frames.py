@@ -8,7 +8,7 @@ from benchmarks.peers import loopback
 from benchmarks.peers.kafka import KAFKA, apache_kafka
 from benchmarks.peers.loopback import LOOPBACK
 from benchmarks.peers.peer import TAILRACE, Absent, Peer, running, tailrace, touch_pages
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import Wire, batch, end_offsets, fetch_frame, produce_frame, stream
 
@@ -37,25 +37,20 @@ def measure(rounds: Rounds, _: int) -> Section:
             _raw(rounds)
             for peer in rounds.in_turn(peers):
                 _round(rounds, peer, f"frames-{number}", batch(RECORDS, RECORD_BYTES))
-    samples = rounds.samples
     columns = (
         Column("MB_per_s", "MB/s", beside=(LOOPBACK, KAFKA), shows_rounds=True),
         Column("CPU_us_per_MB", "CPU us/MB", beside=(KAFKA,)),
     )
-    head, rows = table(samples, columns)
     targets = [
         Target(test=test, server=TAILRACE, quantity="MB_per_s", limit=0.8, beside=LOOPBACK) for test in (PRODUCE, FETCH)
     ]
-    return Section(
-        name=NAME,
-        title="Large frames beside the raw loopback",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
-        absent=tuple(rounds.absent),
-        chart_head="MB/s, median; points are rounds",
-        bars=bars(samples, "MB_per_s"),
+    return rounds.section(
+        NAME,
+        "Large frames beside the raw loopback",
+        CONDITIONS,
+        columns,
+        targets,
+        chart=Chart("MB_per_s", "MB/s, median; points are rounds"),
     )
 
 

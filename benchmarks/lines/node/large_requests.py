@@ -9,7 +9,7 @@ from benchmarks.contests import DURABILITIES, FLUSHED, PAGE_CACHE, page_cache_an
 from benchmarks.downloads import franz_go
 from benchmarks.peers.kafka import KAFKA
 from benchmarks.peers.peer import TAILRACE, NotReady, Peer, touch_pages
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import Wire, end_offsets
 
@@ -37,24 +37,19 @@ def measure(rounds: Rounds, _: int) -> Section:
             for number in rounds:
                 for peer in rounds.in_turn(peers):
                     _round(rounds, peer, f"large-{durability}-{number}", durability)
-    samples = rounds.samples
     columns = (
         Column("MB_per_s", "MB/s", beside=(KAFKA,), shows_rounds=True),
         Column("requests", "requests"),
         Column("largest_MB", "largest request, MB", digits=1),
     )
-    head, rows = table(samples, columns)
     targets = [Target(test=DURABILITIES[0], server=TAILRACE, quantity="MB_per_s", limit=1.0, beside=KAFKA)]
-    return Section(
-        name=NAME,
-        title="Large requests with franz-go",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
-        absent=tuple(rounds.absent),
-        chart_head="MB/s, median; points are rounds",
-        bars=bars(samples, "MB_per_s"),
+    return rounds.section(
+        NAME,
+        "Large requests with franz-go",
+        CONDITIONS,
+        columns,
+        targets,
+        chart=Chart("MB_per_s", "MB/s, median; points are rounds"),
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from benchmarks.contests import FLUSHED, PAGE_CACHE, page_cache_and_flushed
 from benchmarks.peers.kafka import KAFKA
 from benchmarks.peers.peer import TAILRACE, Peer
-from benchmarks.results.figures import Column, Section, Target, bars, judge, percentile, table
+from benchmarks.results.figures import Chart, Column, Section, Target, percentile
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import Wire, batch, end_offsets, produce_frame
 
@@ -37,13 +37,11 @@ def measure(rounds: Rounds, _: int) -> Section:
                     _round(rounds, peer, _test(durability), f"latency-{durability}-{number}")
                     if durability == "flushed":  # the cost of a record that can be read when the record is acknowledged
                         _round(rounds, peer, _test(f"acks=1, {durability}"), f"latency-acks1-{number}", acks=1)
-    samples = rounds.samples
     columns = (
         Column("p50_us", "p50 us", beside=(KAFKA, FDATASYNC), shows_rounds=True),
         Column("p99_us", "p99 us"),
         Column("p99.9_us", "p99.9 us"),
     )
-    head, rows = table(samples, columns)
     target = Target(
         test=_test("flushed"),
         server=TAILRACE,
@@ -52,16 +50,13 @@ def measure(rounds: Rounds, _: int) -> Section:
         beside=FDATASYNC,
         is_upper=True,
     )
-    return Section(
-        name=NAME,
-        title="1-record produce, one at a time",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, [target]),
-        absent=tuple(rounds.absent),
-        chart_head="p50 in microseconds, median; points are rounds",
-        bars=bars(samples, "p50_us"),
+    return rounds.section(
+        NAME,
+        "1-record produce, one at a time",
+        CONDITIONS,
+        columns,
+        [target],
+        chart=Chart("p50_us", "p50 in microseconds, median; points are rounds"),
     )
 
 

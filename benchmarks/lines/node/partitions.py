@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from benchmarks.peers.first_record import acknowledged
 from benchmarks.peers.peer import TAILRACE, Peer, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 
 NAME = "partitions"
@@ -29,7 +29,6 @@ def measure(rounds: Rounds, partitions: int) -> Section:
     test = f"{partitions:,} partitions"
     for _ in rounds:
         _round(rounds, test, partitions)
-    samples = rounds.samples
     columns = (
         Column("create_s", "create s", digits=1),
         Column("idle_MB", "idle MB"),
@@ -37,18 +36,15 @@ def measure(rounds: Rounds, partitions: int) -> Section:
         Column("restart_s", "restart s", digits=1, shows_rounds=True),
         Column("restarted_MB", "idle MB after restart"),
     )
-    head, rows = table(samples, columns)
     target = Target(test=test, server=TAILRACE, quantity="restart_s", limit=LONGEST_RESTART_S, unit="s", is_upper=True)
-    return Section(
-        name=NAME,
-        title="Many partitions on one node",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
+    return rounds.section(
+        NAME,
+        "Many partitions on one node",
+        CONDITIONS,
+        columns,
         # With fewer partitions it would be another target.
-        verdicts=judge(samples, [target]) if partitions == DEFAULT else (),
-        chart_head="seconds to come back, median; points are rounds",
-        bars=bars(samples, "restart_s"),
+        [target] if partitions == DEFAULT else (),
+        chart=Chart("restart_s", "seconds to come back, median; points are rounds"),
     )
 
 

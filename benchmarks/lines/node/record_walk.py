@@ -5,7 +5,7 @@ import time
 from contextlib import nullcontext
 
 from benchmarks.lines.key_ranges.key_filter import chunk_of
-from benchmarks.results.figures import Column, Section, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section
 from benchmarks.results.rounds import Rounds
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.kernels import KERNEL
@@ -36,18 +36,12 @@ def measure(rounds: Rounds, megabytes: int) -> Section:
                 for server in rounds.in_turn((WITH, WITHOUT)):
                     cost = _cost(batch, plain_bytes, megabytes, walks=server == WITH)
                     rounds.record(f"{size}, {codec.name.lower()}", server, us_per_MB=cost)
-    samples = rounds.samples
-    head, rows = table(samples, (Column("us_per_MB", "CPU us/MB", beside=(WITHOUT,), shows_rounds=True),))
-    return Section(
-        name=NAME,
-        title=f"The walk over produced records ({KERNEL} kernel)",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, []),
-        absent=tuple(rounds.absent),
-        chart_head="CPU us for each MB of plain records, median; points are rounds",
-        bars=bars(samples, "us_per_MB"),
+    return rounds.section(
+        NAME,
+        f"The walk over produced records ({KERNEL} kernel)",
+        CONDITIONS,
+        (Column("us_per_MB", "CPU us/MB", beside=(WITHOUT,), shows_rounds=True),),
+        chart=Chart("us_per_MB", "CPU us for each MB of plain records, median; points are rounds"),
     )
 
 

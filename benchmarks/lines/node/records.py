@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from benchmarks.contests import DURABILITIES, FLUSHED, PAGE_CACHE, page_cache_and_flushed
 from benchmarks.peers.kafka import KAFKA
 from benchmarks.peers.peer import MOCK, TAILRACE, Peer
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 
 NAME = "records"
@@ -40,22 +40,17 @@ def measure(rounds: Rounds, _: int) -> Section:
                 for durability, peers in contests.items():
                     for peer in rounds.in_turn(peers):
                         _round(rounds, peer, f"bench-{durability}-{size}-{number}", durability, size, count)
-    samples = rounds.samples
     columns = (
         Column("MB_per_s", "MB/s", beside=(KAFKA, MOCK), shows_rounds=True),
         Column("CPU_us_per_MB", "CPU us/MB", beside=(KAFKA,)),
     )
-    head, rows = table(samples, columns)
-    return Section(
-        name=NAME,
-        title="Records with librdkafka",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, _targets()),
-        absent=tuple(rounds.absent),
-        chart_head="MB/s, median; points are rounds",
-        bars=bars(samples, "MB_per_s"),
+    return rounds.section(
+        NAME,
+        "Records with librdkafka",
+        CONDITIONS,
+        columns,
+        _targets(),
+        chart=Chart("MB_per_s", "MB/s, median; points are rounds"),
     )
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from benchmarks.contests import FLUSHED, PAGE_CACHE, page_cache_and_flushed
 from benchmarks.peers.kafka import KAFKA
 from benchmarks.peers.peer import TAILRACE, Peer
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import Wire, batch, end_offsets, flood, produce_frame
 
@@ -29,26 +29,21 @@ def measure(rounds: Rounds, _: int) -> Section:
             for durability, peers in contests.items():
                 for peer in rounds.in_turn(peers):
                     _round(rounds, peer, durability, f"requests-{durability}-{number}")
-    samples = rounds.samples
     columns = (
         Column("requests_per_s", "requests/s", beside=(KAFKA,)),
         Column("requests_per_s_and_core", "requests/s per core", beside=(KAFKA,), shows_rounds=True),
     )
-    head, rows = table(samples, columns)
     targets = [
         Target(test=_test(durability), server=TAILRACE, quantity="requests_per_s_and_core", limit=limit, unit="/s")
         for durability, limit in PER_CORE.items()
     ]
-    return Section(
-        name=NAME,
-        title=f"1-record produce, {CONNECTIONS} connections x {IN_FLIGHT} in flight",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
-        absent=tuple(rounds.absent),
-        chart_head="requests/s per core of the server, median; points are rounds",
-        bars=bars(samples, "requests_per_s_and_core"),
+    return rounds.section(
+        NAME,
+        f"1-record produce, {CONNECTIONS} connections x {IN_FLIGHT} in flight",
+        CONDITIONS,
+        columns,
+        targets,
+        chart=Chart("requests_per_s_and_core", "requests/s per core of the server, median; points are rounds"),
     )
 
 

@@ -8,7 +8,7 @@ from benchmarks.downloads.kafka_jars import absent
 from benchmarks.peers.first_record import first_record
 from benchmarks.peers.kafka import KAFKA, apache_kafka
 from benchmarks.peers.peer import TAILRACE, Peer, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 
 NAME = "start"
@@ -32,12 +32,10 @@ def measure(rounds: Rounds, _: int) -> Section:
     for _ in rounds:
         for name in rounds.in_turn(list(servers)):
             _round(rounds, servers[name]())
-    samples = rounds.samples
     columns = (
         Column("start_s", "start s", digits=2, beside=(KAFKA,), shows_rounds=True),
         Column("idle_MB", "idle MB", digits=0, beside=(KAFKA,)),
     )
-    head, rows = table(samples, columns)
     targets = [
         Target(
             test=TEST,
@@ -49,16 +47,13 @@ def measure(rounds: Rounds, _: int) -> Section:
         ),
         Target(test=TEST, server=TAILRACE, quantity="idle_MB", limit=MOST_IDLE_MB, unit="MB", is_upper=True),
     ]
-    return Section(
-        name=NAME,
-        title="Start and idle memory",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
-        absent=tuple(rounds.absent),
-        chart_head="seconds to the first acknowledged record, median; points are rounds",
-        bars=bars(samples, "start_s"),
+    return rounds.section(
+        NAME,
+        "Start and idle memory",
+        CONDITIONS,
+        columns,
+        targets,
+        chart=Chart("start_s", "seconds to the first acknowledged record, median; points are rounds"),
     )
 
 

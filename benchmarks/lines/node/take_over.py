@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.peers.peer import READY_TIMEOUT_S, TAILRACE, NotReady, Peer, tailrace
-from benchmarks.results.figures import Column, Section, Target, judge, table
+from benchmarks.results.figures import Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import Wire
 from tailrace.coordinators.groups import records as group_records
@@ -57,23 +57,20 @@ KeyValue = tuple[bytes, bytes | None]
 def measure(rounds: Rounds, megabytes: int) -> Section:
     for _ in rounds:
         _round(rounds, megabytes)
-    samples = rounds.samples
     columns = (
         Column("transactions_s", "InitProducerId s", digits=2, beside=(BY_LOG,), shows_rounds=True),
         Column("groups_s", "OffsetFetch s", digits=2, beside=(BY_LOG,), shows_rounds=True),
     )
-    head, rows = table(samples, columns)
     targets = [
         Target(test=_test(megabytes), server=BY_CHECKPOINT, quantity=quantity, limit=LONGEST_S, unit="s", is_upper=True)
         for quantity in ("transactions_s", "groups_s")
     ]
-    return Section(
-        name=NAME,
-        title="A coordinator takes over",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
+    return rounds.section(
+        NAME,
+        "A coordinator takes over",
+        CONDITIONS,
+        columns,
+        targets,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from benchmarks.contests import DURABILITIES, PAGE_CACHE
 from benchmarks.peers.kafka import KAFKA, apache_kafka
 from benchmarks.peers.peer import READY_TIMEOUT_S, TAILRACE, NotReady, Peer, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import Wire, end_offsets
 
@@ -44,27 +44,22 @@ def measure(rounds: Rounds, _: int) -> Section:
                 for number in rounds:
                     for peer in rounds.in_turn(peers):
                         _round(rounds, peer, f"bench-{records}-{number}", durability, records)
-    samples = rounds.samples
     columns = (
         Column("records_per_s", "records/s", beside=(KAFKA,), shows_rounds=True),
         Column("ms_per_transaction", "ms/transaction", digits=2),
         Column("CPU_us", "CPU us/transaction", beside=(KAFKA,)),
     )
-    head, rows = table(samples, columns)
     targets = [
         Target(test=_test(records, DURABILITIES[0]), server=TAILRACE, quantity="records_per_s", limit=1.0, beside=KAFKA)
         for records in TRANSACTIONS
     ]
-    return Section(
-        name=NAME,
-        title="Transactions with librdkafka",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, targets),
-        absent=tuple(rounds.absent),
-        chart_head="records/s, median; points are rounds",
-        bars=bars(samples, "records_per_s"),
+    return rounds.section(
+        NAME,
+        "Transactions with librdkafka",
+        CONDITIONS,
+        columns,
+        targets,
+        chart=Chart("records_per_s", "records/s, median; points are rounds"),
     )
 
 

@@ -9,7 +9,7 @@ from benchmarks.loads.sessions import Exchange, Fetcher, Place, appending_frame,
 from benchmarks.peers.echo import Echo, echo
 from benchmarks.peers.kafka import KAFKA, apache_kafka
 from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import Wire, batch
 
@@ -79,25 +79,21 @@ def measure(rounds: Rounds, most: int) -> Section:
 
 
 def _section(rounds: Rounds, most: int) -> Section:
-    samples = rounds.samples
     columns = (
         Column("request_B", "request B"),
         Column("answer_B", "answer B"),
         Column("cpu_us", "CPU us", digits=1, beside=(KAFKA,)),
         Column("net_cpu_us", "CPU us less an echo", digits=1, beside=(KAFKA,), shows_rounds=True),
     )
-    head, rows = table(samples, columns)
-    return Section(
-        name=NAME,
-        title="One fetch, by partitions and changes",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, _targets(most)) if most == DEFAULT else (),
-        absent=tuple(rounds.absent),
-        chart_head="CPU microseconds less an echo, median; points are rounds; logarithmic",
-        is_chart_logarithmic=True,
-        bars=bars(samples, "net_cpu_us"),
+    return rounds.section(
+        NAME,
+        "One fetch, by partitions and changes",
+        CONDITIONS,
+        columns,
+        _targets(most) if most == DEFAULT else (),
+        chart=Chart(
+            "net_cpu_us", "CPU microseconds less an echo, median; points are rounds; logarithmic", is_logarithmic=True
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from benchmarks.contests import clusters_of_both
 from benchmarks.peers.clusters import NODES, PeerCluster
 from benchmarks.peers.kafka import KAFKA
 from benchmarks.peers.peer import TAILRACE
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 
 NAME = "idle-cores"
@@ -29,25 +29,20 @@ def measure(rounds: Rounds, partitions: int) -> Section:
                 _measure(rounds, cluster, 0)
                 cluster.create_many("idle", partitions)
                 _measure(rounds, cluster, partitions)
-    samples = rounds.samples
     columns = (
         Column("cores", "cores, all nodes", digits=3, beside=(KAFKA,), shows_rounds=True),
         Column("fetches_per_s", "followers' fetches/s, all nodes", digits=1, beside=(KAFKA,)),
     )
-    head, rows = table(samples, columns)
     target = Target(
         test=_test(partitions), server=TAILRACE, quantity="cores", limit=MOST_CORES, unit="cores in all", is_upper=True
     )
-    return Section(
-        name=NAME,
-        title="An idle cluster",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, [target]) if partitions == DEFAULT else (),
-        absent=tuple(rounds.absent),
-        chart_head="cores of three nodes together, median; points are rounds",
-        bars=bars(samples, "cores"),
+    return rounds.section(
+        NAME,
+        "An idle cluster",
+        CONDITIONS,
+        columns,
+        [target] if partitions == DEFAULT else (),
+        chart=Chart("cores", "cores of three nodes together, median; points are rounds"),
     )
 
 

@@ -6,7 +6,7 @@ from benchmarks.contests import clusters_of_both
 from benchmarks.peers.clusters import PeerCluster
 from benchmarks.peers.kafka import KAFKA
 from benchmarks.peers.peer import TAILRACE
-from benchmarks.results.figures import Column, Section, Target, bars, judge, percentile, table
+from benchmarks.results.figures import Chart, Column, Section, Target, percentile
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import Wire, batch, end_offsets, produce_frame
 
@@ -34,14 +34,12 @@ def measure(rounds: Rounds, most: int) -> Section:
         for name in rounds.in_turn(list(clusters)):
             with clusters[name]() as cluster:
                 _round(rounds, cluster, steps)
-    samples = rounds.samples
     columns = (
         Column("cpu_us", "CPU us per write", beside=(KAFKA,), shows_rounds=True),
         Column("times_alone", "x alone", digits=2),
         Column("p50_ms", "p50 ms", digits=2, beside=(KAFKA,)),
         Column("p99_ms", "p99 ms", digits=2),
     )
-    head, rows = table(samples, columns)
     target = Target(
         test=_test(most),
         server=TAILRACE,
@@ -50,17 +48,17 @@ def measure(rounds: Rounds, most: int) -> Section:
         unit="x the CPU of a write alone",
         is_upper=True,
     )
-    return Section(
-        name=NAME,
-        title="One write among idle partitions",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=judge(samples, [target]) if most == DEFAULT else (),
-        absent=tuple(rounds.absent),
-        chart_head="CPU microseconds of three nodes per acknowledged write, median; points are rounds; logarithmic",
-        is_chart_logarithmic=True,
-        bars=bars(samples, "cpu_us"),
+    return rounds.section(
+        NAME,
+        "One write among idle partitions",
+        CONDITIONS,
+        columns,
+        [target] if most == DEFAULT else (),
+        chart=Chart(
+            "cpu_us",
+            "CPU microseconds of three nodes per acknowledged write, median; points are rounds; logarithmic",
+            is_logarithmic=True,
+        ),
     )
 
 

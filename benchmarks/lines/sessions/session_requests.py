@@ -10,7 +10,7 @@ from benchmarks.downloads.kafka_jars import JARS, absent
 from benchmarks.lines.sessions.fetch_sessions import CHANGES, PER_TOPIC, SIZES
 from benchmarks.loads.sessions import IDS_VERSION, spread
 from benchmarks.peers.peer import TAILRACE
-from benchmarks.results.figures import Column, Section, bars, table
+from benchmarks.results.figures import Chart, Column, Section
 from benchmarks.results.rounds import Rounds
 from benchmarks.wire import framed
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
@@ -62,24 +62,21 @@ def measure(rounds: Rounds, most: int) -> Section:
                 _record(rounds, size, changed, TAILRACE, _Session(size).measure(changed, fetches))
                 if not why:
                     _record(rounds, size, changed, JAVA, _java(size, changed, fetches))
-    samples = rounds.samples
     columns = (
         Column("request_us", "request, CPU us", digits=1, beside=(JAVA,)),
         Column("answer_us", "answer, CPU us", digits=1, beside=(JAVA,)),
         Column("cpu_us", "both, CPU us", digits=1, beside=(JAVA,), shows_rounds=True),
     )
-    head, rows = table(samples, columns)
-    return Section(
-        name=NAME,
-        title="The requester's end of one fetch",
-        conditions=CONDITIONS,
-        head=head,
-        rows=rows,
-        verdicts=(),
-        absent=tuple(rounds.absent),
-        chart_head="CPU microseconds of request and answer, median; points are rounds; logarithmic",
-        is_chart_logarithmic=True,
-        bars=bars(samples, "cpu_us"),
+    return rounds.section(
+        NAME,
+        "The requester's end of one fetch",
+        CONDITIONS,
+        columns,
+        chart=Chart(
+            "cpu_us",
+            "CPU microseconds of request and answer, median; points are rounds; logarithmic",
+            is_logarithmic=True,
+        ),
     )
 
 

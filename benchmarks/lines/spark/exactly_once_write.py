@@ -7,7 +7,7 @@ from typing import Final
 from benchmarks.contests import CONNECTOR, DURABILITIES, PAGE_CACHE, connector_jars
 from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
 from benchmarks.peers.peer import Peer, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.spark.program import CORES
 from benchmarks.spark.writer import BATCHES, TASKS, VALUE_BYTES, SparkWriter, Write
@@ -48,22 +48,17 @@ def measure(rounds: Rounds, rows: int) -> Section:
                             topic = f"{'stream' if source else 'batch'}-{number}-{list(writers).index(name)}"
                             write = Write(kind, node.address, topic, rows, is_exactly_once, source)
                             _round(rounds, spark, node, name, durability, write)
-    samples = rounds.samples
     columns = (
         Column("rows_per_s", "rows/s", beside=(CONNECTOR,), shows_rounds=True),
         Column("seconds", "s", digits=2, beside=(AT_LEAST_ONCE,)),
     )
-    head, table_rows = table(samples, columns)
-    return Section(
-        name=NAME,
-        title="Writes from Spark",
-        conditions=CONDITIONS,
-        head=head,
-        rows=table_rows,
-        verdicts=judge(samples, _targets()),
-        absent=tuple(rounds.absent),
-        chart_head="rows/s, median; points are rounds",
-        bars=bars(samples, "rows_per_s"),
+    return rounds.section(
+        NAME,
+        "Writes from Spark",
+        CONDITIONS,
+        columns,
+        _targets(),
+        chart=Chart("rows_per_s", "rows/s, median; points are rounds"),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from benchmarks.contests import CONNECTOR, connector_jars
 from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
 from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.spark.program import CORES
 from benchmarks.spark.reader import CONNECTORS, OURS, Read, whole
@@ -43,24 +43,19 @@ def measure(rounds: Rounds, seconds: int) -> Section:
             for name in rounds.in_turn(list(contestants)):
                 with spark.idle(Read(contestants[name], VALUES, options), topic):
                     _measure(rounds, spark, node, name, seconds)
-    samples = rounds.samples
     columns = (
         Column("cores", "cores, both", digits=3, beside=(CONNECTOR,), shows_rounds=True),
         Column("driver_cores", "cores, driver", digits=3, beside=(CONNECTOR,)),
         Column("broker_cores", "cores, broker", digits=3, beside=(CONNECTOR,)),
     )
-    head, table_rows = table(samples, columns)
     target = Target(test=_TEST, server=TAILRACE, quantity="cores", limit=MOST_TIMES, beside=CONNECTOR, is_upper=True)
-    return Section(
-        name=NAME,
-        title=f"An idle Spark query, {seconds} s",
-        conditions=CONDITIONS,
-        head=head,
-        rows=table_rows,
-        verdicts=judge(samples, [target]),
-        absent=tuple(rounds.absent),
-        chart_head="cores of driver and broker, median; points are rounds",
-        bars=bars(samples, "cores"),
+    return rounds.section(
+        NAME,
+        f"An idle Spark query, {seconds} s",
+        CONDITIONS,
+        columns,
+        [target],
+        chart=Chart("cores", "cores of driver and broker, median; points are rounds"),
     )
 
 

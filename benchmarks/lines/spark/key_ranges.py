@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from benchmarks.peers.peer import running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.spark.program import CORES
 from benchmarks.spark.reader import CONSTANT, OURS, Read, SparkReader, from_memory, whole
@@ -52,21 +52,16 @@ def measure(rounds: Rounds, rows: int) -> Section:
                 found = spark.read(reads[name])
                 check(name, found.sums, topic, KEYED)
                 rounds.record(_TEST, name, rows_per_s=topic.rows / found.seconds, seconds=found.seconds)
-    samples = rounds.samples
     columns = (
         Column("rows_per_s", "rows/s", beside=(ONE, MEMORY_ONE), shows_rounds=True),
         Column("seconds", "s", digits=2),
     )
-    head, table_rows = table(samples, columns)
     target = Target(test=_TEST, server=RANGES, quantity="rows_per_s", limit=LEAST_TIMES_ONE, beside=ONE)
-    return Section(
-        name=NAME,
-        title="A partition in several tasks of Spark",
-        conditions=CONDITIONS,
-        head=head,
-        rows=table_rows,
-        verdicts=judge(samples, [target]),
-        absent=tuple(rounds.absent),
-        chart_head="rows/s, median; points are rounds",
-        bars=bars(samples, "rows_per_s"),
+    return rounds.section(
+        NAME,
+        "A partition in several tasks of Spark",
+        CONDITIONS,
+        columns,
+        [target],
+        chart=Chart("rows_per_s", "rows/s, median; points are rounds"),
     )

@@ -7,7 +7,7 @@ from typing import Final
 from benchmarks.contests import CONNECTOR, connector_jars
 from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
 from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, percentile, table
+from benchmarks.results.figures import Chart, Column, Section, Target, percentile
 from benchmarks.results.rounds import Rounds
 from benchmarks.spark.program import CORES
 from benchmarks.spark.reader import CONNECTORS, OURS, Read, whole
@@ -42,23 +42,18 @@ def measure(rounds: Rounds, records: int) -> Section:
             for name in rounds.in_turn(list(contestants)):
                 topic = f"latency-{number}-{list(contestants).index(name)}"
                 _measure(rounds, spark, node, topic, name, contestants[name], records)
-    samples = rounds.samples
     columns = (
         Column("p50_ms", "p50 ms", beside=(CONNECTOR,), shows_rounds=True),
         Column("p95_ms", "p95 ms", beside=(CONNECTOR,)),
     )
-    head, table_rows = table(samples, columns)
     target = Target(test=_TEST, server=TAILRACE, quantity="p50_ms", limit=MOST_TIMES, beside=CONNECTOR, is_upper=True)
-    return Section(
-        name=NAME,
-        title="Latency of a Spark query",
-        conditions=CONDITIONS,
-        head=head,
-        rows=table_rows,
-        verdicts=judge(samples, [target]),
-        absent=tuple(rounds.absent),
-        chart_head="p50 ms, median; points are rounds",
-        bars=bars(samples, "p50_ms"),
+    return rounds.section(
+        NAME,
+        "Latency of a Spark query",
+        CONDITIONS,
+        columns,
+        [target],
+        chart=Chart("p50_ms", "p50 ms, median; points are rounds"),
     )
 
 

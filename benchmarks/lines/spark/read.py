@@ -7,7 +7,7 @@ from typing import Final
 from benchmarks.contests import CONNECTOR, connector_jars
 from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
 from benchmarks.peers.peer import TAILRACE, Peer, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.spark.program import CORES
 from benchmarks.spark.reader import CONNECTORS, CONSTANT, OURS, Read, SparkReader, from_memory, whole
@@ -50,22 +50,17 @@ def measure(rounds: Rounds, rows: int) -> Section:
                         check(name, found.sums, topic, columns)
                         per_s = topic.rows / found.seconds
                         rounds.record(_test(columns, codec), name, rows_per_s=per_s, seconds=found.seconds)
-    samples = rounds.samples
     columns_shown = (
         Column("rows_per_s", "rows/s", beside=(CONNECTOR, MEMORY), shows_rounds=True),
         Column("seconds", "s", digits=2),
     )
-    head, table_rows = table(samples, columns_shown)
-    return Section(
-        name=NAME,
-        title="Batch reads from Spark",
-        conditions=CONDITIONS,
-        head=head,
-        rows=table_rows,
-        verdicts=judge(samples, _targets()),
-        absent=tuple(rounds.absent),
-        chart_head="rows/s, median; points are rounds",
-        bars=bars(samples, "rows_per_s"),
+    return rounds.section(
+        NAME,
+        "Batch reads from Spark",
+        CONDITIONS,
+        columns_shown,
+        _targets(),
+        chart=Chart("rows_per_s", "rows/s, median; points are rounds"),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.contests import CONNECTOR, connector_jars
 from benchmarks.downloads.kafka_jars import CONNECTOR_VERSION
 from benchmarks.peers.peer import TAILRACE, running, tailrace
-from benchmarks.results.figures import Column, Section, Target, bars, judge, table
+from benchmarks.results.figures import Chart, Column, Section, Target
 from benchmarks.results.rounds import Rounds
 from benchmarks.spark.program import CORES
 from benchmarks.spark.reader import CONNECTORS, OURS, Read, whole
@@ -50,24 +50,19 @@ def measure(rounds: Rounds, batch_rows: int) -> Section:
                     check(name, found.sums, topic, columns)
                     per_s = topic.rows / BATCHES / statistics.median(found.seconds_each)
                     rounds.record(columns, name, rows_per_s=per_s, seconds=found.seconds)
-    samples = rounds.samples
     columns_shown = (
         Column("rows_per_s", "rows/s", beside=(CONNECTOR,), shows_rounds=True),
         Column("seconds", "s, whole", digits=2, beside=(CONNECTOR,)),
     )
-    head, table_rows = table(samples, columns_shown)
     targets = [
         Target(test=columns, server=TAILRACE, quantity="rows_per_s", limit=LEAST_TIMES, beside=CONNECTOR)
         for columns in (VALUES, ROWS)
     ]
-    return Section(
-        name=NAME,
-        title=f"Streams from Spark, {batch_rows:,} rows a batch",
-        conditions=CONDITIONS,
-        head=head,
-        rows=table_rows,
-        verdicts=judge(samples, targets),
-        absent=tuple(rounds.absent),
-        chart_head="rows/s, median; points are rounds",
-        bars=bars(samples, "rows_per_s"),
+    return rounds.section(
+        NAME,
+        f"Streams from Spark, {batch_rows:,} rows a batch",
+        CONDITIONS,
+        columns_shown,
+        targets,
+        chart=Chart("rows_per_s", "rows/s, median; points are rounds"),
     )

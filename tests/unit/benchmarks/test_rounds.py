@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from benchmarks.peers.peer import Absent
+from benchmarks.peers.peer import TAILRACE, Absent
+from benchmarks.results.figures import Bar, Chart, Column, Target
 from benchmarks.results.rounds import Rounds
 
 
@@ -56,3 +57,20 @@ def test_an_absent_peer_is_named_once_with_what_would_bring_it() -> None:
         assert rounds.enter(stack, "peer", absent()) == []
         assert rounds.enter(stack, "other", present()) == ["peer"]
     assert rounds.absent == ["peer is absent: apt-get install peer"]
+
+
+def test_a_section_has_the_rounds_that_count_and_the_reasons_of_absent_peers() -> None:
+    rounds = Rounds(2, Shown(), warm_ups=1)
+    rounds.miss("peer", "apt-get install peer")
+    for number in rounds:
+        rounds.record("produce", TAILRACE, rate=number + 1)
+    target = Target(test="produce", server=TAILRACE, quantity="rate", limit=3.0, unit="/s")
+    section = rounds.section(
+        "line", "A line", "Idle.", [Column("rate", "/s")], [target], chart=Chart("rate", "a second")
+    )
+    assert section.rows == (("produce", TAILRACE, "2"),)  # 2.5, even
+    assert [verdict.measured for verdict in section.verdicts] == [2.5]
+    assert section.absent == ("peer is absent: apt-get install peer",)
+    assert (section.chart_head, section.bars) == ("a second", (Bar("produce", TAILRACE, [2, 3]),))
+    bare = rounds.section("line", "A line", "Idle.", [Column("rate", "/s")])
+    assert (bare.verdicts, bare.chart_head, bare.bars) == ((), "", ())
