@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import TopicId
+from tailrace.replication.fetcher_events import (
+    FetchAnswer,
+    PartitionKey,
+    Unfollow,
+)
 from tailrace.replication.throttle import ALL_PARTITIONS, ReplicationQuota, ReplicationThrottle, ThrottleConfig
+from unit.replication.fetcher_bench import A, B, ReplicaFetcherBench, records
 
 T = TopicId(b"the topic's id..")
 OTHER = TopicId(b"another topic id")
@@ -133,3 +140,81 @@ def test_nothing_is_held_back_when_no_partition_is_throttled_any_more() -> None:
     throttle.count(T, 1, 50_000, 0)
     throttle.set_partitions(T, frozenset())
     assert throttle.holds_until_ms(0) is None
+
+
+def throttle_of(*partitions: int, bytes_per_second: int) -> ReplicationThrottle:
+    made = ReplicationThrottle(ThrottleConfig())
+    made.quota.bytes_per_second = bytes_per_second
+    made.set_partitions(A.topic_id, frozenset(partitions) or ALL_PARTITIONS)
+    return made
+
+
+def behind(key: PartitionKey, size_bytes: int) -> FetchAnswer:
+    """Records of a leader that has committed far more."""
+    return FetchAnswer(key, ErrorCode.NONE, 1_000_000, 0, bytes(size_bytes))
+
+
+def test_a_throttled_replica_that_is_behind_pauses_until_the_rate_has_come_down() -> None:
+    bench = ReplicaFetcherBench(A, B, throttle=throttle_of(A.partition, bytes_per_second=2_000))
+    bench.answer(behind(A, 3_600), behind(B, 3_600))
+    bench.stored(B, 5)
+    bench.stored(A, 5)
+    assert bench.requested == [(B, 5)], "the other partition is not throttled"
+    bench.answer(behind(B, 3_600))
+    bench.later(900)
+    bench.stored(B, 9)
+    assert bench.requested == [(B, 9)]
+    assert bench.machine.next_deadline_ms == 1_000, "a rate that is raised counts within a second"
+    bench.later(100)
+    bench.answer(behind(B, 0))
+    assert bench.requested == [(B, 9)], "3,600 bytes in one second are still too much"
+    bench.later(800)
+    bench.answer(behind(B, 0))
+    assert bench.requested == [(B, 9), (A, 5)]
+
+
+def test_a_throttled_replica_that_has_what_is_committed_is_fetched_always() -> None:
+    throttle = throttle_of(bytes_per_second=1)
+    bench = ReplicaFetcherBench(A, throttle=throttle)
+    bench.answer(records(A, 5_000, high_watermark=0))
+    bench.stored(A, 7)
+    assert bench.requested == [(A, 7)]
+    assert throttle.holds_until_ms(bench.now_ms) is not None, "its bytes count all the same"
+
+
+def test_a_throttle_never_holds_back_the_first_fetch_of_a_leader_epoch() -> None:
+    """The replica may be in sync: acks=all would wait for it after each election."""
+    throttle = throttle_of(bytes_per_second=1)
+    throttle.count(*A, 1_000_000, 0)
+    bench = ReplicaFetcherBench(A, throttle=throttle)
+    assert bench.requested == [(A, 0)]
+    bench.answer(behind(A, 10))
+    bench.stored(A, 1)
+    assert bench.requested == []
+
+
+def test_a_throttle_holds_a_replica_back_though_its_last_answer_was_empty() -> None:
+    """A leader that is throttled itself gives nothing; meanwhile other partitions use up the rate."""
+    throttle = throttle_of(bytes_per_second=1_000)
+    bench = ReplicaFetcherBench(A, B, throttle=throttle)
+    bench.answer(behind(A, 0), behind(B, 0))
+    bench.stored(A, 0)
+    bench.stored(B, 0)
+    throttle.count(*B, 1_000_000, bench.now_ms)
+    bench.answer(behind(A, 0), behind(B, 0))
+    assert bench.requested == []
+    assert bench.machine.next_deadline_ms == 1_000
+
+
+def test_a_throttled_replica_that_is_held_back_can_be_unfollowed_and_followed_anew() -> None:
+    throttle = throttle_of(bytes_per_second=1)
+    bench = ReplicaFetcherBench(A, throttle=throttle)
+    bench.answer(behind(A, 100))
+    bench.stored(A, 1)
+    assert bench.requested == []
+    bench.follow(A, epoch=4)
+    bench.later(0)
+    assert bench.requested == [(A, 0)]
+    bench.step(Unfollow(key=A))
+    bench.answer()
+    assert bench.machine.next_deadline_ms is None
