@@ -9,7 +9,6 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, seal
 from tailrace.protocol.records.compression import Codec
 from tailrace.replication.admission import INLINE_BYTES, LargeBatch
@@ -18,6 +17,7 @@ from tailrace.testing.disk import SimulatedDisk
 from testkit.nodes.data_path import DataPath, Exchange, batch_of, verified_by
 from testkit.nodes.ports import RecordingConnection, ScriptedVerifier
 from testkit.records.raw_batches import raw_batch, raw_bytes, raw_record
+from unit.server.produce.produce_requests import codes_of, request_of, to_topic, transactional_batch
 
 CODECS = [Codec.GZIP, Codec.LZ4, Codec.ZSTD]
 Later = deque[Callable[[], None]]
@@ -45,9 +45,7 @@ def large_batch(node: DataPath, codec: Codec, mib: int = 8) -> bytes:
 
 
 def produce(node: DataPath, *batches: bytes, acks: int = -1, connection: RecordingConnection | None = None) -> Exchange:
-    data = tuple(PartitionProduceData(index=index, records=records) for index, records in enumerate(batches))
-    topic = TopicProduceData(name="orders", partition_data=data)
-    return node.send(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=(topic,)), 9, connection=connection)
+    return node.send(request_of(to_topic("orders", *enumerate(batches)), acks=acks), 9, connection=connection)
 
 
 def turns(node: DataPath, later: Later) -> int:
@@ -94,8 +92,7 @@ def test_large_and_small_batches_of_a_request_are_answered_together(
     assert node.values("orders", partition=1) == [b"a"], "a small batch waits for no large one"
     assert not exchange.is_answered
     turns(node, later)
-    (topic,) = exchange.response.responses
-    assert [part.error_code for part in topic.partition_responses] == [0, 0, 0]
+    assert codes_of(exchange) == [0, 0, 0]
     assert len(node.values("orders", partition=2)) == 8
 
 
@@ -192,17 +189,8 @@ def test_batches_of_a_transaction_that_were_held_together_stay_in_order(hangs_up
     large, small, sequence = [bytes(1 << 20)] * 6, [b"a"], 0
     exchanges, ends = [], []
     for values in (large, small, large, small, small):
-        batch = batch_of(
-            *values,
-            codec=Codec.ZSTD,
-            now=node.clock.now_ms,
-            producer_id=7,
-            producer_epoch=0,
-            base_sequence=sequence,
-            is_transactional=True,
-        )
-        topic = TopicProduceData(name="orders", partition_data=(PartitionProduceData(index=0, records=batch),))
-        request = ProduceRequest(transactional_id="pay", acks=-1, timeout_ms=60_000, topic_data=(topic,))
+        batch = transactional_batch(sequence, *values, codec=Codec.ZSTD, now=node.clock.now_ms)
+        request = request_of(to_topic("orders", (0, batch)), timeout_ms=60_000, transactional_id="pay")
         ends.append(sequence)
         exchanges.append(node.send(request, 11))
         sequence += len(values)

@@ -24,6 +24,7 @@ from tailrace.testing.disk import SimulatedDisk
 from testkit.nodes.clocks import BusyClock
 from testkit.nodes.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
 from testkit.nodes.ports import DeferredDisk, LedElsewhere, RecordingConnection, ScriptedVerifier
+from unit.server.produce.produce_requests import codes_of, flush, request_of, to_topic, transactional_batch
 
 
 @pytest.fixture
@@ -46,165 +47,19 @@ def quick() -> DataPath:
     return node
 
 
-def produce_to(*partitions: int, timeout_ms: int) -> ProduceRequest:
-    """A request with acks=all."""
-    data = tuple(PartitionProduceData(index=index, records=batch_of(b"a")) for index in partitions)
-    return ProduceRequest(
-        acks=-1, timeout_ms=timeout_ms, topic_data=(TopicProduceData(name="orders", partition_data=data),)
-    )
-
-
-def flush(node: DataPath, disk: DeferredDisk) -> None:
-    disk.run()
-    node.end_turn()
-
-
 @pytest.mark.parametrize("version", range(3, 14))
-def test_every_version_is_answered_in_its_own_form(quick: DataPath, version: int) -> None:
+def test_every_version_of_produce_is_answered_in_its_own_form(quick: DataPath, version: int) -> None:
     answer = quick.produce("orders", b"a", acks=1, version=version).produced
     assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 0, -1)
     assert answer.log_start_offset == (0 if version >= 5 else -1)
 
 
-def test_acks_one_is_answered_after_the_write_if_another_replica_is_in_sync(disk: DeferredDisk) -> None:
-    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
-    node.create(replicas=(1, 2), in_sync=(1, 2))
-    assert node.produce("orders", b"a", acks=1).is_answered
-    assert not node.produce("orders", b"b", acks=-1).is_answered
-
-
-@pytest.mark.parametrize("acks", [1, -1])
-@pytest.mark.parametrize("replicas", [(1,), (1, 2)])
-def test_a_leader_alone_in_sync_answers_when_the_record_can_be_read(
-    node: DataPath, disk: DeferredDisk, acks: int, replicas: tuple[int, ...]
-) -> None:
-    partition = node.create("alone", replicas=replicas, in_sync=(1,))
-    waiting = node.produce("alone", b"a", acks=acks)
-    assert not waiting.is_answered
-    assert partition.high_watermark == 0
-    flush(node, disk)
-    assert waiting.produced.base_offset == 0
-    assert partition.high_watermark == 1
-    assert len(node.deadlines) == 0
-
-
-def test_acks_one_does_not_wait_where_no_flush_makes_the_record_readable(disk: DeferredDisk) -> None:
-    """Too few replicas are in sync for any record to be committed."""
-    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
-    node.create(replicas=(1, 2), in_sync=(1,), config=TopicConfig(min_insync_replicas=2))
-    assert node.produce("orders", b"a", acks=1).produced.error_code == 0
-
-
-def test_acks_one_waits_for_no_disk_that_hangs(node: DataPath, disk: DeferredDisk) -> None:
-    waiting = node.produce("orders", b"a", acks=1, timeout_ms=1)
-    node.clock.advance(OWN_FLUSH_MS - 1)
-    assert not waiting.is_answered
-    node.clock.advance(1)
-    assert (waiting.produced.error_code, waiting.produced.base_offset) == (0, 0)
-    flush(node, disk)
-    assert len(node.deadlines) == 0
-
-
-def test_acks_one_fails_when_the_leadership_ends_before_the_flush(node: DataPath, disk: DeferredDisk) -> None:
-    waiting = node.produce("orders", b"a", acks=1)
-    node.create(leader=2, leader_epoch=1)
-    assert waiting.produced.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    flush(node, disk)
-    assert len(node.deadlines) == 0
-
-
-def test_acks_one_fails_when_its_log_goes_offline_before_the_flush(node: DataPath, disk: DeferredDisk) -> None:
-    waiting = node.produce("orders", b"a", acks=1)
-    node.table.get("orders", 0).log.condemn("a byte has changed")
-    flush(node, disk)
-    assert waiting.produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-
-
-@pytest.mark.parametrize("timeout_ms", [0, 1, 2, 5, 10])
-@pytest.mark.parametrize("partitions", [(0,), (0, 1)])
-def test_the_producers_timeout_does_not_run_against_the_leaders_own_flush(
-    node: DataPath, disk: DeferredDisk, timeout_ms: int, partitions: tuple[int, ...]
-) -> None:
-    node.create(partition=1)
-    waiting = node.send(produce_to(*partitions, timeout_ms=timeout_ms), 9)
-    node.clock.advance(50)
-    assert not waiting.is_answered
-    flush(node, disk)
-    (topic,) = waiting.response.responses
-    assert [answer.error_code for answer in topic.partition_responses] == [0 for _ in partitions]
-    assert len(node.deadlines) == 0
-
-
-@pytest.mark.parametrize("partitions", [(0,), (0, 1)])
-def test_a_flush_that_hangs_ends_the_wait_for_acks_all(
-    node: DataPath, disk: DeferredDisk, partitions: tuple[int, ...]
-) -> None:
-    node.create(partition=1)
-    waiting = node.send(produce_to(*partitions, timeout_ms=10), 9)
-    node.clock.advance(OWN_FLUSH_MS)
-    (topic,) = waiting.response.responses
-    for answer in topic.partition_responses:
-        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert answer.error_message == "in the leader's log, but not on its disk after 5000 ms"
-    flush(node, disk)
-    assert len(node.deadlines) == 0
-
-
-def test_a_missing_replica_is_reported_at_the_producers_timeout(disk: DeferredDisk) -> None:
-    """A request with two partitions: the partition that lacks a replica fails; the other waits for its flush."""
-    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
-    node.create(partition=0)
-    node.create(partition=1, replicas=(1, 2), in_sync=(1, 2))
-    sole = node.produce("orders", b"a", partition=1, timeout_ms=10)
-    both = node.send(produce_to(0, 1, timeout_ms=10), 9)
-    node.clock.advance(10)
-    assert sole.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert not both.is_answered
-    flush(node, disk)
-    (topic,) = both.response.responses
-    assert [answer.error_code for answer in topic.partition_responses] == [0, ErrorCode.REQUEST_TIMED_OUT]
-    assert topic.partition_responses[1].error_message == "in the leader's log, but not on enough replicas after 10 ms"
-    assert len(node.deadlines) == 0
-
-
-def test_a_produce_timeout_is_bounded(node: DataPath, disk: DeferredDisk) -> None:
-    """A request that waits takes memory, and a client may send the largest timeout."""
-    waiting = node.produce("orders", b"a", acks=-1, timeout_ms=2**31 - 1)
-    node.clock.advance(299_999)
-    assert not waiting.is_answered
-    node.clock.advance(1)
-    assert waiting.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
-    flush(node, disk)
-
-
-def test_acks_zero_gets_no_answer_and_an_error_closes_the_connection(node: DataPath) -> None:
-    silent = node.produce("orders", b"a", acks=0)
-    assert silent.is_answered
-    assert node.connection.answers == {0: None}
-    node.produce("nowhere", b"a", acks=0)
-    assert node.connection.close_reason is not None
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in node.connection.close_reason
-
-
-def test_an_unknown_partition_comes_before_invalid_acks(node: DataPath) -> None:
-    for version, code in ((12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)):
-        assert node.produce("nowhere", b"a", acks=2, version=version).produced.error_code == code
-    node.create("__consumer_offsets")
-    assert node.produce("__consumer_offsets", b"a", acks=2).produced.error_code == ErrorCode.INVALID_REQUIRED_ACKS
-
-
-def test_each_partition_succeeds_or_fails_alone_in_the_order_of_the_request(quick: DataPath) -> None:
+def test_each_partition_of_a_produce_succeeds_or_fails_alone_in_the_order_of_the_request(quick: DataPath) -> None:
     quick.create("orders", partition=1)
     good, damaged = batch_of(b"a", now=quick.clock.now_ms), bytearray(batch_of(b"b"))
     damaged[-1] ^= 1
-
-    def topic(name: str, *parts: tuple[int, bytes | bytearray]) -> TopicProduceData:
-        data = tuple(PartitionProduceData(index=index, records=records) for index, records in parts)
-        return TopicProduceData(name=name, partition_data=data)
-
-    topics = (topic("nowhere", (0, good)), topic("orders", (1, good), (0, damaged), (7, good)))
-    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics)
-    response: ProduceResponse = quick.send(request, 9).response
+    topics = (to_topic("nowhere", (0, good)), to_topic("orders", (1, good), (0, damaged), (7, good)))
+    response: ProduceResponse = quick.send(request_of(*topics, acks=1), 9).response
     assert [
         (topic.name, [(answer.index, answer.error_code) for answer in topic.partition_responses])
         for topic in response.responses
@@ -215,31 +70,23 @@ def test_each_partition_succeeds_or_fails_alone_in_the_order_of_the_request(quic
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_a_refusal_of_the_longest_name_is_answered_beside_a_batch_that_is_written(version: int) -> None:
+def test_a_produces_refusal_of_the_longest_name_is_answered_beside_a_batch_that_is_written(version: int) -> None:
     """The answer leaves when the turn's batches are written: an error there ends the node."""
     node = DataPath("/logs", files=SimulatedDisk())
     node.create()
-    data = (PartitionProduceData(index=0, records=batch_of(b"a", now=node.clock.now_ms)),)
-    topics = tuple(TopicProduceData(name=name, partition_data=data) for name in ("orders", "x" * 32_767))
-    response = node.send(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics), version).response
+    batch = batch_of(b"a", now=node.clock.now_ms)
+    topics = (to_topic(name, (0, batch)) for name in ("orders", "x" * 32_767))
+    response = node.send(request_of(*topics, acks=1), version).response
     codes = [topic.partition_responses[0].error_code for topic in response.responses]
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_a_large_request_is_written_in_several_turns_and_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_produce_is_written_in_several_turns_and_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "SLICE_BYTES", 1_000)
     node = DataPath("/logs", files=SimulatedDisk(), disk=(disk := DeferredDisk()))
     logs = [node.create(partition=n).log for n in range(4)]
     large, small = batch_of(b"a" * 1_000, now=node.clock.now_ms), batch_of(b"a", now=node.clock.now_ms)
-    parts = tuple(PartitionProduceData(index=n, records=records) for n, records in enumerate((large, small) * 2))
-    request = ProduceRequest(
-        acks=-1,
-        timeout_ms=1000,
-        topic_data=(
-            TopicProduceData(name="orders", partition_data=parts),
-            TopicProduceData(name="nowhere", partition_data=(PartitionProduceData(index=0, records=small),)),
-        ),
-    )
+    request = request_of(to_topic("orders", *enumerate((large, small) * 2)), to_topic("nowhere", (0, small)))
     ends: list[list[int]] = []
     monkeypatch.setattr(node.clock, "call_soon", (later := deque[Callable[[], None]]()).append)
     exchange = node.send(request, 9)
@@ -260,12 +107,10 @@ def test_a_large_request_is_written_in_several_turns_and_answered_once(monkeypat
     assert len(node.deadlines) == 0
 
 
-def test_a_request_of_very_many_batches_is_staged_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_produce_of_very_many_batches_is_staged_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     node = DataPath("/logs", files=SimulatedDisk())
     monkeypatch.setattr(node.clock, "call_soon", (later := deque[Callable[[], None]]()).append)
-    parts = tuple(PartitionProduceData(index=index, records=None) for index in range(600))
-    topic = TopicProduceData(name="nowhere", partition_data=parts)
-    exchange = node.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(topic,)), 9)
+    exchange = node.send(request_of(to_topic("nowhere", *((index, None) for index in range(600)))), 9)
     turns = 1
     while later and not exchange.is_answered:
         assert node.connection.is_suspended
@@ -278,7 +123,9 @@ def test_a_request_of_very_many_batches_is_staged_in_several_turns(monkeypatch: 
     assert [part.index for part in answered.partition_responses] == list(range(600))
 
 
-def test_batches_that_take_long_to_unfold_are_staged_in_slices_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_produces_batches_that_take_long_to_unfold_are_staged_in_slices_of_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """256 batches of 4 KiB that unfold to 4 MiB each would take 7 s of one turn."""
     node = DataPath("/logs", files=SimulatedDisk(), clock=(clock := BusyClock()))
     log = node.create().log
@@ -291,9 +138,7 @@ def test_batches_that_take_long_to_unfold_are_staged_in_slices_of_time(monkeypat
     monkeypatch.setattr(Admission, "admit", admit_slowly)
     monkeypatch.setattr(node.clock, "call_soon", (later := deque[Callable[[], None]]()).append)
     batch = batch_of(b"a", codec=Codec.ZSTD, now=node.clock.now_ms)
-    parts = tuple(PartitionProduceData(index=0, records=batch) for _ in range(5))
-    topic = TopicProduceData(name="orders", partition_data=parts)
-    exchange = node.send(ProduceRequest(acks=0, timeout_ms=1000, topic_data=(topic,)), 9)
+    exchange = node.send(request_of(to_topic("orders", *[(0, batch)] * 5), acks=0), 9)
     ends = [log.log_end_offset]
     while later:
         assert node.connection.is_suspended
@@ -305,60 +150,26 @@ def test_batches_that_take_long_to_unfold_are_staged_in_slices_of_time(monkeypat
     assert not node.connection.is_suspended
 
 
-def test_an_answer_names_so_many_records_at_fault_of_all_its_partitions(quick: DataPath) -> None:
+def test_an_answer_to_produce_names_so_many_records_at_fault_of_all_its_partitions(quick: DataPath) -> None:
     late = quick.clock.now_ms() + 2 * 3_600_000
     batch = batch_of(*[b"a"] * MOST_NAMED, now=lambda: late)
     count = MOST_NAMED_TOGETHER // MOST_NAMED + 2
-    parts = tuple(PartitionProduceData(index=0, records=batch) for _ in range(count))
-    topic = TopicProduceData(name="orders", partition_data=parts)
-    (answer,) = quick.send(ProduceRequest(acks=1, timeout_ms=1000, topic_data=(topic,)), 9).response.responses
+    request = request_of(to_topic("orders", *[(0, batch)] * count), acks=1)
+    (answer,) = quick.send(request, 9).response.responses
     assert {part.error_code for part in answer.partition_responses} == {ErrorCode.INVALID_TIMESTAMP}
     named = [len(part.record_errors) for part in answer.partition_responses]
     assert named == [MOST_NAMED] * (count - 2) + [0, 0]
 
 
-def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
-    node = DataPath("/logs", files=SimulatedDisk(), disk=(disk := DeferredDisk()))
-    for partition in range(2):
-        node.create(partition=partition)
-    request = ProduceRequest(
-        acks=-1,
-        timeout_ms=1000,
-        topic_data=(
-            TopicProduceData(
-                name="orders",
-                partition_data=tuple(
-                    PartitionProduceData(index=index, records=batch_of(b"a", now=node.clock.now_ms))
-                    for index in range(2)
-                ),
-            ),
-        ),
-    )
-    exchange = node.send(request, 9)
-    late = disk.waiting.pop()
-    flush(node, disk)
-    assert not exchange.is_answered
-    disk.waiting.append(late)
-    flush(node, disk)
-    assert [answer.error_code for answer in exchange.response.responses[0].partition_responses] == [0, 0]
-
-
 @pytest.mark.parametrize("is_full", [False, True], ids=["the batch is written", "the disk is full"])
-def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: DeferredDisk, is_full: bool) -> None:
+def test_a_grant_that_comes_after_a_produces_timeout_is_no_second_answer(disk: DeferredDisk, is_full: bool) -> None:
     """A partition is safe and the other waits for the coordinator when the producer's time is over."""
     files, coordinator = SimulatedDisk(), ScriptedVerifier(is_slow=True)
     node = DataPath("/logs", files=files, disk=disk, own_handlers=verified_by(coordinator))
 
     def in_transaction(*sequences: int) -> ProduceRequest:
-        data = tuple(
-            PartitionProduceData(
-                index=index,
-                records=batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True),
-            )
-            for index, sequence in enumerate(sequences)
-        )
-        topic = TopicProduceData(name="orders", partition_data=data)
-        return ProduceRequest(transactional_id="pay", acks=-1, timeout_ms=1000, topic_data=(topic,))
+        batches = (transactional_batch(sequence) for sequence in sequences)
+        return request_of(to_topic("orders", *enumerate(batches)), transactional_id="pay")
 
     safe, held = node.create(partition=0), node.create(partition=1)
     first = node.send(in_transaction(0), 11)
@@ -371,8 +182,7 @@ def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: Deferred
     flush(node, disk)
     assert (safe.high_watermark, held.log.log_end_offset, late.is_answered) == (2, 0, False)
     node.clock.advance(1000)
-    codes = [answer.error_code for answer in late.response.responses[0].partition_responses]
-    assert codes == [0, ErrorCode.REQUEST_TIMED_OUT]
+    assert codes_of(late) == [0, ErrorCode.REQUEST_TIMED_OUT]
     files.free_space = 0 if is_full else files.free_space
     coordinator.answer()
     node.end_turn()
@@ -387,13 +197,8 @@ def test_a_batch_that_is_not_verified_in_time_is_not_reported_as_written(disk: D
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk, own_handlers=verified_by(coordinator))
     node.create(partition=0)
     held = node.create(partition=1, replicas=(1, 2), config=TopicConfig(min_insync_replicas=2))
-    batches = (
-        batch_of(b"a"),
-        batch_of(b"b", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True),
-    )
-    data = tuple(PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches))
-    topic = TopicProduceData(name="orders", partition_data=data)
-    request = ProduceRequest(transactional_id="pay", acks=-1, timeout_ms=1000, topic_data=(topic,))
+    parts = ((0, batch_of(b"a")), (1, transactional_batch(0)))
+    request = request_of(to_topic("orders", *parts), transactional_id="pay")
     exchange = node.send(request, 11)
     node.clock.advance(1000)
     assert not exchange.is_answered, "the first partition's flush may still come"
@@ -412,8 +217,8 @@ def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: Def
     partition = node.create()
 
     def send(sequence: int, transactional_id: str | None) -> Exchange:
-        records = batch_of(b"a", producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True)
-        return node.produce("orders", records=records, acks=1, transactional_id=transactional_id)
+        batch = transactional_batch(sequence)
+        return node.produce("orders", records=batch, acks=1, transactional_id=transactional_id)
 
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert send(0, None).produced.error_code == refused
@@ -430,67 +235,33 @@ def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: Def
     assert partition.log.log_end_offset == 2
 
 
-def test_a_request_without_partitions_is_answered(node: DataPath) -> None:
-    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=())
-    assert node.send(request, 9).response.responses == ()
+def test_a_produce_without_partitions_is_answered(node: DataPath) -> None:
+    assert node.send(request_of(), 9).response.responses == ()
 
 
-def test_version_13_names_topics_by_id(quick: DataPath) -> None:
-    request = ProduceRequest(
-        acks=1,
-        timeout_ms=1000,
-        topic_data=(
-            TopicProduceData(
-                topic_id=topic_id_of("orders"),
-                partition_data=(PartitionProduceData(index=0, records=batch_of(b"a", now=quick.clock.now_ms)),),
-            ),
-            TopicProduceData(
-                topic_id=bytes(16), partition_data=(PartitionProduceData(index=0, records=batch_of(b"a")),)
-            ),
-        ),
-    )
+def test_version_13_of_produce_names_topics_by_id(quick: DataPath) -> None:
+    data = (PartitionProduceData(index=0, records=batch_of(b"a", now=quick.clock.now_ms)),)
+    ids = (topic_id_of("orders"), bytes(16))
+    request = request_of(*(TopicProduceData(topic_id=topic_id, partition_data=data) for topic_id in ids), acks=1)
     known, unknown = quick.send(request, 13).response.responses
     assert (known.topic_id, known.partition_responses[0].error_code) == (topic_id_of("orders"), 0)
     assert unknown.partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize(("version", "hint"), [(9, (-1, -1)), (10, (2, 5))])
-def test_from_version_10_on_the_new_leader_is_named(node: DataPath, version: int, hint: tuple[int, int]) -> None:
+def test_from_version_10_on_produce_names_the_new_leader(node: DataPath, version: int, hint: tuple[int, int]) -> None:
     node.table.leaders = LedElsewhere()
     answer = node.produce("far", b"a", acks=1, version=version).produced
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == hint
 
 
-def test_a_partition_with_null_records_is_refused(node: DataPath) -> None:
-    request = ProduceRequest(
-        acks=1,
-        timeout_ms=1000,
-        topic_data=(TopicProduceData(name="orders", partition_data=(PartitionProduceData(index=0, records=None),)),),
-    )
-    answer = node.send(request, 9).produced
+def test_a_produce_with_null_records_is_refused(node: DataPath) -> None:
+    answer = node.send(request_of(to_topic("orders", (0, None)), acks=1), 9).produced
     assert answer.error_code == ErrorCode.INVALID_RECORD
 
 
-def test_a_retry_waits_for_the_flush_of_its_original(node: DataPath, disk: DeferredDisk) -> None:
-    records = batch_of(b"a", now=node.clock.now_ms, producer_id=1, producer_epoch=0, base_sequence=0)
-    first = node.produce("orders", records=records)
-    retry = node.produce("orders", records=records)
-    assert (first.is_answered, retry.is_answered) == (False, False)
-    flush(node, disk)
-    assert (first.produced.base_offset, retry.produced.base_offset) == (0, 0)
-    again = node.produce("orders", records=records)
-    assert again.produced.base_offset == 0
-
-
-def test_a_waiting_producer_is_answered_when_the_leadership_ends(node: DataPath) -> None:
-    waiting = node.produce("orders", b"a")
-    node.create(leader=2, leader_epoch=1)
-    assert waiting.produced.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert waiting.produced.current_leader.leader_id == 2
-
-
-def test_a_full_disk_is_a_storage_error_and_the_connection_lives() -> None:
+def test_a_full_disk_is_a_storage_error_of_produce_and_the_connection_lives() -> None:
     files = SimulatedDisk()
     node = DataPath("/logs", files=files)
     node.create()
@@ -501,7 +272,7 @@ def test_a_full_disk_is_a_storage_error_and_the_connection_lives() -> None:
     assert node.connection.is_open
 
 
-def test_requests_like_the_last_one_of_their_connection_are_carried_out_without_decoding(quick: DataPath) -> None:
+def test_produce_requests_like_the_last_of_their_connection_are_carried_out_without_decoding(quick: DataPath) -> None:
     for number in range(50):
         answer = quick.produce("orders", str(number).encode() * (1 + 100 * (number % 3)), acks=1).produced
         assert (answer.error_code, answer.base_offset) == (0, number)
@@ -509,7 +280,7 @@ def test_requests_like_the_last_one_of_their_connection_are_carried_out_without_
     assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_requests_like_one_before_of_their_connection_reach_their_own_topic(quick: DataPath) -> None:
+def test_produce_requests_like_a_former_request_of_their_connection_reach_their_own_topic(quick: DataPath) -> None:
     names = [f"{'x' * (number % 12)}{number}" for number in range(70)]
     for name in names:
         quick.create(name)
@@ -521,7 +292,7 @@ def test_requests_like_one_before_of_their_connection_reach_their_own_topic(quic
         assert quick.values(name) == [name.encode()] * 3
 
 
-def test_requests_of_a_connection_that_are_never_alike_are_carried_out_too(quick: DataPath) -> None:
+def test_produce_requests_of_a_connection_that_are_never_alike_are_carried_out_too(quick: DataPath) -> None:
     quick.create("invoices")
     for number in range(50):
         for topic in ("orders", "invoices"):
@@ -529,15 +300,12 @@ def test_requests_of_a_connection_that_are_never_alike_are_carried_out_too(quick
             assert (answer.error_code, answer.base_offset) == (0, number)
 
 
-def test_a_request_leaves_no_cycle_for_the_garbage_collector(node: DataPath, disk: DeferredDisk) -> None:
+def test_a_produce_leaves_no_cycle_for_the_garbage_collector(node: DataPath, disk: DeferredDisk) -> None:
     node.create("orders", partition=1)
 
     def produce() -> None:
-        data = tuple(
-            PartitionProduceData(index=index, records=batch_of(b"a", now=node.clock.now_ms)) for index in (0, 1, 9)
-        )
-        topic = TopicProduceData(name="orders", partition_data=data)
-        node.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(topic,)), 9)
+        batch = batch_of(b"a", now=node.clock.now_ms)
+        node.send(request_of(to_topic("orders", (0, batch), (1, batch), (9, batch))), 9)
         for acks in (-1, 1):
             node.produce("orders", b"a", acks=acks)
         flush(node, disk)
@@ -553,11 +321,7 @@ def test_a_request_leaves_no_cycle_for_the_garbage_collector(node: DataPath, dis
 
 def test_nothing_is_kept_of_a_producer_after_its_timeout(node: DataPath) -> None:
     """A high watermark may stand still for hours: while replicas are away, or the controller is."""
-    topic = TopicProduceData(
-        name="orders",
-        partition_data=(PartitionProduceData(index=0, records=batch_of(b"a", now=node.clock.now_ms)),),
-    )
-    request = ProduceRequest(acks=-1, timeout_ms=100, topic_data=(topic,))
+    request = request_of(to_topic("orders", (0, batch_of(b"a", now=node.clock.now_ms))), timeout_ms=100)
     connection = RecordingConnection()
     waiting = node.send(request, 9, connection=connection)
     node.clock.advance(OWN_FLUSH_MS)
