@@ -62,7 +62,7 @@ soak:
 	@$(PY) -m pytest tests/crash/spark/soak_standalone_spark.py tests/crash/spark/soak_streams_under_faults.py -rP --show-capture=stdout
 	@$(PY) -m pytest tests/spark/connector tests/spark/test_kit.py tests/spark/test_connect.py tests/spark/test_doctor.py
 	@$(PY) -m pytest tests/interop/differential/test_wrong_batches.py --timeout 7200
-	@$(PY) -m pytest tests/interop/test_long_subscriptions.py --timeout 7200
+	@$(PY) -m pytest tests/interop/groups/test_long_subscriptions.py --timeout 7200
 	@$(PY) -m pytest tests/interop/programs
 	@sh scripts/oldest_spark.sh
 	@$(PY) -m simulation soak --counted $(or $(SEEDS),20000)

@@ -12,16 +12,17 @@ import pytest
 
 from benchmarks.downloads.kafka_jars import VERSION as KAFKA_VERSION
 from docs.generated import check_generated
-from interop import kafkajs, test_kafka_python_suite
+from interop import kafkajs
 from interop.clients import CLIENTS, CODECS, knows
 from interop.differential.differences import table
 from interop.differential.listed import DIFFERENCES
 from interop.differential.listed_replicated import REPLICATED
 from interop.differential.listed_transactions import TRANSACTIONS
 from interop.differential.listed_wrong_batches import WRONG_BATCHES, WRONG_BATCHES_OF_TOPICS
-from interop.go_modules import GO_MODULES
+from interop.groups.test_group_rebalance import EVERY_CLIENT
 from interop.kafka_tools import MAIN_CLASSES
-from interop.test_group_rebalance import EVERY_CLIENT
+from interop.suites import test_kafka_python_suite
+from interop.suites.go_modules import GO_MODULES
 from tailrace.model.errors import ErrorCode
 from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.protocol.registry import APIS, CLIENT_APIS, FORWARDED_APIS
@@ -99,7 +100,7 @@ def clients() -> str:
 
 def tools() -> str:
     """Apache Kafka's programs that a test runs."""
-    text = "".join(path.read_text() for path in INTEROP.glob("*.py"))
+    text = "".join(path.read_text() for path in INTEROP.rglob("*.py"))
     unused = [name for name in MAIN_CLASSES if text.count(f'"{name}"') < 2]  # once where it is named
     assert not unused, "no test runs them"
     return "".join(f"`{name}`\n" for name in sorted(MAIN_CLASSES))

@@ -1,7 +1,7 @@
 """Makes tests/golden/log_directory: the files that a node writes, small, with something of every kind in them.
 
     python tests/golden/make_log_directory.py
-    PYTHONPATH=tests python tests/interop/test_kafka_dump_log.py
+    PYTHONPATH=tests python tests/interop/tools/test_kafka_dump_log.py
 
 The second line has Apache Kafka's own tool print them anew, into tests/golden/dump_log. Review both diffs: stored files
 of another form are another format. Only compressed bytes may differ with the libraries.

@@ -8,8 +8,10 @@ import pytest
 from benchmarks.downloads import franz_go
 from benchmarks.downloads.fetching import alone
 from benchmarks.downloads.kafka_jars import PROGRAM_JARS, SHELL_JARS, programs_absent
-from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs, rack_consumers, sarama
+from interop import clients, kafka_tools, kafkajs
 from interop.programs import quix
+from interop.records import rack_consumers, sarama
+from interop.suites import go_modules, kafka_python_suite
 from tailrace.testing import Cluster
 
 PROGRAMS = {

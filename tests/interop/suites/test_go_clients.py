@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.downloads import franz_go
 from benchmarks.downloads.franz_go import absent as producer_absent
-from interop import version_guess
-from interop.go_modules import FRANZ_GO, KAFKA_GO, franz_go_absent, kafka_go_absent, run_test
+from interop.suites import version_guess
+from interop.suites.go_modules import FRANZ_GO, KAFKA_GO, franz_go_absent, kafka_go_absent, run_test
 from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
 

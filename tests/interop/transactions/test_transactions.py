@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from interop.java_machine import java_machine
-from interop.java_producer import JavaProducer
 from interop.kafka_tools import Dump, absent, run
 from interop.librdkafka import DEADLINE_S, wait_until
+from interop.transactions.java_producer import JavaProducer
 from tailrace.client.blocking import Admin
 from tailrace.model.partitions import TopicPartition as Place
 from tailrace.model.sinks import SinkMember

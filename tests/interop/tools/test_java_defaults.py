@@ -10,7 +10,7 @@ from interop.kafka_tools import JARS, absent, java
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "client-defaults.md"
+PAGE: Final = Path(__file__).parents[3] / "docs" / "client-defaults.md"
 ROWS: Final = {
     "max.request.size": "bytes of a Produce request",
     "batch.size": "bytes in which a producer collects",

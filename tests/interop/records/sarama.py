@@ -6,9 +6,7 @@ from typing import Final
 
 from benchmarks.downloads.go_programs import GoProgram
 
-PROGRAM: Final = GoProgram(
-    "sarama", "github.com/IBM/sarama@v1.45.0", Path(__file__).parent / "go" / "sarama_producer.go"
-)
+PROGRAM: Final = GoProgram("sarama", "github.com/IBM/sarama@v1.45.0", Path(__file__).with_name("sarama_producer.go"))
 """The last version that states no largest time of a batch (-1)."""
 
 

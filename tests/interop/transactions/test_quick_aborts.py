@@ -18,9 +18,9 @@ from py4j.protocol import Py4JJavaError
 
 from interop.differential.apache import ApacheKafka
 from interop.java_machine import java_machine
-from interop.java_producer import JavaProducer
 from interop.kafka_tools import absent
 from interop.librdkafka import DEADLINE_S
+from interop.transactions.java_producer import JavaProducer
 from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
 

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from interop.librdkafka import wait_until
-from interop.rack_consumers import CONSUMERS, RackConsumer, absent
+from interop.records.rack_consumers import CONSUMERS, RackConsumer, absent
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster

@@ -17,7 +17,7 @@ from benchmarks.peers.peer import free_addresses
 from benchmarks.peers.process import Process
 from interop.kafka_tools import JARS, absent, run
 from interop.librdkafka import DEADLINE_S, wait_until
-from interop.observer import Observer
+from interop.quorum.observer import Observer
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.metadata.feature_levels import METADATA_VERSION
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.kafka_python_suite import absent, run_suite
+from interop.suites.kafka_python_suite import absent, run_suite
 from tailrace.testing import Cluster
 
 SETTINGS = {

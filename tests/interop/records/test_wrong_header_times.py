@@ -4,10 +4,11 @@ import time
 
 import pytest
 
-from interop import kafkajs, sarama
+from interop import kafkajs
 from interop.kafkajs import absent as kafkajs_absent
 from interop.librdkafka import wait_until
-from interop.sarama import absent as sarama_absent
+from interop.records import sarama
+from interop.records.sarama import absent as sarama_absent
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster

@@ -25,7 +25,7 @@ from tailrace.testing import Cluster
 from testkit.records.batches import stored_batch
 from testkit.records.key_ends import end_by_index
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 KINDS = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 
 pytestmark = pytest.mark.interop

@@ -8,7 +8,7 @@ from benchmarks.downloads.franz_go import VERSION
 from benchmarks.downloads.go_programs import GoProgram
 
 PROGRAM: Final = GoProgram(
-    "version-guess", f"github.com/twmb/franz-go@{VERSION}", Path(__file__).parent / "go" / "version_guess.go"
+    "version-guess", f"github.com/twmb/franz-go@{VERSION}", Path(__file__).with_name("version_guess.go")
 )
 
 
