@@ -1,4 +1,4 @@
-"""The choice of a replica as the leader makes it. KIP-392, a test a sentence: tests/scenarios/fetch/test_kip_392.py."""
+"""The choice of a replica as the leader makes it. The rules of KIP-392: tests/scenarios/fetch/test_kip_392_*."""
 
 import asyncio
 import logging
