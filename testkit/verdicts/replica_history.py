@@ -1,4 +1,4 @@
-"""The history of clients of replicated topics, and the logs that the replicas have at its end.
+"""The history of clients whose nodes fail, and the logs that the nodes have at its end.
 
 A history is a list of events, each client's in its own order; an event is a mapping whose `op` names the kind. Values
 of records are `producer:number`. Times are seconds of one monotonic clock of the machine.
@@ -8,24 +8,37 @@ of records are `producer:number`. Times are seconds of one monotonic clock of th
 | sent | producer | producer, count: the numbers below it were sent |
 | acked | producer | producer, topic, partition, records: [number, offset] of each acknowledged record |
 | failed | producer | producer, number, why: the client gave the record up |
+| unknown | producer | producer, number, why: the record may be there |
 | begun | transactional producer | producer, first, count: the numbers of one transaction |
 | ending | transactional producer | producer, first, commits, at_s: before the end is requested |
 | ended | transactional producer | producer, first, outcome: committed, aborted or unknown |
 | assigned | reader | reader, topic, partition, offset (None in a group), at_s |
-| polled | reader | reader, topic, partition, offsets, values, at_s |
+| polled | reader | reader, topic, partition, offsets, values, at_s; perhaps keys |
 | committed | reader of a group | reader, topic, partition, offset, asked_s, at_s |
 | commit-unknown | reader of a group | reader, topic, partition, offset, asked_s |
 | reset | reader | reader, why: the client lost its position |
+| create, enlarge | administrator | topic, count: of partitions |
+| delete | administrator | topic |
+| set | administrator | value: of the setting that is changed again and again |
+
+The ops of an administrator may end in `-unknown`: the change may have happened.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 Event = Mapping[str, Any]
 Place = tuple[str, int]
 """Topic and partition."""
+UNKNOWN_OFFSET: Final = -1
+"""The offset of an acknowledged record when the acknowledgement did not state the offset to its producer.
+
+librdkafka takes a later record's acknowledgement for acknowledgements of every earlier record. That happens when the
+new leader refuses the retry of a batch, since the leader has not taken its role yet, and then finds the next batch in
+its log.
+"""
 
 
 class StoredBatch(NamedTuple):
@@ -83,6 +96,8 @@ class ReplicaHistory:
     acked: dict[Place, list[tuple[str, int, int]]] = field(default_factory=lambda: defaultdict(list))
     """Producer, number and offset of acknowledged records, in the order of the acknowledgements."""
     failed: list[Event] = field(default_factory=list)
+    unknown: Counter[str] = field(default_factory=Counter)
+    """The number of records of unknown outcome, by producer."""
     transactions: dict[tuple[str, int], SentTransaction] = field(default_factory=dict)
     """By producer and first number; so are the next two."""
     endings: dict[tuple[str, int], Ending] = field(default_factory=dict)
@@ -90,6 +105,8 @@ class ReplicaHistory:
     reads: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     """The events of each reader: assigned, polled, committed, commit-unknown."""
     resets: list[Event] = field(default_factory=list)
+    changes: list[Event] = field(default_factory=list)
+    """The events of the administrator."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Take the events of one client."""
@@ -106,6 +123,8 @@ class ReplicaHistory:
                 self.acked[place] += [(producer, number, offset) for number, offset in event["records"]]
             case "failed":
                 self.failed.append(event)
+            case "unknown":
+                self.unknown[event["producer"]] += 1
             case "begun":
                 key = event["producer"], event["first"]
                 self.transactions[key] = SentTransaction(*key, event["count"])
@@ -117,6 +136,8 @@ class ReplicaHistory:
                 self.resets.append(event)
             case "assigned" | "polled" | "committed" | "commit-unknown":
                 self.reads[event["reader"]].append(event)
+            case op if op.removesuffix("-unknown") in ("create", "enlarge", "delete", "set"):
+                self.changes.append(event)
             case unknown:
                 raise ValueError(f"no event of a history: {unknown}")
 

@@ -1,13 +1,13 @@
-"""The verdict on a replicated cluster: each broken promise as a sentence that begins with its kind.
+"""The verdict on a cluster from what its clients saw: each broken promise as a sentence that begins with its kind.
 
 | Kind | Broken promise |
 |---|---|
 | lost | an acknowledged record, or one of a committed transaction, is there; no last value of a key is older |
 | moved | an acknowledged record is at the offset of its acknowledgement |
-| duplicated | a record of an idempotent producer is there once |
+| duplicated | a record is there once, in one partition |
 | reordered | the records of one producer in one partition stand in the order in which they were sent |
 | invented | each record was sent |
-| given up | an idempotent producer without a limit of time fails no record |
+| given up | an idempotent producer without a limit of time fails no record; a careful producer has all acknowledged |
 | torn | a transaction is there whole or not at all |
 | skipped | a reader gets every committed record between the first and the last that it gets |
 | unseen | a reader gets all committed records up to the end |
@@ -22,12 +22,13 @@ records. Each kind is reported once per client and partition, with the count.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from testkit.verdicts.replica_history import (
+    UNKNOWN_OFFSET,
     Event,
     FinalLog,
     Place,
@@ -37,7 +38,6 @@ from testkit.verdicts.replica_history import (
     StoredBatch,
     number_of,
 )
-from testkit.verdicts.verdict import UNKNOWN_OFFSET
 
 _TransactionOf = Mapping[tuple[str, int], SentTransaction]
 """The transaction of each record, by producer and number."""
@@ -74,6 +74,10 @@ class Evidence:
     groups: Mapping[str, str] = field(default_factory=dict)
     """The group of each reader that is in a group. The other readers read the partitions of their first `assigned`
     events."""
+    unfinished: frozenset[str] = frozenset()
+    """Groups whose members end before they have read all."""
+    careful: frozenset[str] = frozenset()
+    """Producers whose records are all acknowledged in the end, since they repeat what fails."""
     key_of: Callable[[str], str | None] = lambda value: None
     """The key of the record with this value, in compacted topics."""
 
@@ -110,7 +114,7 @@ def broken_promises(evidence: Evidence) -> list[str]:
         *_acknowledged_faults(evidence),
         *_old_values(evidence),
         *_log_faults(evidence),
-        *(f"given up: {failed['producer']}:{failed['number']}: {failed['why']}" for failed in evidence.history.failed),
+        *_given_up(evidence),
         *_transaction_faults(evidence),
         *_reader_faults(evidence),
         *_group_faults(evidence),
@@ -169,10 +173,22 @@ def _old_values(evidence: Evidence) -> Iterator[str]:
         yield from _counted("moved", place, changed)
 
 
+def _given_up(evidence: Evidence) -> Iterator[str]:
+    history = evidence.history
+    for failed in history.failed:
+        yield f"given up: {failed['producer']}:{failed['number']}: {failed['why']}"
+    acked = Counter(name for name, _ in {record[:2] for records in history.acked.values() for record in records})
+    for producer in sorted(evidence.careful):
+        count, unknown = history.sent.get(producer, 0), history.unknown[producer]
+        if unknown or acked[producer] != count:
+            known = f"{acked[producer]} were acknowledged and {unknown} failed"
+            yield f"given up: of {count} records of {producer}, {known}"
+
+
 def _log_faults(evidence: Evidence) -> Iterator[str]:
+    seen: set[tuple[str, int]] = set()
     for place, log in evidence.logs.items():
         newest: dict[str, int] = {}
-        seen: set[tuple[str, int]] = set()
         duplicated: list[str] = []
         reordered: list[str] = []
         invented: list[str] = []
@@ -318,11 +334,14 @@ def _group_faults(evidence: Evidence) -> Iterator[str]:
     for group, events in members.items():
         for place in {(event["topic"], event["partition"]) for _, event in events} & evidence.logs.keys():
             here = [(reader, event) for reader, event in events if (event["topic"], event["partition"]) == place]
-            yield from _group_faults_of(evidence.shapes[place], group, place, here)
+            yield from _group_faults_of(evidence, group, place, here)
 
 
-def _group_faults_of(shape: LogShape, group: str, place: Place, events: Iterable[tuple[str, Event]]) -> Iterator[str]:
+def _group_faults_of(
+    evidence: Evidence, group: str, place: Place, events: Iterable[tuple[str, Event]]
+) -> Iterator[str]:
     """A member must begin between the last acknowledged commit and the furthest requested commit."""
+    shape = evidence.shapes[place]
     timeline: list[tuple[float, int, str, Event]] = []
     for reader, event in events:
         if event["op"] in ("committed", "commit-unknown"):
@@ -355,7 +374,7 @@ def _group_faults_of(shape: LogShape, group: str, place: Place, events: Iterable
                 seen = max(seen, shape.next_rank(last))
     yield from _counted("went back", place, back, group)
     yield from _counted("skipped", place, skipped, group)
-    if seen < len(shape.offsets):
+    if seen < len(shape.offsets) and group not in evidence.unfinished:
         yield f"unseen: {group} of {_name(place)}: {len(shape.offsets) - seen} records"
 
 

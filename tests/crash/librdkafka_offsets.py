@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import confluent_kafka
 
-from testkit.verdicts.verdict import UNKNOWN_OFFSET
+from testkit.verdicts.replica_history import UNKNOWN_OFFSET
 
 
 def offset_of(message: confluent_kafka.Message) -> int:

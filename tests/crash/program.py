@@ -5,8 +5,11 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
+
+import confluent_kafka
 
 DEADLINE_S: Final = 120
 REPORT_EVERY_S: Final = 0.02
@@ -46,3 +49,34 @@ class Program:
 
     def close(self) -> None:
         self._history.close()
+
+
+def text_of(value: bytes | None) -> str:
+    """`producer:number`, as histories have it, of a value that may be padded with dots."""
+    return (value or b"").decode().rstrip(".")
+
+
+def note_polled(
+    program: Program, reader: str, messages: Iterable[confluent_kafka.Message]
+) -> dict[tuple[str, int], int]:
+    """Add these records to the history. The offsets behind the last record of each partition."""
+    polled: dict[tuple[str, int], list[confluent_kafka.Message]] = {}
+    for message in messages:
+        polled.setdefault((str(message.topic()), known(message.partition())), []).append(message)
+    for (topic, partition), records in polled.items():
+        program.note(
+            "polled",
+            reader=reader,
+            topic=topic,
+            partition=partition,
+            offsets=[record.offset() for record in records],
+            keys=[None if (key := record.key()) is None else bytes(key).decode() for record in records],
+            values=[text_of(record.value()) for record in records],
+            at_s=time.monotonic(),
+        )
+    return {place: known(records[-1].offset()) + 1 for place, records in polled.items()}
+
+
+def known(number: int | None) -> int:
+    assert number is not None
+    return number

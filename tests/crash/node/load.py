@@ -2,7 +2,7 @@
 
 A program has a process of its own: a client made of C takes everything with it when it falls. A program works until its
 stdin is closed, brings what it has begun to an end, and exits. It writes one JSON object per line: to HISTORY the
-answers of the node, for `testkit.verdicts.verdict`; to stdout now and then how far it is.
+answers of the node, as `testkit.verdicts.replica_history` has them; to stdout now and then how far it is.
 
 A request that came back with an error is `unknown`: it may have happened or not. All others are written down after the
 node has acknowledged them.
@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 )
 
 from crash.librdkafka_offsets import offset_of
-from crash.program import DEADLINE_S, REPORT_EVERY_S, Program
+from crash.program import DEADLINE_S, REPORT_EVERY_S, Program, note_polled
 from tailrace.client.blocking import Producer
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import KafkaError
@@ -37,6 +37,8 @@ PARTITIONS: Final = 3
 COMPACTED: Final = "last-value-wins"
 SETTINGS_TOPIC: Final = "settings"
 GROUP: Final = "readers"
+CHECKER: Final = "checker"
+"""The reader after the last start."""
 KEYS: Final = 20
 PRODUCERS: Final = 30
 ON_THE_WIRE: Final = 5
@@ -87,19 +89,12 @@ class NumberedProducer:
             self._program.note("unknown", producer=self._name, number=number, why=str(fault))
             return
         self._program.done += 1
-        self._program.note(
-            "acked",
-            producer=self._name,
-            number=number,
-            topic=message.topic(),
-            partition=message.partition(),
-            offset=offset_of(message),
-            key=_text(message.key()),
-        )
+        place = {"topic": message.topic(), "partition": message.partition()}
+        self._program.note("acked", producer=self._name, records=[(number, offset_of(message))], **place)
 
     def finish(self) -> None:
-        unsent = self._client.flush(DEADLINE_S)
-        self._program.note("sent", producer=self._name, count=self._sent, unsent=unsent)
+        self._client.flush(DEADLINE_S)  # the verdict misses the records that are left
+        self._program.note("sent", producer=self._name, count=self._sent)
 
 
 def number_of(message: confluent_kafka.Message) -> int:
@@ -107,9 +102,9 @@ def number_of(message: confluent_kafka.Message) -> int:
     return int(bytes(message.value() or b"").partition(b":")[2])
 
 
-def _text(content: object) -> str | None:
-    assert content is None or isinstance(content, bytes)
-    return None if content is None else content.decode()
+def key_of(value: str) -> str:
+    """The key of a record of the compacted topic."""
+    return str(int(value.partition(":")[2]) % KEYS)
 
 
 def idempotent(program: Program, servers: str) -> None:
@@ -140,7 +135,7 @@ def compacted(program: Program, servers: str) -> None:
     """A producer that writes a few keys again and again to a compacted topic."""
     producer = _producer(program, "c0", servers, idempotent=True)
     while program.goes_on:
-        producer.fill(COMPACTED, 0, key=lambda number: str(number % KEYS).encode())
+        producer.fill(COMPACTED, 0, key=lambda number: key_of(f"c0:{number}").encode())
         program.report(producer.in_flight)
         time.sleep(0.001)
     producer.finish()
@@ -159,7 +154,7 @@ def own(program: Program, servers: str) -> None:
             while waiting and waiting[0][1].done():
                 _take_own(program, *waiting.pop(0))
             program.report(len(waiting))
-    program.note("sent", producer="o0", count=sent, unsent=0)
+    program.note("sent", producer="o0", count=sent)
 
 
 def _take_own(program: Program, number: int, future: "Future[RecordMetadata]") -> None:
@@ -169,7 +164,8 @@ def _take_own(program: Program, number: int, future: "Future[RecordMetadata]") -
         program.note("unknown", producer="o0", number=number, why=str(fault))
         return
     program.done += 1
-    program.note("acked", producer="o0", number=number, topic=TOPIC, partition=written.partition, offset=written.offset)
+    place = {"topic": TOPIC, "partition": written.partition}
+    program.note("acked", producer="o0", records=[(number, written.offset)], **place)
 
 
 class GroupMember:
@@ -194,23 +190,19 @@ class GroupMember:
 
     def _assigned(self, client: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]) -> None:
         for partition in partitions:
-            self._program.note("assigned", member=self._name, partition=partition.partition)
+            here = {"reader": self._name, "topic": TOPIC, "partition": partition.partition}
+            self._program.note("assigned", offset=None, at_s=time.monotonic(), **here)
 
     def turn(self) -> None:
         """Read a little, and commit it."""
-        polled: dict[int, list[tuple[int, str]]] = {}
-        for message in self._client.consume(500, timeout=0.05):
-            if message.error() is None:
-                partition, offset = message.partition(), message.offset()
-                assert partition is not None
-                assert offset is not None
-                polled.setdefault(partition, []).append((offset, bytes(message.value() or b"").decode()))
-        for partition, records in polled.items():
-            self._program.note("polled", member=self._name, partition=partition, records=records)
-            self._commit(partition, records[-1][0] + 1)
+        messages = [message for message in self._client.consume(500, timeout=0.05) if message.error() is None]
+        for (_, partition), offset in note_polled(self._program, self._name, messages).items():
+            self._commit(partition, offset)
 
     def _commit(self, partition: int, offset: int) -> None:
         place = confluent_kafka.TopicPartition(TOPIC, partition, offset)
+        facts = {"reader": self._name, "topic": TOPIC, "partition": partition, "offset": offset}
+        facts["asked_s"] = time.monotonic()
         fault: object
         try:
             (result,) = self._client.commit(offsets=[place], asynchronous=False)
@@ -218,10 +210,10 @@ class GroupMember:
         except confluent_kafka.KafkaException as raised:
             fault = raised
         if fault is not None:
-            self._program.note("commit-unknown", partition=partition, offset=offset, why=str(fault))
+            self._program.note("commit-unknown", why=str(fault), **facts)
             return
         self._program.done += 1
-        self._program.note("committed", partition=partition, offset=offset)
+        self._program.note("committed", at_s=time.monotonic(), **facts)
 
     def close(self) -> None:
         self._client.close()
@@ -284,29 +276,20 @@ def read(program: Program, servers: str) -> None:
     places = [confluent_kafka.TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)]
     places.append(confluent_kafka.TopicPartition(COMPACTED, 0, 0))
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": servers, "group.id": "checker", "enable.partition.eof": True}
+        {"bootstrap.servers": servers, "group.id": CHECKER, "enable.partition.eof": True}
     )
     consumer.assign(places)
+    for place in places:
+        here = {"reader": CHECKER, "topic": place.topic, "partition": place.partition}
+        program.note("assigned", offset=0, at_s=time.monotonic(), **here)
     ended = 0
     while ended < len(places):
-        for message in consumer.consume(10_000, timeout=1.0):
-            if message.error() is None:
-                _note_read(program, message)
-            else:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
-                ended += 1
+        messages = consumer.consume(10_000, timeout=1.0)
+        note_polled(program, CHECKER, (message for message in messages if message.error() is None))
+        for fault in filter(None, (message.error() for message in messages)):
+            assert fault.code() == confluent_kafka.KafkaError._PARTITION_EOF, fault
+            ended += 1
     consumer.close()
-
-
-def _note_read(program: Program, message: confluent_kafka.Message) -> None:
-    program.note(
-        "read",
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        key=_text(message.key()),
-        value=_text(message.value()),
-    )
 
 
 ROLES: Final = {role.__name__: role for role in (idempotent, plain, own, compacted, group, admin, read)}

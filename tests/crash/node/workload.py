@@ -1,7 +1,7 @@
 """Mixed load on a node that dies again and again: the clients, each a process of its own, and the verdict at the end.
 
 Producers with and without numbers, a compacted topic, a group that commits, an administrator (`crash.node.load`);
-`testkit.verdicts.verdict` judges their answers. A node dies while more than a hundred produce requests are on the
+`testkit.verdicts.node_verdict` judges their answers. A node dies while more than a hundred produce requests are on the
 wire.
 """
 
@@ -16,7 +16,8 @@ from crash.program import DEADLINE_S
 from crash.worker import Worker
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.testing import Cluster
-from testkit.verdicts import verdict
+from testkit.verdicts.node_verdict import AtTheEnd, figures, node_faults
+from testkit.verdicts.replica_history import ReplicaHistory
 
 IN_FLIGHT = 100
 WORKERS = ("idempotent", "plain", "own", "compacted", "group", "admin")
@@ -65,12 +66,12 @@ def wait_for_load(workers: Mapping[str, Worker], acknowledgements: int) -> None:
         time.sleep(0.002)
 
 
-def at_the_end(servers: str) -> verdict.AtTheEnd:
+def at_the_end(servers: str) -> AtTheEnd:
     with Admin(servers) as admin:
         topics = {topic.name: len(topic.partitions) for topic in admin.list_topics()}
         committed = admin.group_offsets(load.GROUP)
         settings = admin.describe_configs(2, load.SETTINGS_TOPIC)
-    return verdict.AtTheEnd(
+    return AtTheEnd(
         topics=topics,
         committed={place.partition: found.offset for place, found in committed.items()},
         setting=next(int(entry.value or 0) for entry in settings if entry.name == "delete.retention.ms"),
@@ -84,7 +85,7 @@ def put_to_the_test(
 
     `die_and_start` has the node die and starts it again; it says how many deaths that were.
     """
-    history = verdict.History()
+    history = ReplicaHistory()
     with Cluster(brokers=1, config=CONFIG, directory=directory / "cluster") as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topics(TOPICS)
@@ -106,5 +107,7 @@ def put_to_the_test(
             reader.kill()
         history.add(reader.events())
         end = at_the_end(cluster.bootstrap_servers)
-    faults = verdict.broken_promises(history, end, compacted=load.COMPACTED, careful="ico")
-    return faults, verdict.figures(history, died)
+    faults = node_faults(
+        history, end, checker=load.CHECKER, compacted=load.COMPACTED, careful="ico", key_of=load.key_of
+    )
+    return faults, figures(history, died)

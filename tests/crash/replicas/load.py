@@ -24,7 +24,7 @@ from typing import Any, Final
 import confluent_kafka
 
 from crash.librdkafka_offsets import offset_of
-from crash.program import DEADLINE_S, Program
+from crash.program import DEADLINE_S, Program, known, note_polled, text_of
 from tailrace.client.blocking import Consumer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -59,11 +59,6 @@ def place_of(number: int) -> tuple[str, int]:
 def key_of(value: str) -> str:
     """The key of a record of the compacted topic."""
     return str(int(value.partition(":")[2]) // 5 % KEYS)
-
-
-def text_of(value: bytes | None) -> str:
-    """`producer:number`, as histories have it."""
-    return (value or b"").decode().rstrip(".")
 
 
 class Writer:
@@ -122,18 +117,13 @@ class Writer:
             self._program.note("failed", producer=self._name, number=number, why=str(fault))
             return
         self._program.done += 1
-        self._acked[str(message.topic()), _number(message.partition())].append((number, offset_of(message)))
+        self._acked[str(message.topic()), known(message.partition())].append((number, offset_of(message)))
 
     def _note(self) -> None:
         for (topic, partition), records in self._acked.items():
             self._program.note("acked", producer=self._name, topic=topic, partition=partition, records=records)
         self._acked.clear()
         self._program.report()
-
-
-def _number(value: int | None) -> int:
-    assert value is not None
-    return value
 
 
 def writer(program: Program, name: str, servers: str) -> None:
@@ -245,24 +235,21 @@ class RackReader:
 
     def turn(self) -> None:
         """Take some records; a member commits them."""
-        polled: dict[tuple[str, int], list[confluent_kafka.Message]] = defaultdict(list)
-        commits: dict[tuple[str, int], int] = {}
+        ends: dict[tuple[str, int], int] = {}
+        records: list[confluent_kafka.Message] = []
         for message in self.client.consume(500, timeout=0.1):
-            place = str(message.topic()), -1 if message.partition() is None else _number(message.partition())
             fault = message.error()
             if fault is None:
-                polled[place].append(message)
-                commits[place] = _number(message.offset()) + 1
+                records.append(message)
             elif fault.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                self.ends[place] = commits[place] = _number(message.offset())
+                ends[str(message.topic()), known(message.partition())] = known(message.offset())
             elif fault.code() in _LOST_POSITION:
+                place = f"{message.topic()}-{message.partition()}"
                 self._program.note("reset", reader=self._name, why=f"{place}: {fault}")
-        for (topic, partition), messages in polled.items():
-            offsets = [_number(message.offset()) for message in messages]
-            values = [text_of(message.value()) for message in messages]
-            here = {"reader": self._name, "topic": topic, "partition": partition}
-            self._program.note("polled", offsets=offsets, values=values, at_s=time.monotonic(), **here)
-            self.done += len(offsets)
+        self.ends |= ends
+        self.done += len(records)
+        commits = note_polled(self._program, self._name, records)
+        commits |= {place: max(end, commits.get(place, 0)) for place, end in ends.items()}
         if self.is_member and commits:
             self._commit(commits)
 

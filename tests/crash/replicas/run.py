@@ -24,7 +24,7 @@ from crash.networks.proxy_network import ProxyNetwork
 from crash.networks.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
 from crash.networks.racked_cluster import RackedCluster, nodes_in
 from crash.power import Power
-from crash.program import DEADLINE_S
+from crash.program import DEADLINE_S, text_of
 from crash.replicas import load
 from crash.replicas.copies import final_log, replica_log
 from crash.replicas.faults import Scene, in_turn, possible_faults
@@ -362,11 +362,11 @@ def gather(cluster: Cluster, history: ReplicaHistory, high_watermarks: dict[Plac
     for place, high_watermark in high_watermarks.items():
         is_compacted = place[0] == load.COMPACTED
         replicas[place] = {
-            node: replica_log(cluster.data_dir(node), place, is_compacted=is_compacted, text_of=load.text_of)
+            node: replica_log(cluster.data_dir(node), place, is_compacted=is_compacted, text_of=text_of)
             for node in cluster.broker_ids
         }
         first = cluster.data_dir(cluster.broker_ids[0])
-        logs[place] = final_log(first, place, high_watermark, text_of=load.text_of)
+        logs[place] = final_log(first, place, high_watermark, text_of=text_of)
     return Evidence(
         history=history,
         logs=logs,

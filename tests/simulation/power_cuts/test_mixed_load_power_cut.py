@@ -4,7 +4,7 @@ The product's handlers, hosts, coordinators, partitions and logs run on the simu
 everything: the requests and their times, the delays of flushes, power cuts, kills of the process, and the losses of the
 disk. Producers with and without numbers, a compacted topic, a group's commits, an administrator and deleted records,
 all at once; after each cut the next node opens what is left, and clients without an answer try again. At the end
-`testkit.verdicts.verdict` judges.
+`testkit.verdicts.node_verdict` judges.
 
 The same with a disk whose syncs do nothing, and with a node that answers before the sync, MUST be found out.
 
@@ -60,7 +60,8 @@ from testkit.coordinators.group_path import GroupPath
 from testkit.nodes.data_path import Exchange, records_of
 from testkit.nodes.faults import Killed
 from testkit.nodes.ports import RecordingConnection, flush_now
-from testkit.verdicts.verdict import AtTheEnd, History, broken_promises
+from testkit.verdicts.node_verdict import AtTheEnd, node_faults
+from testkit.verdicts.replica_history import ReplicaHistory
 
 CUTS = int(os.environ.get("POWER_CUTS", "200"))
 FIRST_SEED = int(os.environ.get("SEED", "1"))
@@ -75,7 +76,7 @@ SHARE_OF_STOPS = 0.4
 LONGEST_UNTIL_STOP = 60
 ORDERS, COMPACTED, TRIMMED, SETTINGS = "orders", "last-value", "trimmed", "settings"
 PARTITIONS = 2
-GROUP = "readers"
+GROUP, CHECKER = "readers", "checker"
 KEYS = 7
 IN_FLIGHT = 5
 SMALL_SEGMENTS = {"segment.bytes": "700", "index.interval.bytes": "200", "file.delete.delay.ms": "20"}
@@ -93,6 +94,11 @@ PERIODIC_WORK = PeriodicWorkConfig(
     cleaner=CleanerConfig(log_cleaner_backoff_ms=15),
     scrubber=ScrubberConfig(log_scrub_enable=False),
 )
+
+
+def key_of(value: str) -> str:
+    """The key of a record of the compacted topic."""
+    return str(int(value.partition(":")[2]) % KEYS)
 
 
 class Machine(SimulatedDisk):
@@ -196,18 +202,16 @@ class LoadProducer(LoadClient):
         self.repeated: list[tuple[int, int]] = []
         """Batches to send again: first number and count of each batch."""
 
-    def key(self, number: int) -> str | None:
-        return str(number % KEYS) if self.topic == COMPACTED else None
-
     def batch(self, first: int, count: int, now_ms: int) -> bytes:
         records = [
             Record(
                 offset=number - first,
                 timestamp=now_ms,
-                key=(self.key(number) or "").encode() or None,
-                value=f"{self.name}:{number}".encode(),
+                key=key_of(value).encode() if self.topic == COMPACTED else None,
+                value=value.encode(),
             )
             for number in range(first, first + count)
+            for value in [f"{self.name}:{number}"]
         ]
         if not self.is_idempotent:
             return bytes(build_batch(records))
@@ -220,7 +224,7 @@ class LoadedNode:
     def __init__(self, seed: int, *, lying_sync: bool = False, hasty: bool = False) -> None:
         self.chance = Random(seed)
         self.files = Machine(seed, lying_sync=lying_sync)
-        self.history = History()
+        self.history = ReplicaHistory()
         self.counts: Counter[str] = Counter()
         self.node: GroupPath
         self.disk: LateDisk
@@ -389,15 +393,9 @@ class LoadedNode:
             if answer.error_code:
                 self.note("unknown", producer=producer.name, number=number)
             else:
-                self.note(
-                    "acked",
-                    producer=producer.name,
-                    number=number,
-                    topic=producer.topic,
-                    partition=producer.partition,
-                    offset=answer.base_offset + number - first,
-                    key=producer.key(number),
-                )
+                record = number, answer.base_offset + number - first
+                place = {"topic": producer.topic, "partition": producer.partition}
+                self.note("acked", producer=producer.name, records=[record], **place)
 
     def not_produced(self, producer: LoadProducer, first: int, count: int) -> None:
         if producer.is_idempotent:
@@ -412,14 +410,16 @@ class LoadedNode:
     def commit(self) -> None:
         partition = self.chance.randrange(PARTITIONS)
         self._committed[partition] += self.chance.randrange(1, 5)
-        facts = {"partition": partition, "offset": self._committed[partition]}
+        offset = self._committed[partition]
+        place = {"reader": GROUP, "topic": ORDERS, "partition": partition}
+        facts = {**place, "offset": offset, "asked_s": self._now_ms}
 
         def committed(response: OffsetCommitResponse) -> None:
             ((answer,),) = (topic.partitions for topic in response.topics)
-            self.note("commit-unknown" if answer.error_code else "committed", **facts)
+            self.note("commit-unknown" if answer.error_code else "committed", at_s=self._now_ms, **facts)
 
         self.admin.ask(
-            lambda: self.node.commit(GROUP, ORDERS, facts["offset"], partition=partition, same_turn=True),
+            lambda: self.node.commit(GROUP, ORDERS, offset, partition=partition, same_turn=True),
             then=committed,
             unknown=lambda: self.note("commit-unknown", **facts),
         )
@@ -519,24 +519,25 @@ class LoadedNode:
         self.start()
         self.until(lambda: not any(client.asked for client in self.clients), "everything is answered")
         for producer in self.producers:
-            self.note("sent", producer=producer.name, count=producer.sent, unsent=0)
+            self.note("sent", producer=producer.name, count=producer.sent)
         for topic, partition in ((ORDERS, 0), (ORDERS, 1), (COMPACTED, 0), (TRIMMED, 0)):
-            for record in self.read(topic, partition):
-                self.note(
-                    "read",
-                    topic=topic,
-                    partition=partition,
-                    offset=record.offset,
-                    key=None if record.key is None else bytes(record.key).decode(),
-                    value=bytes(record.value or b"").decode(),
-                )
+            self.check(topic, partition)
         log_start = self.node.table.get(TRIMMED, 0).log.log_start_offset
-        faults = broken_promises(self.history, self.at_the_end(), compacted=COMPACTED, careful="ict")
-        deleted = {name for name, place in self.history.acked.items() if place[0] == TRIMMED and place[2] < log_start}
-        faults = [fault for fault in faults if not any(fault.startswith(f"lost: {name}") for name in deleted)]
+        faults = node_faults(
+            self.history, self.at_the_end(), checker=CHECKER, compacted=COMPACTED, careful="ict", key_of=key_of
+        )
         if not self._trimmed_to <= log_start <= self._may_be_trimmed_to:
             faults.append(f"trimmed: {TRIMMED} starts at {log_start}, {self._trimmed_to} was acknowledged")
         return faults
+
+    def check(self, topic: str, partition: int) -> None:
+        """Read the partition from its start to its end."""
+        here = {"reader": CHECKER, "topic": topic, "partition": partition, "at_s": self._now_ms}
+        self.note("assigned", offset=self.node.table.get(topic, partition).log.log_start_offset, **here)
+        for record in self.read(topic, partition):
+            key = None if record.key is None else bytes(record.key).decode()
+            value = bytes(record.value or b"").decode()
+            self.note("polled", offsets=[record.offset], keys=[key], values=[value], **here)
 
     def read(self, topic: str, partition: int) -> Iterator[Record]:
         data = self.node.table.get(topic, partition)

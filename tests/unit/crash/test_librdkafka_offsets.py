@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from crash.librdkafka_offsets import is_there, offset_of
-from testkit.verdicts.verdict import UNKNOWN_OFFSET
+from testkit.verdicts.replica_history import UNKNOWN_OFFSET
 
 VALUES = {0: "first", 1: "second"}
 

@@ -5,30 +5,44 @@ from typing import Any
 
 import pytest
 
-from testkit.verdicts.verdict import AtTheEnd, History, broken_promises
+from testkit.verdicts.node_verdict import AtTheEnd, node_faults
+from testkit.verdicts.replica_history import ReplicaHistory
+
+T = {"topic": "t", "partition": 0}
+C = {"topic": "c", "partition": 0}
+
+
+def key_of(value: str) -> str:
+    return str(int(value.partition(":")[2]) % 20)
+
+
+def read(offset: int, value: str, *, topic: str = "t", key: str | None = None) -> dict[str, Any]:
+    return polled("checker", [offset], value, topic=topic, keys=[key])
+
+
+def polled(reader: str, offsets: list[int], *values: str, topic: str = "t", **keys: Any) -> dict[str, Any]:
+    here = {"reader": reader, "topic": topic, "partition": 0, "at_s": 0.0}
+    return {"op": "polled", "offsets": offsets, "values": list(values), **here, **keys}
+
 
 WHOLE: list[dict[str, Any]] = [
-    *({"op": "acked", "producer": "i0", "number": n, "topic": "t", "partition": 0, "offset": n} for n in range(4)),
+    *({"op": "acked", "producer": "i0", "records": [(n, n)], **T} for n in range(4)),
     {"op": "unknown", "producer": "p0", "number": 0},
-    {"op": "sent", "producer": "i0", "count": 4, "unsent": 0},
-    {"op": "sent", "producer": "p0", "count": 1, "unsent": 0},
-    *(
-        {"op": "acked", "producer": "c0", "number": n, "topic": "c", "partition": 0, "offset": n, "key": str(n % 20)}
-        for n in range(21)
-    ),
-    {"op": "sent", "producer": "c0", "count": 21, "unsent": 0},
-    *({"op": "read", "topic": "t", "partition": 0, "offset": n, "key": None, "value": f"i0:{n}"} for n in range(4)),
-    *(
-        {"op": "read", "topic": "c", "partition": 0, "offset": n, "key": str(n % 20), "value": f"c0:{n}"}
-        for n in range(1, 21)
-    ),
-    {"op": "assigned", "member": "m0", "partition": 0},
-    {"op": "polled", "member": "m0", "partition": 0, "records": [[0, "i0:0"], [1, "i0:1"]]},
-    {"op": "committed", "partition": 0, "offset": 2},
-    {"op": "polled", "member": "m0", "partition": 0, "records": [[2, "i0:2"]]},
-    {"op": "commit-unknown", "partition": 0, "offset": 3},
-    {"op": "assigned", "member": "m1", "partition": 0},
-    {"op": "polled", "member": "m1", "partition": 0, "records": [[2, "i0:2"], [3, "i0:3"]]},
+    {"op": "sent", "producer": "i0", "count": 4},
+    {"op": "sent", "producer": "p0", "count": 1},
+    *({"op": "acked", "producer": "c0", "records": [(n, n)], **C} for n in range(21)),
+    {"op": "sent", "producer": "c0", "count": 21},
+    {"op": "assigned", "reader": "checker", "offset": 0, "at_s": 0.0, **T},
+    {"op": "assigned", "reader": "checker", "offset": 0, "at_s": 0.0, **C},
+    *(read(n, f"i0:{n}") for n in range(4)),
+    *(read(n, f"c0:{n}", topic="c", key=str(n % 20)) for n in range(1, 21)),
+    {"op": "assigned", "reader": "m0", "offset": None, "at_s": 0.0, **T},
+    polled("m0", [0, 1], "i0:0", "i0:1"),
+    {"op": "committed", "reader": "m0", "offset": 2, "asked_s": 0.0, "at_s": 0.0, **T},
+    polled("m0", [2], "i0:2"),
+    {"op": "commit-unknown", "reader": "m0", "offset": 3, "asked_s": 0.0, **T},
+    {"op": "assigned", "reader": "m1", "offset": None, "at_s": 1.0, **T},
+    {**polled("m1", [2, 3], "i0:2", "i0:3"), "at_s": 1.0},
     {"op": "create", "topic": "a", "count": 2},
     {"op": "enlarge", "topic": "a", "count": 4},
     {"op": "create", "topic": "b", "count": 2},
@@ -43,9 +57,9 @@ END = AtTheEnd(topics={"a": 4}, committed={0: 3}, setting=8)
 
 
 def judge(events: list[dict[str, Any]], end: AtTheEnd = END) -> list[str]:
-    history = History()
+    history = ReplicaHistory()
     history.add(events)
-    return broken_promises(history, end, compacted="c", careful="ico")
+    return node_faults(history, end, checker="checker", compacted="c", careful="ico", key_of=key_of)
 
 
 def without(**facts: object) -> list[dict[str, Any]]:
@@ -63,10 +77,6 @@ def changed(facts: Mapping[str, object], **changes: object) -> list[dict[str, An
 
 def is_like(event: Mapping[str, object], facts: Mapping[str, object]) -> bool:
     return all(event.get(name) == value for name, value in facts.items())
-
-
-def read(offset: int, value: str, *, topic: str = "t", key: str | None = None) -> dict[str, Any]:
-    return {"op": "read", "topic": topic, "partition": 0, "offset": offset, "key": key, "value": value}
 
 
 def test_a_history_without_a_fault_is_passed() -> None:
@@ -93,24 +103,28 @@ def test_a_partition_without_an_acknowledged_commit_needs_no_offset_at_the_end()
 @pytest.mark.parametrize(
     ("kind", "events"),
     [
-        ("lost", without(op="read", value="i0:2")),
-        ("lost", without(op="read", topic="t")),
-        ("moved", changed({"op": "acked", "producer": "i0", "number": 1}, offset=9)),
-        ("moved", changed({"op": "acked", "producer": "i0", "number": 1}, partition=1)),
-        ("doubled", [*WHOLE, read(4, "i0:1")]),
-        ("out of order", [*without(op="read", value="i0:0"), read(0, "i0:0")]),
-        ("out of order", [*without(op="read", value="i0:0"), read(9, "i0:0")]),
+        ("lost", without(values=["i0:2"], reader="checker")),
+        ("lost", without(op="polled", reader="checker", topic="t")),
+        ("moved", changed({"op": "acked", "records": [(1, 1)], "topic": "t"}, records=[(1, 9)])),
+        ("lost", changed({"op": "acked", "records": [(1, 1)], "topic": "t"}, partition=1)),
+        ("duplicated", [*WHOLE, read(4, "i0:1")]),
+        ("duplicated", [*WHOLE, read(21, "i0:1", topic="c", key="1")]),
+        ("went back", [*without(values=["i0:0"], reader="checker"), read(0, "i0:0")]),
+        ("reordered", [*without(values=["i0:0"], reader="checker"), read(9, "i0:0")]),
         ("invented", [*WHOLE, read(4, "i0:4")]),
         ("invented", [*WHOLE, read(4, "x:0")]),
         ("given up", [*WHOLE, {"op": "unknown", "producer": "i0", "number": 3}]),
-        ("given up", changed({"op": "sent", "producer": "i0"}, unsent=1)),
-        ("given up", without(op="acked", producer="i0", number=3)),
-        ("old value", without(op="read", value="c0:20")),
-        ("old value", without(op="read", value="c0:7")),
-        ("group", changed({"op": "polled", "member": "m1"}, records=[[4, "i0:4"]])),
-        ("group", changed({"op": "polled", "member": "m1"}, records=[[1, "i0:1"]])),
-        ("group", changed({"op": "polled", "member": "m0"}, records=[[0, "i0:0"], [2, "i0:2"]])),
-        ("group", changed({"op": "polled", "member": "m1"}, records=[[2, "i0:3"]])),
+        ("given up", changed({"op": "sent", "producer": "i0"}, count=5)),
+        ("given up", without(op="acked", records=[(3, 3)], topic="t")),
+        ("lost", without(values=["c0:20"])),
+        ("lost", without(values=["c0:7"])),
+        ("lost", changed({"values": ["c0:7"]}, keys=["8"])),
+        ("skipped", changed({"op": "polled", "reader": "m1"}, offsets=[4], values=["i0:4"])),
+        ("uncommitted shown", changed({"op": "polled", "reader": "m1"}, offsets=[4], values=["i0:4"])),
+        ("went back", changed({"op": "polled", "reader": "m1"}, offsets=[1], values=["i0:1"])),
+        ("skipped", changed({"offsets": [0, 1]}, offsets=[0, 2], values=["i0:0", "i0:2"])),
+        ("uncommitted shown", changed({"op": "polled", "reader": "m1"}, offsets=[2], values=["i0:3"])),
+        ("went back", changed({"op": "committed"}, offset=4)),
         ("group", changed({"op": "committed"}, offset=4)),
     ],
 )
