@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AppendBatch, Log, ReadLimits
-from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.storage import AppendBatch, ReadLimits
+from tailrace.testing.disk import PowerCut
 from testkit.records.compaction import compact
+from testkit.records.log_machine import LogMachine
 
-DIRECTORY = "/data/orders-0"
 DELETE_RETENTION_MS = 1000
 CONFIG = TopicConfig(
     cleanup_policy=("compact",),
@@ -67,32 +67,19 @@ sendings = st.tuples(
 )
 
 
-class CompactionModel(RuleBasedStateMachine):
+class CompactionModel(LogMachine):
     """The model: `batches` in order; what is `flushed`; nothing below `committed` is ever truncated."""
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
-        self.disk = SimulatedDisk(seed)
-        self.disk.make_dirs("/data")
-        self.disk.sync_dir("/")
         self.batches: list[Batch] = []
-        self.flushed = self.committed = self.recovery_point = self.first_dirty = 0
+        self.perhaps: list[Batch] | None = None
+        self.flushed = self.committed = 0
         self.epoch = 0
         self.now_ms = NOW_MS
         self.config = CONFIG
         self.sequences = dict.fromkeys(PRODUCERS, 0)
-        self.open()
-
-    def open(self, *, clean: bool = False) -> None:
-        self.log = Log.open(
-            DIRECTORY,
-            files=self.disk,
-            config=self.config,
-            now_ms=self.now_ms,
-            clean=clean,
-            recovery_point=self.recovery_point,
-            first_dirty_offset=self.first_dirty,
-        )
+        self.begin_log(seed)
 
     @property
     def end(self) -> int:
@@ -192,7 +179,8 @@ class CompactionModel(RuleBasedStateMachine):
             self.flushed = max(self.flushed, self.log.flushed_offset)
             self.disk.power_cut()
         self.disk.reboot()
-        self.reopen_and_find(self.compacted(end_offset))
+        self.perhaps = self.compacted(end_offset)
+        self.open()
 
     def planned_end(self, memory_bytes: int) -> int:
         first_dirty_offset = self.log.compactions.first_dirty_offset
@@ -207,19 +195,9 @@ class CompactionModel(RuleBasedStateMachine):
         self.log.compactions.first_dirty_offset = first_dirty_offset
         return end_offset
 
-    @rule()
-    def cut_power(self) -> None:
-        self.disk.power_cut()
-        self.disk.reboot()
-        self.reopen_and_find(self.batches)
-
-    @rule()
-    def crash(self) -> None:
-        self.reopen_and_find(self.batches)
-
-    def reopen_and_find(self, perhaps: list[Batch]) -> None:
+    def take_what_is_there(self) -> None:
         """After a crash a batch is as before a compaction or as after it; flushed batches are there."""
-        self.open()
+        perhaps, self.perhaps = self.perhaps or self.batches, None
         assert self.log.log_end_offset >= self.flushed
         self.flushed = self.log.log_end_offset
         found = {header.base_offset: kept for header, kept in self.stored()}
@@ -256,14 +234,6 @@ class CompactionModel(RuleBasedStateMachine):
         self.flushed = min(self.flushed, self.end)
         self.first_dirty = min(self.first_dirty, self.end)
         self.take_sequences()
-
-    @rule()
-    def close_and_open(self) -> None:
-        self.log.close()
-        self.flushed = self.recovery_point = self.end
-        self.first_dirty = self.log.compactions.first_dirty_offset
-        self.open(clean=True)
-        assert self.log.recovery.clean
 
     def stored(self) -> Iterator[tuple[BatchHeader, tuple[Record, ...]]]:
         offset = self.log.log_start_offset

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
@@ -21,14 +20,13 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records import _kernels_twin as twin
 from tailrace.protocol.records.batch import read_header, seal
 from tailrace.protocol.records.record import Record, build_batch
-from tailrace.storage import AppendBatch, Log
+from tailrace.storage import AppendBatch
 from tailrace.storage.keys import batch_slots, key_ends, key_indexes
-from tailrace.testing.disk import SimulatedDisk
 from testkit.records.batches import stored_marker
 from testkit.records.compaction import compact
 from testkit.records.key_ends import ANY_HASH, end_by_index, end_by_walk, readable_hashes
+from testkit.records.log_machine import DIRECTORY, LogMachine
 
-DIRECTORY = "/data/orders-0"
 KEYS = (b"a", b"b", b"c", b"", b"d" * 40, b"k17", b"k18", None)
 BY_KEY = [KeyRange(hash_of(key, 0), hash_of(key, 0)) for key in KEYS if key is not None]
 RANGES = [
@@ -63,14 +61,13 @@ def batch_of(offset: int, keys: list[bytes | None], codec: int, kind: str, epoch
     return AppendBatch(bytes(built), read_header(built))
 
 
-class KeyEndsModel(RuleBasedStateMachine):
+class KeyEndsModel(LogMachine):
     """The model is the log itself, read from end to end."""
+
+    now_ms = NOW_MS
 
     @initialize(seed=st.integers(0, 2**32), is_compacted=st.booleans(), keeps_files=st.booleans())
     def begin(self, seed: int, is_compacted: bool, keeps_files: bool) -> None:
-        self.disk = SimulatedDisk(seed)
-        self.disk.make_dirs("/data")
-        self.disk.sync_dir("/")
         self.config = TopicConfig(
             cleanup_policy=("compact", "delete") if is_compacted else ("delete",),
             segment_bytes=700,
@@ -81,21 +78,9 @@ class KeyEndsModel(RuleBasedStateMachine):
             min_cleanable_dirty_ratio=0.0,
             key_ranges_index="auto" if keeps_files else "none",
         )
-        self.epoch = self.recovery_point = self.durable_start = self.first_dirty = 0
+        self.epoch = 0
         self.ticks: Callable[[], int] = count(0, 6).__next__
-        self.open()
-
-    def open(self, *, clean: bool = False) -> None:
-        self.log = Log.open(
-            DIRECTORY,
-            files=self.disk,
-            config=self.config,
-            now_ms=NOW_MS,
-            clean=clean,
-            recovery_point=self.recovery_point,
-            log_start_offset=self.durable_start,
-            first_dirty_offset=self.first_dirty,
-        )
+        self.begin_log(seed)
 
     @rule(sent=st.lists(sendings, min_size=1, max_size=6))
     def append(self, sent: list[tuple[list[bytes | None], int, str]]) -> None:
@@ -135,22 +120,6 @@ class KeyEndsModel(RuleBasedStateMachine):
     def compact(self) -> None:
         self.log.flush()
         compact(self.log, NOW_MS, end_offset=self.log.log_end_offset)
-
-    @rule()
-    def close_and_open(self) -> None:
-        self.log.close()
-        self.recovery_point, self.durable_start = self.log.log_end_offset, self.log.log_start_offset
-        self.open(clean=True)
-
-    @rule()
-    def crash(self) -> None:
-        self.open()
-
-    @rule()
-    def power_cut(self) -> None:
-        self.disk.power_cut()
-        self.disk.reboot()
-        self.open()
 
     @rule(keeps_files=st.booleans())
     def change_settings(self, keeps_files: bool) -> None:

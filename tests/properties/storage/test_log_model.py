@@ -2,45 +2,31 @@
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tailrace.model.errors import StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.storage import AppendBatch, Log, ReadLimits
-from tailrace.testing.disk import SimulatedDisk
+from tailrace.storage import AppendBatch, ReadLimits
 from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.records.log_machine import LogMachine
 
-DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(
     segment_bytes=800, index_interval_bytes=150, retention_bytes=2500, retention_ms=-1, file_delete_delay_ms=0
 )
 PRODUCER = 5
 
 
-class LogModel(RuleBasedStateMachine):
+class LogModel(LogMachine):
     """The model: `batches` in order, from the first that may still be on the disk; `start`; `flushed`."""
+
+    config = CONFIG
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
-        self.disk = SimulatedDisk(seed)
-        self.disk.make_dirs("/data")
-        self.disk.sync_dir("/")
         self.batches: list[AppendBatch] = []
         self.start = self.flushed = self.sequence = self.epoch = 0
-        self.recovery_point = self.durable_start = 0
-        self.open()
-
-    def open(self, *, clean: bool = False) -> None:
-        self.log = Log.open(
-            DIRECTORY,
-            files=self.disk,
-            config=CONFIG,
-            now_ms=0,
-            clean=clean,
-            recovery_point=self.recovery_point,
-            log_start_offset=self.durable_start,
-        )
+        self.begin_log(seed)
 
     @property
     def end(self) -> int:
@@ -89,16 +75,11 @@ class LogModel(RuleBasedStateMachine):
         except StorageError:
             self.disk.forget_faults()
             if self.log.is_offline:
-                self.restart()
+                self.open()
         else:
             self.disk.forget_faults()
             self.batches += made
             self.sequence += sum(counts)
-
-    def restart(self) -> None:
-        """The process starts again; the disk kept everything that was written."""
-        self.open()
-        self.take_what_is_there()
 
     def take_what_is_there(self) -> None:
         """After a crash the log may end anywhere from the flushed offset on, at a batch of ours."""
@@ -157,25 +138,6 @@ class LogModel(RuleBasedStateMachine):
         assert self.log.log_start_offset <= max(self.flushed, self.start)
         assert retired or self.log.log_start_offset == self.start
         self.start = self.log.log_start_offset
-
-    @rule()
-    def close_and_open(self) -> None:
-        self.log.close()
-        self.flushed = self.recovery_point = self.end
-        self.durable_start = self.start
-        self.open(clean=True)
-        assert self.log.recovery.clean
-
-    @rule()
-    def crash(self) -> None:
-        self.restart()
-
-    @rule()
-    def power_cut(self) -> None:
-        self.disk.power_cut()
-        self.disk.reboot()
-        self.open()
-        self.take_what_is_there()
 
     @invariant()
     def offsets_are_those_of_the_model(self) -> None:

@@ -7,15 +7,14 @@ from typing import NamedTuple
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.control import ControlType, read_marker
 from tailrace.storage import AbortedTxn, AppendBatch, Log
-from tailrace.testing.disk import SimulatedDisk
 from testkit.records.batches import stored_batch, stored_marker
+from testkit.records.log_machine import DIRECTORY, LogMachine
 
-DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(
     segment_bytes=600, index_interval_bytes=150, retention_bytes=2000, retention_ms=-1, file_delete_delay_ms=0
 )
@@ -54,29 +53,16 @@ def replay(batches: list[AppendBatch]) -> Replayed:
     return Replayed(begun, ended, aborted, epochs)
 
 
-class TransactionModel(RuleBasedStateMachine):
+class TransactionModel(LogMachine):
+    config = CONFIG
+
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
-        self.disk = SimulatedDisk(seed)
-        self.disk.make_dirs("/data")
-        self.disk.sync_dir("/")
         self.batches: list[AppendBatch] = []
         self.read, self.read_count, self.found = self.batches, 0, replay([])
         self.sequences: dict[int, int] = {}
-        self.coordinator_epoch = self.high_watermark = self.recovery_point = self.durable_start = 0
-        self.open()
-
-    def open(self, *, clean: bool = False) -> None:
-        self.log = Log.open(
-            DIRECTORY,
-            files=self.disk,
-            config=CONFIG,
-            now_ms=0,
-            clean=clean,
-            recovery_point=self.recovery_point,
-            log_start_offset=self.durable_start,
-        )
-        self.take_what_is_there()
+        self.coordinator_epoch = self.high_watermark = 0
+        self.begin_log(seed)
 
     def take_what_is_there(self) -> None:
         end = self.log.log_end_offset
@@ -153,13 +139,6 @@ class TransactionModel(RuleBasedStateMachine):
         self.log.retention.apply(0, self.high_watermark)
 
     @rule()
-    def close_and_open(self) -> None:
-        self.log.close()
-        self.recovery_point, self.durable_start = self.log.log_end_offset, self.log.log_start_offset
-        self.open(clean=True)
-        assert self.log.recovery.clean
-
-    @rule()
     def close_and_reopen(self) -> None:
         self.log.close()
         closed = self.log.closed
@@ -167,16 +146,6 @@ class TransactionModel(RuleBasedStateMachine):
         self.recovery_point, self.durable_start = self.log.log_end_offset, self.log.log_start_offset
         self.log = Log.reopen(DIRECTORY, closed, files=self.disk, config=CONFIG)
         self.take_what_is_there()
-
-    @rule()
-    def crash(self) -> None:
-        self.open()
-
-    @rule()
-    def power_cut(self) -> None:
-        self.disk.power_cut()
-        self.disk.reboot()
-        self.open()
 
     @invariant()
     def open_transactions_are_those_of_the_model(self) -> None:

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import AbortedTransaction
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AppendBatch, Log, ReadLimits
-from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.storage import AppendBatch, ReadLimits
+from tailrace.testing.disk import PowerCut
 from testkit.records.batches import stored_marker
 from testkit.records.compaction import compact
+from testkit.records.log_machine import LogMachine
 
-DIRECTORY = "/data/orders-0"
 CONFIG = TopicConfig(
     cleanup_policy=("compact",),
     segment_bytes=450,
@@ -44,28 +44,15 @@ class Written:
     counts: bool | None
 
 
-class TransactionalCompaction(RuleBasedStateMachine):
+class TransactionalCompaction(LogMachine):
+    config = CONFIG
+
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
-        self.disk = SimulatedDisk(seed)
-        self.disk.make_dirs("/data")
-        self.disk.sync_dir("/")
         self.written: dict[int, Written] = {}
         self.sequences: dict[int, int] = {}
-        self.recovery_point = self.first_dirty = 0
         self.now_ms = NOW_MS
-        self.open()
-
-    def open(self, *, clean: bool = False) -> None:
-        self.log = Log.open(
-            DIRECTORY,
-            files=self.disk,
-            config=CONFIG,
-            now_ms=self.now_ms,
-            clean=clean,
-            recovery_point=self.recovery_point,
-            first_dirty_offset=self.first_dirty,
-        )
+        self.begin_log(seed)
 
     @rule(
         producer_id=st.integers(PLAIN, 3),
@@ -150,16 +137,9 @@ class TransactionalCompaction(RuleBasedStateMachine):
         self.recovery_point, self.first_dirty = self.log.flushed_offset, self.log.compactions.first_dirty_offset
 
     @rule()
-    def close_and_open(self) -> None:
-        self.log.close()
-        self.recovery_point, self.first_dirty = self.log.log_end_offset, self.log.compactions.first_dirty_offset
-        self.open(clean=True)
-        assert self.log.recovery.clean
-
-    @rule()
-    def crash(self) -> None:
+    def power_cut(self) -> None:
         self.log.flush()
-        self.open()
+        super().power_cut()
 
     def read_committed(self) -> dict[bytes, bytes]:
         """The records of a reader that fetches a little at a time."""
