@@ -4,7 +4,9 @@
 tests/allowed_skips.txt fails the run: a test that silently stops running protects nothing.
 """
 
+import asyncio
 import gc
+import inspect
 import logging
 import os
 import signal
@@ -59,6 +61,17 @@ def pytest_configure() -> None:
     fix_turn()
     use_node_starter()
     use_spark_classes()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(
+        pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters})
+    )
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)

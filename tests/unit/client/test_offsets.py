@@ -1,6 +1,5 @@
 """Offsets from several leaders, of which some do not answer. The nodes here are scripted."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -72,35 +71,29 @@ class _Answering:
         )
 
 
-def test_the_answer_of_one_leader_is_used_although_others_fail() -> None:
-    async def run() -> None:
-        router = HalfReachableRouter()
-        found: dict[TopicPartition, OffsetAt] = {}
+async def test_the_answer_of_one_leader_is_used_although_others_fail() -> None:
+    router = HalfReachableRouter()
+    found: dict[TopicPartition, OffsetAt] = {}
 
-        def take(answer: Mapping[TopicPartition, OffsetAt]) -> None:
-            found.update(answer)
+    def take(answer: Mapping[TopicPartition, OffsetAt]) -> None:
+        found.update(answer)
 
-        faults = await request_offsets(router, SPECS, take)
-        assert {partition: at.offset for partition, at in found.items()} == {GOOD: 5}
-        assert {partition: fault.code for partition, fault in faults.items()} == {
-            HEADLESS: ErrorCode.LEADER_NOT_AVAILABLE,
-            SILENT: ErrorCode.NETWORK_EXCEPTION,
-        }
-
-    asyncio.run(run())
+    faults = await request_offsets(router, SPECS, take)
+    assert {partition: at.offset for partition, at in found.items()} == {GOOD: 5}
+    assert {partition: fault.code for partition, fault in faults.items()} == {
+        HEADLESS: ErrorCode.LEADER_NOT_AVAILABLE,
+        SILENT: ErrorCode.NETWORK_EXCEPTION,
+    }
 
 
-def test_only_missing_offsets_are_requested_again_and_refused_topics_are_refreshed() -> None:
-    async def run() -> None:
-        router = HalfReachableRouter()
-        with pytest.raises(KafkaError):
-            await list_offsets(router, SPECS, timeout_ms=0)
-        assert sorted(router.view.needs_refresh([name for name, _ in SPECS], router.now_ms())) == ["headless", "silent"]
-        assert router.asked.count(1) == 1
+async def test_only_missing_offsets_are_requested_again_and_refused_topics_are_refreshed() -> None:
+    router = HalfReachableRouter()
+    with pytest.raises(KafkaError):
+        await list_offsets(router, SPECS, timeout_ms=0)
+    assert sorted(router.view.needs_refresh([name for name, _ in SPECS], router.now_ms())) == ["headless", "silent"]
+    assert router.asked.count(1) == 1
 
-        router.asked.clear()
-        found = await list_offsets(router, dict.fromkeys((SILENT, GOOD), EARLIEST))
-        assert {partition: at.offset for partition, at in found.items()} == {SILENT: 5, GOOD: 5}
-        assert sorted(router.asked) == [1, 2, 2]
-
-    asyncio.run(run())
+    router.asked.clear()
+    found = await list_offsets(router, dict.fromkeys((SILENT, GOOD), EARLIEST))
+    assert {partition: at.offset for partition, at in found.items()} == {SILENT: 5, GOOD: 5}
+    assert sorted(router.asked) == [1, 2, 2]

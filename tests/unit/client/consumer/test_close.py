@@ -47,52 +47,43 @@ def _last_epoch(bench: ConsumerBench) -> int:
     return epoch
 
 
-def test_a_close_that_runs_out_of_time_ends_the_fetches_and_closes_the_connections(
+async def test_a_close_that_runs_out_of_time_ends_the_fetches_and_closes_the_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run() -> None:
-        bench, closed = await _reader(monkeypatch, _Hanging())
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await bench.consumer.close()
-        assert closed == ["router"]
-        assert bench.consumer._reader.fetcher._fetches == {}
-        assert _last_epoch(bench) == -1
-        await bench.consumer.close()
-
-    asyncio.run(run())
+    bench, closed = await _reader(monkeypatch, _Hanging())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await bench.consumer.close()
+    assert closed == ["router"]
+    assert bench.consumer._reader.fetcher._fetches == {}
+    assert _last_epoch(bench) == -1
+    await bench.consumer.close()
 
 
-def test_a_close_that_is_cancelled_while_it_leaves_the_group_closes_the_connections(
+async def test_a_close_that_is_cancelled_while_it_leaves_the_group_closes_the_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run() -> None:
-        bench, closed = await _reader(monkeypatch, _Hanging())
-        leave = _Hanging()
-        monkeypatch.setattr(GroupMember, "leave", leave)
-        bench.consumer._reader._is_subscribed = True
-        closing = asyncio.create_task(bench.consumer.close())
-        await _begun(closing, leave)
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
-        assert closing.cancelled()
-        assert closed == ["router"]
-        assert _last_epoch(bench) == -1
-
-    asyncio.run(run())
+    bench, closed = await _reader(monkeypatch, _Hanging())
+    leave = _Hanging()
+    monkeypatch.setattr(GroupMember, "leave", leave)
+    bench.consumer._reader._is_subscribed = True
+    closing = asyncio.create_task(bench.consumer.close())
+    await _begun(closing, leave)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert closing.cancelled()
+    assert closed == ["router"]
+    assert _last_epoch(bench) == -1
 
 
-def test_a_close_that_is_cancelled_twice_closes_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        commit, end_session = _Hanging(), _Hanging()
-        bench, closed = await _reader(monkeypatch, commit)
-        monkeypatch.setattr("tailrace.client.reading.fetcher.end_session", end_session)
-        closing = asyncio.create_task(bench.consumer.close())
-        await _begun(closing, commit)
-        closing.cancel()
-        await _begun(closing, end_session)
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
-        assert closed == ["router"]
-
-    asyncio.run(run())
+async def test_a_close_that_is_cancelled_twice_closes_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, end_session = _Hanging(), _Hanging()
+    bench, closed = await _reader(monkeypatch, commit)
+    monkeypatch.setattr("tailrace.client.reading.fetcher.end_session", end_session)
+    closing = asyncio.create_task(bench.consumer.close())
+    await _begun(closing, commit)
+    closing.cancel()
+    await _begun(closing, end_session)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert closed == ["router"]

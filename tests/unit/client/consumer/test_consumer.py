@@ -248,19 +248,16 @@ def test_a_poll_says_that_the_consumer_was_closed_by_another_thread(tailrace_clu
                 poll.result(SECONDS)
 
 
-def test_a_closed_consumer_says_so_and_may_be_closed_again(tailrace_cluster: Cluster, topic: str) -> None:
-    async def run() -> None:
-        consumer = asyncio_consumer.AsyncConsumer(
-            tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]
-        )
-        await consumer.poll(0.1)
-        await consumer.close()
-        await consumer.close()
-        for call in (consumer.poll(0.1), consumer.commit()):
-            with pytest.raises(KafkaError, match="closed"):
-                await call
-
-    asyncio.run(run())
+async def test_a_closed_consumer_says_so_and_may_be_closed_again(tailrace_cluster: Cluster, topic: str) -> None:
+    consumer = asyncio_consumer.AsyncConsumer(
+        tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]
+    )
+    await consumer.poll(0.1)
+    await consumer.close()
+    await consumer.close()
+    for call in (consumer.poll(0.1), consumer.commit()):
+        with pytest.raises(KafkaError, match="closed"):
+            await call
 
 
 def test_a_partition_without_a_leader_keeps_no_other_from_being_read() -> None:
@@ -326,21 +323,19 @@ def test_a_commit_renews_offsets_that_have_not_moved(tailrace_cluster: Cluster, 
     assert _committed(tailrace_cluster, group, partition) == RECORDS
 
 
-def test_commits_of_one_partition_do_not_stop_the_auto_commit_of_another(tailrace_cluster: Cluster, topic: str) -> None:
+async def test_commits_of_one_partition_do_not_stop_the_auto_commit_of_another(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
     group, read, other = f"group-{topic}", TopicPartition(topic, 0), TopicPartition(topic, 1)
-
-    async def run() -> None:
-        async with asyncio_consumer.AsyncConsumer(
-            tailrace_cluster.bootstrap_servers,
-            group=group,
-            auto_offset_reset="earliest",
-            auto_commit_interval_ms=1,
-        ) as consumer:
-            await consumer.assign([read])
-            for _ in range(2):
-                assert await consumer.poll(SECONDS, max_records=4)
-                await consumer.commit({other: 0})
-                await asyncio.sleep(0.01)
-            assert (await consumer.committed([read]))[read].offset == 4
-
-    asyncio.run(run())
+    async with asyncio_consumer.AsyncConsumer(
+        tailrace_cluster.bootstrap_servers,
+        group=group,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=1,
+    ) as consumer:
+        await consumer.assign([read])
+        for _ in range(2):
+            assert await consumer.poll(SECONDS, max_records=4)
+            await consumer.commit({other: 0})
+            await asyncio.sleep(0.01)
+        assert (await consumer.committed([read]))[read].offset == 4

@@ -74,42 +74,36 @@ def test_a_consumer_leaves_a_replica_that_hangs(cluster: Cluster, partition: Top
     assert asyncio.run(run()) == [b"0", b"1", b"2"]
 
 
-def test_a_range_is_read_from_the_leader_when_the_replica_hangs(cluster: Cluster, partition: TopicPartition) -> None:
-    async def run() -> None:
-        router = Router(ClientSettings(cluster.bootstrap_servers, request_timeout_ms=ENDLESS_MS))
-        async with AsyncRangedFetch.of(RangedFetchSettings.on(router.settings, rack="c"), router) as reader:
-            await router.refresh((partition.topic,))
-            reader._near_replicas.name(partition, FOLLOWER, router.now_ms())
-            cluster.pause(FOLLOWER)
-            try:
-                async with asyncio.timeout(SECONDS):
-                    chunks = [chunk async for chunk in reader.fetch_range(partition, 0, 1)]
-            finally:
-                cluster.resume(FOLLOWER)
-        assert [chunk.next_offset for chunk in chunks] == [1]
-
-    asyncio.run(run())
+async def test_a_range_is_read_from_the_leader_when_the_replica_hangs(
+    cluster: Cluster, partition: TopicPartition
+) -> None:
+    router = Router(ClientSettings(cluster.bootstrap_servers, request_timeout_ms=ENDLESS_MS))
+    async with AsyncRangedFetch.of(RangedFetchSettings.on(router.settings, rack="c"), router) as reader:
+        await router.refresh((partition.topic,))
+        reader._near_replicas.name(partition, FOLLOWER, router.now_ms())
+        cluster.pause(FOLLOWER)
+        try:
+            async with asyncio.timeout(SECONDS):
+                chunks = [chunk async for chunk in reader.fetch_range(partition, 0, 1)]
+        finally:
+            cluster.resume(FOLLOWER)
+    assert [chunk.next_offset for chunk in chunks] == [1]
 
 
 @pytest.mark.parametrize("is_connected", [True, False])
-def test_metadata_come_from_another_node_when_the_first_hangs(cluster: Cluster, is_connected: bool) -> None:
-    async def run() -> None:
-        addresses = cluster.bootstrap_servers.split(",")
-        first = ",".join([addresses[FOLLOWER - 1], *addresses[: FOLLOWER - 1]])
-        router = Router(
-            ClientSettings(first, request_timeout_ms=ENDLESS_MS, socket_connection_setup_timeout_ms=ENDLESS_MS)
-        )
+async def test_metadata_come_from_another_node_when_the_first_hangs(cluster: Cluster, is_connected: bool) -> None:
+    addresses = cluster.bootstrap_servers.split(",")
+    first = ",".join([addresses[FOLLOWER - 1], *addresses[: FOLLOWER - 1]])
+    router = Router(ClientSettings(first, request_timeout_ms=ENDLESS_MS, socket_connection_setup_timeout_ms=ENDLESS_MS))
+    try:
+        if is_connected:
+            await router.any_connection()
+        cluster.pause(FOLLOWER)
         try:
-            if is_connected:
-                await router.any_connection()
-            cluster.pause(FOLLOWER)
-            try:
-                async with asyncio.timeout(SECONDS):
-                    await router.refresh(())
-                    assert (await router.any_connection()).address != router.bootstrap[0]
-            finally:
-                cluster.resume(FOLLOWER)
+            async with asyncio.timeout(SECONDS):
+                await router.refresh(())
+                assert (await router.any_connection()).address != router.bootstrap[0]
         finally:
-            router.close()
-
-    asyncio.run(run())
+            cluster.resume(FOLLOWER)
+    finally:
+        router.close()

@@ -48,24 +48,20 @@ class ListedPartitions(dict[TopicPartition, ConsumedPartition]):
         return super().__iter__()
 
 
-def test_a_poll_lists_no_assigned_partitions(now: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_poll_lists_no_assigned_partitions(now: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost of a poll must not grow with the number of partitions."""
-
-    async def run() -> None:
-        async with AsyncConsumer("127.0.0.1:1", client_id="tests") as consumer:
-            await consumer.assign([BUSY, GONE])
-            for partition in (BUSY, GONE):
-                await consumer.seek(partition, 0)
-            monkeypatch.setattr(consumer._reader.fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
-            assigned = ListedPartitions(consumer._reader.assigned.by_name)
-            monkeypatch.setattr(consumer._reader.assigned, "_partitions", assigned)
-            assert consumer.assignment == {BUSY, GONE}
-            assert assigned.listings == 1
-            for _ in range(10):
-                assert len(await consumer.poll(1.0)) == 1
-            assert assigned.listings == 1
-
-    asyncio.run(run())
+    async with AsyncConsumer("127.0.0.1:1", client_id="tests") as consumer:
+        await consumer.assign([BUSY, GONE])
+        for partition in (BUSY, GONE):
+            await consumer.seek(partition, 0)
+        monkeypatch.setattr(consumer._reader.fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
+        assigned = ListedPartitions(consumer._reader.assigned.by_name)
+        monkeypatch.setattr(consumer._reader.assigned, "_partitions", assigned)
+        assert consumer.assignment == {BUSY, GONE}
+        assert assigned.listings == 1
+        for _ in range(10):
+            assert len(await consumer.poll(1.0)) == 1
+        assert assigned.listings == 1
 
 
 def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
@@ -99,7 +95,7 @@ def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
     assert lines(caplog) == [warning, warning, "consumer tests reads again"]
 
 
-def test_a_poll_after_a_pause_does_not_raise_for_what_failed_before_it(
+async def test_a_poll_after_a_pause_does_not_raise_for_what_failed_before_it(
     now: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker may be up by now: this poll has not tried it yet."""
@@ -113,27 +109,24 @@ def test_a_poll_after_a_pause_does_not_raise_for_what_failed_before_it(
         for _ in range(10):
             assert await consumer.poll(0.5) == []
 
-    async def run() -> None:
-        async with AsyncConsumer("127.0.0.1:1", bootstrap_timeout_ms=3_000) as consumer:
+    async with AsyncConsumer("127.0.0.1:1", bootstrap_timeout_ms=3_000) as consumer:
 
-            async def wait(deadline_ms: int) -> None:
-                """As the fetcher does, but on the clock of this test."""
-                for _ in range(20):
-                    await asyncio.sleep(0)
-                now[0] = deadline_ms
+        async def wait(deadline_ms: int) -> None:
+            """As the fetcher does, but on the clock of this test."""
+            for _ in range(20):
+                await asyncio.sleep(0)
+            now[0] = deadline_ms
 
-            monkeypatch.setattr(consumer._reader.fetcher, "wait", wait)
-            consumer._reader.router.retry_backoff_ms = consumer._reader.router._pool._backoff_ms = 0
-            await consumer.assign([BUSY])
-            assert await consumer.poll(2.9) == []
-            assert consumer.trouble is not None
-            now[0] += 3_600_000
-            assert await consumer.poll(0) == []
-            now[0] += 3_600_000
-            with pytest.raises(KafkaError, match="no broker has answered"):
-                await poll_on(consumer)
-
-    asyncio.run(run())
+        monkeypatch.setattr(consumer._reader.fetcher, "wait", wait)
+        consumer._reader.router.retry_backoff_ms = consumer._reader.router._pool._backoff_ms = 0
+        await consumer.assign([BUSY])
+        assert await consumer.poll(2.9) == []
+        assert consumer.trouble is not None
+        now[0] += 3_600_000
+        assert await consumer.poll(0) == []
+        now[0] += 3_600_000
+        with pytest.raises(KafkaError, match="no broker has answered"):
+            await poll_on(consumer)
 
 
 @pytest.mark.parametrize("count", [0, -1])

@@ -689,30 +689,21 @@ def test_a_partition_whose_progress_is_full_reads_nothing_new_until_there_is_roo
     ],
     ids=str,
 )
-def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    async def main() -> None:
-        with pytest.raises(KafkaError, match=message):
-            AsyncKeyedConsumer("127.0.0.1:1", **{"group": "g", "topics": ["orders"]} | settings)
-
-    asyncio.run(main())
+async def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(KafkaError, match=message):
+        AsyncKeyedConsumer("127.0.0.1:1", **{"group": "g", "topics": ["orders"]} | settings)
 
 
-def test_a_setting_of_commits_is_not_taken() -> None:
-    async def main() -> None:
-        with pytest.raises(TypeError, match="enable_auto_commit"):
-            AsyncKeyedConsumer("127.0.0.1:1", group="g", topics=["orders"], enable_auto_commit=True)  # type: ignore[call-arg]
-
-    asyncio.run(main())
+async def test_a_setting_of_commits_is_not_taken() -> None:
+    with pytest.raises(TypeError, match="enable_auto_commit"):
+        AsyncKeyedConsumer("127.0.0.1:1", group="g", topics=["orders"], enable_auto_commit=True)  # type: ignore[call-arg]
 
 
-def test_the_concurrency_is_one_at_least() -> None:
-    async def main() -> None:
-        consumer = AsyncKeyedConsumer("127.0.0.1:1", group="g", topics=["orders"])
-        with pytest.raises(KafkaError, match="concurrency 0; at least 1"):
-            await consumer.run(lambda record: None, concurrency=0)
-        await consumer.close()
-
-    asyncio.run(main())
+async def test_the_concurrency_is_one_at_least() -> None:
+    consumer = AsyncKeyedConsumer("127.0.0.1:1", group="g", topics=["orders"])
+    with pytest.raises(KafkaError, match="concurrency 0; at least 1"):
+        await consumer.run(lambda record: None, concurrency=0)
+    await consumer.close()
 
 
 @pytest.fixture

@@ -203,31 +203,27 @@ async def _until_idle(bench: ConsumerSessionBench) -> None:
     await bench.take(6)
 
 
-def test_a_turn_without_news_looks_at_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_without_news_looks_at_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost of a poll must not grow with the number of partitions that are idle."""
+    names = [TopicPartition("orders", number) for number in range(500)]
+    bench = ConsumerSessionBench(names)
+    bench.replica.epochs = []
+    await bench.until(lambda: len(bench.requests) > 3)
+    looked: list[str] = []
 
-    async def run() -> None:
-        names = [TopicPartition("orders", number) for number in range(500)]
-        bench = ConsumerSessionBench(names)
-        bench.replica.epochs = []
-        await bench.until(lambda: len(bench.requests) > 3)
-        looked: list[str] = []
+    class Watched(ConsumedPartition):
+        __slots__ = ()
 
-        class Watched(ConsumedPartition):
-            __slots__ = ()
+        def __getattribute__(self, attribute: str) -> Any:
+            looked.append(attribute)
+            return super().__getattribute__(attribute)
 
-            def __getattribute__(self, attribute: str) -> Any:
-                looked.append(attribute)
-                return super().__getattribute__(attribute)
-
-        for partition in bench.fetcher.assigned.by_name.values():
-            partition.__class__ = Watched
-        before = len(bench.requests)
-        await bench.until(lambda: len(bench.requests) > before + 10)
-        assert looked == []
-        bench.fetcher.assigned.seek(names[7], 0)
-        bench.fetcher.take(10)
-        assert 0 < len(looked) < 50
-        await bench.fetcher.close()
-
-    asyncio.run(run())
+    for partition in bench.fetcher.assigned.by_name.values():
+        partition.__class__ = Watched
+    before = len(bench.requests)
+    await bench.until(lambda: len(bench.requests) > before + 10)
+    assert looked == []
+    bench.fetcher.assigned.seek(names[7], 0)
+    bench.fetcher.take(10)
+    assert 0 < len(looked) < 50
+    await bench.fetcher.close()

@@ -230,18 +230,15 @@ class TwoReplicas:
         return nodes
 
 
-def test_ranges_are_read_from_the_near_replica_and_the_leader_is_asked_once_a_lease() -> None:
-    async def run() -> None:
-        replicas = TwoReplicas()
-        assert await replicas.read(0, 2) == [0, 1]
-        assert replicas.served == [1, 2, 2]
-        assert await replicas.read(2, 4) == [2, 3]
-        assert replicas.served == [2, 2]
-        replicas.nodes.passed_ms += 300_001
-        assert await replicas.read(4, 5) == [4]
-        assert replicas.served == [1, 2]
-
-    asyncio.run(run())
+async def test_ranges_are_read_from_the_near_replica_and_the_leader_is_asked_once_a_lease() -> None:
+    replicas = TwoReplicas()
+    assert await replicas.read(0, 2) == [0, 1]
+    assert replicas.served == [1, 2, 2]
+    assert await replicas.read(2, 4) == [2, 3]
+    assert replicas.served == [2, 2]
+    replicas.nodes.passed_ms += 300_001
+    assert await replicas.read(4, 5) == [4]
+    assert replicas.served == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -253,57 +250,50 @@ def test_ranges_are_read_from_the_near_replica_and_the_leader_is_asked_once_a_le
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     ],
 )
-def test_the_leader_serves_after_a_fault_of_the_near_replica_and_names_it_again_after_a_minute(code: ErrorCode) -> None:
-    async def run() -> None:
-        replicas = TwoReplicas()
-        assert await replicas.read(0, 1) == [0]
-        replicas.follower.faults = [code]
-        assert replicas.served == [1, 2]
-        assert await replicas.read(1, 3) == [1, 2]
-        assert replicas.served == [2, 1, 1]
-        assert await replicas.read(3, 4) == [3]
-        assert replicas.served == [1]
-        replicas.nodes.passed_ms += 60_001
-        assert await replicas.read(4, 5) == [4]
-        assert replicas.served == [1, 2]
-
-    asyncio.run(run())
-
-
-def test_the_leader_serves_when_the_near_replica_is_gone() -> None:
-    async def run() -> None:
-        replicas = TwoReplicas()
-        replicas.nodes.gone = {2}
-        assert await replicas.read(0, 10) == list(range(10))
-        assert set(replicas.served) == {1}
-
-    asyncio.run(run())
+async def test_the_leader_serves_after_a_fault_of_the_near_replica_and_names_it_again_after_a_minute(
+    code: ErrorCode,
+) -> None:
+    replicas = TwoReplicas()
+    assert await replicas.read(0, 1) == [0]
+    replicas.follower.faults = [code]
+    assert replicas.served == [1, 2]
+    assert await replicas.read(1, 3) == [1, 2]
+    assert replicas.served == [2, 1, 1]
+    assert await replicas.read(3, 4) == [3]
+    assert replicas.served == [1]
+    replicas.nodes.passed_ms += 60_001
+    assert await replicas.read(4, 5) == [4]
+    assert replicas.served == [1, 2]
 
 
-def test_a_range_beyond_the_end_of_the_near_replica_waits_for_it() -> None:
-    async def run() -> None:
-        replicas = TwoReplicas()
-        replicas.follower.epochs = [0] * 3
-        answer, empty = replicas.follower.answer, asyncio.Event()
+async def test_the_leader_serves_when_the_near_replica_is_gone() -> None:
+    replicas = TwoReplicas()
+    replicas.nodes.gone = {2}
+    assert await replicas.read(0, 10) == list(range(10))
+    assert set(replicas.served) == {1}
 
-        async def watched(request: Any) -> Any:
-            response = await answer(request)
-            if response.responses[0].partitions[0].records is None:
-                empty.set()
-                await asyncio.sleep(0)
-            return response
 
-        replicas.follower.answer = watched  # type: ignore[method-assign]
-        reading = asyncio.create_task(replicas.read(2, 4))
-        async with asyncio.timeout(60):
-            await empty.wait()
-        replicas.follower.epochs.append(0)
-        assert await reading == [2, 3]
-        first, *others = replicas.served
-        assert first == 1
-        assert set(others) == {2}
+async def test_a_range_beyond_the_end_of_the_near_replica_waits_for_it() -> None:
+    replicas = TwoReplicas()
+    replicas.follower.epochs = [0] * 3
+    answer, empty = replicas.follower.answer, asyncio.Event()
 
-    asyncio.run(run())
+    async def watched(request: Any) -> Any:
+        response = await answer(request)
+        if response.responses[0].partitions[0].records is None:
+            empty.set()
+            await asyncio.sleep(0)
+        return response
+
+    replicas.follower.answer = watched  # type: ignore[method-assign]
+    reading = asyncio.create_task(replicas.read(2, 4))
+    async with asyncio.timeout(60):
+        await empty.wait()
+    replicas.follower.epochs.append(0)
+    assert await reading == [2, 3]
+    first, *others = replicas.served
+    assert first == 1
+    assert set(others) == {2}
 
 
 @pytest.mark.parametrize("rack", ["", "a"])
@@ -319,24 +309,18 @@ def test_a_leader_whose_selector_goes_by_something_else_than_the_rack_serves_whe
     assert offsets == [0, 1, 2]
 
 
-def test_the_leader_serves_where_the_near_replica_stands_still() -> None:
-    async def run() -> None:
-        replicas = TwoReplicas()
-        replicas.follower.epochs = [0] * 3
-        assert await replicas.read(0, 5) == [0, 1, 2, 3, 4]
-        assert replicas.served == [1, 2, 2, 2, 2, 2, 2, 1, 1]
-
-    asyncio.run(run())
+async def test_the_leader_serves_where_the_near_replica_stands_still() -> None:
+    replicas = TwoReplicas()
+    replicas.follower.epochs = [0] * 3
+    assert await replicas.read(0, 5) == [0, 1, 2, 3, 4]
+    assert replicas.served == [1, 2, 2, 2, 2, 2, 2, 1, 1]
 
 
-def test_a_range_that_no_replica_has_names_the_last_that_was_asked() -> None:
-    async def run() -> None:
-        replicas = TwoReplicas()
-        replicas.reader._settings = dataclasses.replace(replicas.reader._settings, timeout_ms=0)
-        with pytest.raises(KafkaError, match=r"no record at or after offset 10 .* from the leader at last"):
-            await replicas.read(10, 11)
-
-    asyncio.run(run())
+async def test_a_range_that_no_replica_has_names_the_last_that_was_asked() -> None:
+    replicas = TwoReplicas()
+    replicas.reader._settings = dataclasses.replace(replicas.reader._settings, timeout_ms=0)
+    with pytest.raises(KafkaError, match=r"no record at or after offset 10 .* from the leader at last"):
+        await replicas.read(10, 11)
 
 
 def test_damaged_bytes_are_an_error_that_says_where() -> None:

@@ -239,45 +239,41 @@ def test_the_first_poll_of_a_topic_that_exists_warns_of_nothing(
     assert lines(caplog) == []
 
 
-def test_a_broker_that_has_not_answered_yet_has_not_said_that_a_topic_is_absent() -> None:
+async def test_a_broker_that_has_not_answered_yet_has_not_said_that_a_topic_is_absent() -> None:
     """The refresh of the metadata is slow: until then there is no trouble."""
+    may_answer = asyncio.Event()
+    replica = ScriptedReplica()
+    replica.epochs = [0]
 
-    async def run() -> None:
-        may_answer = asyncio.Event()
-        replica = ScriptedReplica()
-        replica.epochs = [0]
+    async def answer(_: int, request: object) -> object:
+        return await replica.answer(request)
 
-        async def answer(_: int, request: object) -> object:
-            return await replica.answer(request)
+    class SlowMetadata(ScriptedNodes):
+        def describe(self) -> None:
+            if may_answer.is_set():
+                super().describe()
 
-        class SlowMetadata(ScriptedNodes):
-            def describe(self) -> None:
-                if may_answer.is_set():
-                    super().describe()
+        async def refresh(self, *_: object, **__: object) -> None:
+            await may_answer.wait()
+            await super().refresh()
 
-            async def refresh(self, *_: object, **__: object) -> None:
-                await may_answer.wait()
-                await super().refresh()
-
-        partition = TopicPartition("orders", 0)
-        router = SlowMetadata(answer, {partition: 1})
-        fetcher = Fetcher(router, FetchOptions(500, 1, 1_000_000, 0, ""), max_partition_bytes=1_000_000)
-        fetcher.assign([partition])
-        fetcher.assigned.seek(partition, 0)
-        assert fetcher.take(10) == []
-        await asyncio.sleep(0)
-        assert fetcher.take(10) == []
-        assert fetcher.trouble is None
-        may_answer.set()
-        taken: list[tuple[TopicPartition, Record]] = []
-        async with asyncio.timeout(SECONDS):
-            while not taken:
-                await fetcher.wait(router.now_ms() + 5)
-                taken = fetcher.take(10)
-        assert [record.value for _, record in taken] == [b"0"]
-        await fetcher.close()
-
-    asyncio.run(run())
+    partition = TopicPartition("orders", 0)
+    router = SlowMetadata(answer, {partition: 1})
+    fetcher = Fetcher(router, FetchOptions(500, 1, 1_000_000, 0, ""), max_partition_bytes=1_000_000)
+    fetcher.assign([partition])
+    fetcher.assigned.seek(partition, 0)
+    assert fetcher.take(10) == []
+    await asyncio.sleep(0)
+    assert fetcher.take(10) == []
+    assert fetcher.trouble is None
+    may_answer.set()
+    taken: list[tuple[TopicPartition, Record]] = []
+    async with asyncio.timeout(SECONDS):
+        while not taken:
+            await fetcher.wait(router.now_ms() + 5)
+            taken = fetcher.take(10)
+    assert [record.value for _, record in taken] == [b"0"]
+    await fetcher.close()
 
 
 # what a new group skips

@@ -108,18 +108,15 @@ class WritingConnection:
         return answer
 
 
-def test_a_node_without_leaderships_is_no_trouble() -> None:
-    async def run() -> None:
-        router, accumulator = MovingRouter(), _accumulator(0)
-        sender = Sender(router, accumulator, acks=-1, idempotent=False, on_release=lambda cost: None)
-        completion: Future[RecordMetadata] = Future()
-        accumulator.append(TopicPartition("orders", 0), -1, None, b"v", (), 10, completion, router.now_ms())
-        running = asyncio.create_task(sender.run())
-        async with asyncio.timeout(30):
-            await asyncio.wrap_future(completion)
-            assert router.tried == [1]
-            sender.stop()
-            await running
-        assert sender.trouble is None
-
-    asyncio.run(run())
+async def test_a_node_without_leaderships_is_no_trouble() -> None:
+    router, accumulator = MovingRouter(), _accumulator(0)
+    sender = Sender(router, accumulator, acks=-1, idempotent=False, on_release=lambda cost: None)
+    completion: Future[RecordMetadata] = Future()
+    accumulator.append(TopicPartition("orders", 0), -1, None, b"v", (), 10, completion, router.now_ms())
+    running = asyncio.create_task(sender.run())
+    async with asyncio.timeout(30):
+        await asyncio.wrap_future(completion)
+        assert router.tried == [1]
+        sender.stop()
+        await running
+    assert sender.trouble is None

@@ -328,18 +328,15 @@ async def _ask_before_it_is_known(sent: "asyncio.Future[RecordMetadata]") -> Non
     [_wait_a_moment, _wait_shielded, _take_back_a_callback, _ask_before_it_is_known],
     ids=lambda ask: ask.__name__,
 )
-def test_a_wait_for_an_asyncio_future_that_timed_out_does_not_count_as_reading(
+async def test_a_wait_for_an_asyncio_future_that_timed_out_does_not_count_as_reading(
     ask: Callable[["asyncio.Future[RecordMetadata]"], Awaitable[None]],
 ) -> None:
-    async def run() -> None:
-        failures = WriteFailures()
-        sent = AwaitedDelivery(failures, loop=asyncio.get_running_loop())
-        await ask(sent)
-        await asyncio.sleep(0)  # a shield takes its callback back in the loop's next turn
-        sent.set_exception(not_written())
-        assert failures.pop_all() is not None
-
-    asyncio.run(run())
+    failures = WriteFailures()
+    sent = AwaitedDelivery(failures, loop=asyncio.get_running_loop())
+    await ask(sent)
+    await asyncio.sleep(0)  # a shield takes its callback back in the loop's next turn
+    sent.set_exception(not_written())
+    assert failures.pop_all() is not None
 
 
 async def _await_it(sent: "asyncio.Future[RecordMetadata]") -> None:
@@ -357,41 +354,35 @@ async def _await_it(sent: "asyncio.Future[RecordMetadata]") -> None:
     ids=["await", "wait_for", "shield", "gather"],
 )
 @pytest.mark.parametrize("is_known", [False, True], ids=["before", "after"])
-def test_a_wait_for_an_asyncio_future_gets_its_failure(
+async def test_a_wait_for_an_asyncio_future_gets_its_failure(
     ask: Callable[["asyncio.Future[RecordMetadata]"], Any], is_known: bool
 ) -> None:
-    async def run() -> None:
-        failures = WriteFailures()
-        sent = AwaitedDelivery(failures, loop=asyncio.get_running_loop())
+    failures = WriteFailures()
+    sent = AwaitedDelivery(failures, loop=asyncio.get_running_loop())
 
-        async def wait() -> None:
-            with pytest.raises(RecordNotWritten):
-                await ask(sent)
+    async def wait() -> None:
+        with pytest.raises(RecordNotWritten):
+            await ask(sent)
 
-        if is_known:
-            sent.set_exception(not_written())
-        waiting = asyncio.create_task(wait())
-        for _ in range(3):
-            await asyncio.sleep(0)
-        if not is_known:
-            sent.set_exception(not_written())
-            assert failures.pop_all() is None, "a flush right now must not tell it, too"
-        await waiting
-        assert failures.pop_all() is None
-
-    asyncio.run(run())
-
-
-def test_the_result_of_an_asyncio_future_can_be_awaited_twice() -> None:
-    async def run() -> None:
-        sent = AwaitedDelivery(WriteFailures(), loop=asyncio.get_running_loop())
-        waits = [asyncio.create_task(_await_it(sent)) for _ in range(2)]
+    if is_known:
+        sent.set_exception(not_written())
+    waiting = asyncio.create_task(wait())
+    for _ in range(3):
         await asyncio.sleep(0)
-        sent.set_result(RecordMetadata("orders", 0, 7, 1_000))
-        await asyncio.gather(*waits)
-        assert (await sent).offset == 7
+    if not is_known:
+        sent.set_exception(not_written())
+        assert failures.pop_all() is None, "a flush right now must not tell it, too"
+    await waiting
+    assert failures.pop_all() is None
 
-    asyncio.run(run())
+
+async def test_the_result_of_an_asyncio_future_can_be_awaited_twice() -> None:
+    sent = AwaitedDelivery(WriteFailures(), loop=asyncio.get_running_loop())
+    waits = [asyncio.create_task(_await_it(sent)) for _ in range(2)]
+    await asyncio.sleep(0)
+    sent.set_result(RecordMetadata("orders", 0, 7, 1_000))
+    await asyncio.gather(*waits)
+    assert (await sent).offset == 7
 
 
 def test_the_log_has_one_warning_per_topic_and_period(
