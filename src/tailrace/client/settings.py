@@ -238,7 +238,7 @@ class KeyedConsumerSettings(ReaderSettings):
     _: KW_ONLY
     decode: Callable[[bytes], Any] | None = None
     auto_offset_reset: str = "earliest"
-    auto_commit_interval_ms: int = _number(5_000, least=1)
+    auto_commit_interval_ms: int = _number(1_000, least=1)
     max_collected_ranges: int = 256
     max_records_in_hand: int | None = _number(None, least=1, is_ours=True)
     max_bytes_in_hand: int = _number(64 << 20, least=1, is_ours=True)

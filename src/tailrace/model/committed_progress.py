@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 
 from tailrace.model.key_ranges import HASH_SPACE, KeyRange
 
+MAX_RANGES_PER_COMMIT: Final = 1_024
+"""The most ranges in a commit of one partition."""
 _FEW: Final = 24
 _FEW_STRIPS: Final = 256
 """The most rectangles, and strips together, that are added singly: every rectangle looks at its own strips alone."""

@@ -8,7 +8,7 @@ from tailrace.client.errors import check
 from tailrace.client.group.committed_offsets import COMMIT_TIMEOUT_MS, ConsumerGroupMetadata
 from tailrace.client.router import Router
 from tailrace.model import __version__
-from tailrace.model.committed_progress import CommittedProgress, Rectangle
+from tailrace.model.committed_progress import MAX_RANGES_PER_COMMIT, CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
@@ -145,15 +145,22 @@ class RangeProgress:
     ) -> dict[TopicPartition, RangeBudget]:
         """Commit that these records are done, beside what is committed already. Repeating it does no harm.
 
-        Raises KafkaError of the first partition that is refused; the other partitions are committed.
-        UNSUPPORTED_VERSION if the coordinator takes no ranges: nothing is sent then. FENCED_STATE_EPOCH if the offset
-        was reset since `committed`, OFFSET_METADATA_TOO_LARGE if there are too many ranges.
+        More ranges of a partition than a request may have go in several requests: commits unite. Raises KafkaError of
+        the first partition that is refused; the other partitions are committed. UNSUPPORTED_VERSION if the coordinator
+        takes no ranges: nothing is sent then. FENCED_STATE_EPOCH if the offset was reset since `committed`,
+        OFFSET_METADATA_TOO_LARGE if there are too many ranges.
         """
         wanted = {partition: tuple(rectangles) for partition, rectangles in ranges.items()}
-        wanted = {partition: rectangles for partition, rectangles in wanted.items() if rectangles}
-        if not wanted:
-            return {}
-        request = self._request(wanted, self._author())
+        budgets: dict[TopicPartition, RangeBudget] = {}
+        for first in range(0, max(map(len, wanted.values()), default=0), MAX_RANGES_PER_COMMIT):
+            piece = {name: found[first : first + MAX_RANGES_PER_COMMIT] for name, found in wanted.items()}
+            budgets |= await self._commit_piece({name: found for name, found in piece.items() if found})
+        return budgets
+
+    async def _commit_piece(
+        self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]]
+    ) -> dict[TopicPartition, RangeBudget]:
+        request = self._request(ranges, self._author())
 
         async def ask(connection: Connection) -> OffsetCommitResponse:
             answer = await self._ask_to_commit(connection, request)

@@ -6,7 +6,9 @@
    few rectangles however many keys are in hand, and a key that is stuck holds back itself alone.
 3. There are so many holes at most, at the lowest offsets. The next record holds back the frontier as well, and a
    commit is due as soon as fewer are left.
-4. A server that does not know rectangles gets the stable offset: the lowest offset in hand.
+4. The last commit before the partition leaves gives every record in hand a hole: nothing in hand will finish, and what
+   the frontier held back would be repeated.
+5. A server that does not know rectangles gets the stable offset: the lowest offset in hand.
 """
 
 from collections.abc import Iterable, Sequence
@@ -84,9 +86,9 @@ class DoneOffsets:
         """The lowest offset in hand, else the one up to which all was read or committed before."""
         return next(iter(self._in_hand), max(self.read_to, self._committed_to))
 
-    def commit(self, most_holes: int) -> ProgressCommit:
-        """The commit of this moment, with so many holes at most."""
-        heads, young, left_out = self._heads(most_holes)
+    def commit(self, most_holes: int, *, is_last: bool = False) -> ProgressCommit:
+        """The commit of this moment, with so many holes at most. After the last commit the partition leaves."""
+        heads, young, left_out = self._heads(most_holes, old_to=self.read_to if is_last else self._old_to)
         frontier = self.read_to if young is None else young
         lowest = min(heads.values(), default=frontier)
         rectangles = [
@@ -97,14 +99,14 @@ class DoneOffsets:
                 rectangles.append(Rectangle(lowest, end - 1, first, last))
         return ProgressCommit(self.stable_offset, tuple(rectangles), self.read_to, len(heads), left_out)
 
-    def _heads(self, most: int) -> tuple[dict[int, int], int | None, int]:
+    def _heads(self, most: int, *, old_to: int) -> tuple[dict[int, int], int | None, int]:
         """The first offset of each hole by its hash; the first offset in hand without a hole; the number of old records
-        without a hole."""
+        without a hole. Records from `old_to` on are later records."""
         heads: dict[int, int] = {}
         frontier: int | None = None
         left_out = 0
         for offset, key in self._in_hand.items():
-            if offset >= self._old_to:
+            if offset >= old_to:
                 return heads, offset if frontier is None else frontier, left_out
             key_hash = hash_of(key, offset)
             if key_hash in heads:

@@ -24,6 +24,9 @@ _POLL_MS: Final = 500
 _RETRY_S: Final = 0.1
 """The pause after a failed request to the coordinator."""
 
+_LAST_TRIES: Final = 3
+"""The tries of a last commit for which a server has no room; each has half as many holes."""
+
 _OUT_OF_GROUP = frozenset(
     (
         ErrorCode.ILLEGAL_GENERATION,
@@ -291,7 +294,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
             late = len(self._work.running)
             _log.warning("group %r: %d records leave that the handler has not finished in time", self._group, late)
         await cancelled(self._openings)
-        await self._commit()
+        await self._commit_last()
 
     def _close_partitions(self) -> None:
         for name in list(self._partitions):
@@ -331,14 +334,24 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
             if not await self._commit():
                 await asyncio.sleep(_RETRY_S)
 
-    async def _commit(self) -> bool:
+    async def _commit_last(self) -> None:
+        """Commit exactly what is done, before the partitions leave."""
+        await self._commit(KeyedPartition.last_commit)
+        for _ in range(_LAST_TRIES):
+            if not any(partition.is_refused for partition in self._partitions.values()):
+                return
+            await self._commit(KeyedPartition.last_commit)  # the server keeps fewer rectangles
+
+    async def _commit(
+        self, commit_of: Callable[[KeyedPartition], ProgressCommit | None] = KeyedPartition.commit
+    ) -> bool:
         """Commit what is done; False if a second try may help. The commit includes offsets that have not moved: offsets
         expire.
 
         A fault that no retry cures ends the run.
         """
         async with self._storing:
-            made = {name: (partition, partition.commit()) for name, partition in self._partitions.items()}
+            made = {name: (partition, commit_of(partition)) for name, partition in self._partitions.items()}
             commits = {name: commit for name, (_, commit) in made.items() if commit is not None}
             if not commits:
                 return True

@@ -9,6 +9,10 @@ from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.partitions import TopicPartition
 
+MOST_LAST_HOLES: Final = 2_000
+"""The holes of the last commit: a hole makes two rectangles, and a server keeps 4,096 of a group in a partition unless
+its offsets.max.ranges.per.partition says otherwise."""
+
 
 class KeyedPartition:
     """The state of one partition from its assignment on. Until the group's progress is known, records wait."""
@@ -28,9 +32,12 @@ class KeyedPartition:
         self.is_cut = False
         """Whether the log was cut: as soon as the group's progress takes note of it, reading starts over."""
         self.use: RangeBudget | None = None
+        self.is_refused = False
+        """Whether the server had no room for the latest commit."""
         self._early: list[ConsumerRecord] = []
         self._most_holes: Final = most_holes
         self._holes = most_holes
+        self._last_holes = max(most_holes, MOST_LAST_HOLES)
 
     def read(self, records: Sequence[ConsumerRecord], read_to: int) -> list[ConsumerRecord]:
         """Take the next records; every record below `read_to` was read. Returns the records that are in hand now."""
@@ -84,18 +91,27 @@ class KeyedPartition:
         """The commit of this moment; None while the group's progress is unknown, or is to take note of a cut."""
         return None if self.done is None or self.is_cut else self.done.commit(self._holes)
 
+    def last_commit(self) -> ProgressCommit | None:
+        """As `commit`, of a partition that leaves: exactly what is done, if the server keeps so many rectangles."""
+        if self.done is None or self.is_cut:
+            return None
+        return self.done.commit(self._last_holes, is_last=True)
+
     def committed(self, commit: ProgressCommit, use: RangeBudget | None) -> None:
         """The server has this commit. `use`: None if it knows no rectangles."""
         assert self.done is not None, "its commit was made of this"
         self.done.committed(commit)
         self.use = use
+        self.is_refused = False
         if use is not None and not use.is_high:
             self._holes = self._most_holes
 
     def refused(self) -> None:
         """The server keeps no more rectangles: the next commit has fewer, and nothing new is read until there is
         room."""
+        self.is_refused = True
         self._holes //= 2
+        self._last_holes //= 2
         limit = 1 if self.use is None else self.use.limit
         self.use = RangeBudget(limit, limit)
 

@@ -11,11 +11,10 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from tailrace.model.committed_progress import CommittedProgress, Rectangle, TooManyRectangles
+from tailrace.model.committed_progress import MAX_RANGES_PER_COMMIT, CommittedProgress, Rectangle, TooManyRectangles
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import HASH_SPACE
 
-MAX_RANGES_PER_COMMIT: Final = 1_024
 _WORK: Final = 4
 """A commit whose union would pass through so many times more runs than there may be is refused."""
 NO_STATE_EPOCH: Final = -1

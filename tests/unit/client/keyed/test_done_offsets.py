@@ -64,6 +64,26 @@ def test_a_record_that_was_read_since_the_last_commit_has_no_hole() -> None:
     assert {rectangle.last_offset for rectangle in commit.rectangles} == {0, 1}, "up to c"
 
 
+def test_the_last_commit_covers_exactly_what_is_done() -> None:
+    done = done_offsets("abcdefgh")
+    for offset in (0, 2, 5, 7):
+        done.done(offset)
+    commit = done.commit(256, is_last=True)
+    assert (commit.stable_offset, commit.holes, commit.left_out) == (1, 4, 0)
+    committed = CommittedProgress(0).with_committed(commit.rectangles)
+    covered = [at for at, key in enumerate("abcdefgh") if committed.is_committed(at, hash_of_letter(key))]
+    assert covered == [0, 2, 5, 7]
+
+
+def test_the_last_commit_has_holes_to_its_limit_and_repeats_what_lies_behind() -> None:
+    done = done_offsets("abcd")
+    done.done(3)
+    commit = done.commit(2, is_last=True)
+    assert (commit.holes, commit.left_out) == (2, 1)
+    committed = CommittedProgress(0).with_committed(commit.rectangles)
+    assert [committed.is_committed(at, hash_of_letter(key)) for at, key in enumerate("abcd")] == [False] * 4
+
+
 def test_a_key_with_two_records_in_hand_has_its_hole_at_the_first() -> None:
     done = done_offsets("aba")
     done.committed(done.commit(256))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit, RangesToCommit
 from tailrace.coordinators.groups.offset_commits import OffsetCommits
 from tailrace.coordinators.groups.range_commits import (
-    MAX_RANGES_PER_COMMIT,
     RangedProgress,
     RangeLimits,
     check_ranges,
@@ -23,7 +22,7 @@ from tailrace.coordinators.groups.range_commits import (
 from tailrace.coordinators.groups.ranged_offsets import RangedOffsets
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model import committed_progress
-from tailrace.model.committed_progress import CommittedProgress, Rectangle
+from tailrace.model.committed_progress import MAX_RANGES_PER_COMMIT, CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.key_ranges import HASH_SPACE

@@ -1,0 +1,58 @@
+"""The last commit of a keyed consumer before its partitions leave covers what is done: a stop repeats nothing."""
+
+import asyncio
+import random
+from collections import defaultdict
+from uuid import uuid4
+
+from tailrace import Admin, Done, KeyedRecord, Outcome, Producer, Retry
+from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
+from tailrace.testing import Cluster
+
+
+def write_keys(cluster: Cluster, topic: str, *, records: int, keys: int) -> dict[bytes, int]:
+    """Records of keys by lot in one partition. Values count the records of a key. Returns the counts."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics({topic: 1})
+    counts: dict[bytes, int] = defaultdict(int)
+    with Producer(cluster.bootstrap_servers) as producer:
+        for _ in range(records):
+            key = b"%d" % random.randrange(keys)
+            producer.send(topic, b"%d" % counts[key], key=key)
+            counts[key] += 1
+    return counts
+
+
+def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(tailrace_cluster: Cluster) -> None:
+    """Three keys of ten fail until the last life: more keys are held than a periodic commit has holes, and the last
+    commit of a life has more rectangles than a request may have."""
+    name, records, lives = f"topic-{uuid4()}", 4_000, 5
+    counts = write_keys(tailrace_cluster, name, records=records, keys=2_000)
+    done: dict[tuple[int, int], int] = defaultdict(int)
+    in_order: dict[bytes, list[int]] = defaultdict(list)
+
+    async def live(most: int) -> None:
+        consumer = AsyncKeyedConsumer(tailrace_cluster.bootstrap_servers, group=name, topics=[name])
+        is_last = most == records
+
+        async def handle(record: KeyedRecord) -> Outcome:
+            assert record.key is not None
+            if int(record.key) % 10 < 3 and not is_last:
+                return Retry()
+            done[record.partition, record.offset] += 1
+            in_order[record.key].append(int(record.value))
+            if len(done) == most:
+                consumer.stop()
+            return Done()
+
+        await consumer.run(handle)
+
+    async def main() -> None:
+        for life in range(lives):
+            await live(400 * (life + 1))
+        await live(records)
+
+    asyncio.run(main())
+    assert len(done) == records
+    assert [place for place, times in done.items() if times > 1] == []
+    assert dict(in_order) == {key: list(range(count)) for key, count in counts.items()}
