@@ -14,6 +14,8 @@ import typer
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, cluster_of, counted, readable, say
 from tailrace.cli.waiting import (
     CorruptAction,
+    Isolation,
+    IsolationLevel,
     OnCorrupt,
     TroubleNotice,
     describe,
@@ -37,13 +39,6 @@ class RecordFormat(StrEnum):
     JSON = "json"
 
 
-class Isolation(StrEnum):
-    """The records of transactions to show."""
-
-    READ_UNCOMMITTED = "read_uncommitted"
-    READ_COMMITTED = "read_committed"
-
-
 _POLL_SECONDS = 0.2
 """The longest time until an interruption is noticed."""
 _MAX_RECORDS = 5_000
@@ -62,9 +57,7 @@ def command(
         str | None, typer.Option("--key", help="Read the records with this key only.", show_default=False)
     ] = None,
     group: Annotated[str | None, typer.Option("--group", help="Share the topic in this group, and commit.")] = None,
-    isolation: Annotated[
-        Isolation, typer.Option("--isolation", help="Whether to leave out open and aborted transactions.")
-    ] = Isolation.READ_UNCOMMITTED,
+    isolation: IsolationLevel = Isolation.READ_UNCOMMITTED,
     rack: Annotated[
         str,
         typer.Option(

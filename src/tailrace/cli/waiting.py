@@ -31,6 +31,18 @@ OnCorrupt = Annotated[
 ]
 
 
+class Isolation(StrEnum):
+    """The records of transactions that a command reads."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+IsolationLevel = Annotated[
+    Isolation, typer.Option("--isolation", help="Whether to leave out open and aborted transactions.")
+]
+
+
 class TroubleNotice:
     """Prints the fault that a client is retrying, for the person at the terminal."""
 

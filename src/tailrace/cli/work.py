@@ -31,6 +31,8 @@ from tailrace.cli.output import (
 )
 from tailrace.cli.waiting import (
     CorruptAction,
+    Isolation,
+    IsolationLevel,
     OnCorrupt,
     TroubleNotice,
     describe,
@@ -59,6 +61,7 @@ def command(
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT]...", show_default=False)],
     group: Annotated[str, typer.Option("--group", help="Share the topic in this group, and commit.")],
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Commands that run at a time.")] = 16,
+    isolation: IsolationLevel = Isolation.READ_COMMITTED,
     on_corrupt: OnCorrupt = CorruptAction.RAISE,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
@@ -76,7 +79,12 @@ def command(
         admin.describe_topics([topic])
     cluster = cluster_of(bootstrap_server)
     settings = KeyedConsumerSettings.on(
-        cluster, group=group, topics=[topic], grace_ms=_GRACE_MS, on_corrupt=on_corrupt.value
+        cluster,
+        group=group,
+        topics=[topic],
+        grace_ms=_GRACE_MS,
+        isolation=isolation.value,
+        on_corrupt=on_corrupt.value,
     )
     consumer = KeyedConsumer.of(settings)
     commands = Commands(words, consumer.stop)

@@ -9,6 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -104,6 +105,23 @@ def test_a_command_gets_each_record_in_the_order_of_its_key(
     done = work.interrupted(number)
     assert (done.code, done.out, done.err) == (0, "", "12 records done\n")
     assert committed(tailrace_cluster, topic) == 12
+
+
+def test_no_command_runs_for_a_record_of_an_aborted_transaction(
+    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess]
+) -> None:
+    with Producer(tailrace_cluster.bootstrap_servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        with suppress(ZeroDivisionError), producer.transaction():
+            producer.send(topic, b"aborted", key=b"key-0")
+            raise ZeroDivisionError
+        with producer.transaction():
+            producer.send(topic, b"committed", key=b"key-0")
+    processes.append(work := WorkProcess(tailrace_cluster, topic, "sh", "-c", 'echo "$(cat)"'))
+    values = work.lines(13)
+    assert values.count("committed") == 1
+    assert "aborted" not in values
+    assert work.interrupted().err == "13 records done\n"
 
 
 def test_an_exit_code_holds_the_key_alone_until_the_command_succeeds(
