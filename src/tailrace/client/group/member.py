@@ -120,6 +120,26 @@ class Lost:
     """Stop reading the partitions, without a commit: other members may have them already."""
 
 
+class RemovalCause(Enum):
+    """The reason for which a member is out of its group against its user's will."""
+
+    POLL_OVERDUE = auto()
+    """No poll came for max.poll.interval.ms."""
+    SILENCE = auto()
+    """The coordinator has not answered for session.timeout.ms."""
+    UNKNOWN_MEMBER = auto()
+    """The coordinator has removed the member: no heartbeat came for session.timeout.ms, or an administrator did it."""
+    OLD_GENERATION = auto()
+    """The group has gone on to another generation without the member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The member is out of the group, and joins again at the next poll."""
+
+    cause: RemovalCause
+
+
 @dataclass(frozen=True, slots=True)
 class SendJoin:
     member_id: str
@@ -172,6 +192,7 @@ class Failed:
 Effect = (
     Revoke
     | Lost
+    | Removed
     | SendJoin
     | MakeAssignment
     | SendSync
@@ -190,6 +211,10 @@ _COORDINATOR_MOVED = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     )
 )
+_REMOVALS = {
+    ErrorCode.UNKNOWN_MEMBER_ID: RemovalCause.UNKNOWN_MEMBER,
+    ErrorCode.ILLEGAL_GENERATION: RemovalCause.OLD_GENERATION,
+}
 _LATER = frozenset((ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS))
 
 
@@ -245,7 +270,7 @@ class Membership:
             case PollOverdue():
                 leave = (SendLeave(self.member_id),) if self.member_id else ()
                 self._forget_identity()
-                return (*self._lost(), *leave)
+                return (*self._lost(RemovalCause.POLL_OVERDUE), *leave)
             case Leave():
                 return self._leave()
             case _:
@@ -272,8 +297,9 @@ class Membership:
                 self.member_id = event.member_id
                 return (SendJoin(self.member_id),)
             case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.ILLEGAL_GENERATION:
+                removed = (Removed(_REMOVALS[event.code]),) if self.generation_id >= 0 else ()
                 self._forget_identity()
-                return (SendJoin(""),)
+                return (*removed, SendJoin(""))
             case code:
                 return self._try_again(code, now_ms)
 
@@ -317,9 +343,9 @@ class Membership:
             if code == ErrorCode.REBALANCE_IN_PROGRESS:
                 self.state = State.MUST_REJOIN
             return ()
-        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+        if code in _REMOVALS:
             self._forget_identity()
-            return self._lost()
+            return self._lost(_REMOVALS[code])
         if code in _COORDINATOR_MOVED:
             self._next_heartbeat_ms = now_ms + self.retry_backoff_ms
             return (ForgetCoordinator(),)
@@ -333,7 +359,7 @@ class Membership:
             return ()
         if now_ms - self._heard_at_ms >= self.session_timeout_ms:
             self.generation_id = -1
-            return (ForgetCoordinator(), *self._lost())
+            return (ForgetCoordinator(), *self._lost(RemovalCause.SILENCE))
         if self._is_beating or now_ms < self._next_heartbeat_ms:
             return ()
         self._is_beating = True
@@ -351,9 +377,9 @@ class Membership:
         self.member_id = ""
         self.generation_id = -1
 
-    def _lost(self) -> Sequence[Effect]:
+    def _lost(self, cause: RemovalCause) -> Sequence[Effect]:
         self.state = State.OUTSIDE
-        return self._lost_partitions()
+        return (Removed(cause), *self._lost_partitions())
 
     def _lost_partitions(self) -> Sequence[Effect]:
         held, self._holds_partitions = self._holds_partitions, False

@@ -1,6 +1,7 @@
 """The host of one `Membership`, in a task beside the consumer: sends its requests and passes it the answers."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, assert_never
 
@@ -9,6 +10,7 @@ from tailrace.client.group import committed_offsets
 from tailrace.client.group import member as events
 from tailrace.client.group.member import (
     Membership,
+    RemovalCause,
     State,
     decode_subscription,
     encode_assignment,
@@ -75,6 +77,8 @@ def assign_round_robin(subscriptions: Mapping[str, Sequence[str]], partition_cou
 
 ASSIGNORS: Mapping[str, Assignor] = {"range": assign_range, "roundrobin": assign_round_robin}
 
+
+_log = logging.getLogger(__name__)
 
 _USE = "group"
 """A connection of its own: joins wait for the other members, up to minutes, and hold back later requests."""
@@ -215,6 +219,8 @@ class GroupMember:
                 await self._listener.revoke()
             case events.Lost():
                 self._listener.lost()
+            case events.Removed(cause):
+                _log.warning("group %r: %s", self._group, self._told(cause))
             case events.Assigned(partitions):
                 if self._assigned_counts is None:  # another member leads: this member has not refreshed the topics yet
                     self._next_refresh_ms = self._router.now_ms()
@@ -236,6 +242,29 @@ class GroupMember:
             case _:
                 assert_never(effect)
         return None
+
+    def _told(self, cause: RemovalCause) -> str:
+        """The removal of this member from the group, with its cause and the way out."""
+        session = f"session_timeout_ms ({self._machine.session_timeout_ms})"
+        again = "it joins again at its next poll, and records since the last commit may come again"
+        match cause:
+            case RemovalCause.POLL_OVERDUE:
+                why = (
+                    f"the consumer was not polled for max_poll_interval_ms ({self._max_poll_interval_ms}), and has"
+                    " left: poll more often, take fewer records at a time (max_poll_records), or raise the setting"
+                )
+            case RemovalCause.SILENCE:
+                why = f"the coordinator has not answered the consumer for {session}, and may have removed it"
+            case RemovalCause.UNKNOWN_MEMBER:
+                why = (
+                    f"the group has removed the consumer: no heartbeat came for {session}, as when code blocks the"
+                    " event loop, or an administrator removed it"
+                )
+            case RemovalCause.OLD_GENERATION:
+                why = "the group has gone on without the consumer, whose heartbeats came too late for a rebalance"
+            case _:
+                assert_never(cause)
+        return f"{why}; {again}"
 
     async def _join(self, effect: events.SendJoin) -> events.Event:
         self._assigned_counts = None

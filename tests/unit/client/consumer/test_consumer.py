@@ -86,6 +86,13 @@ def test_a_removed_member_cannot_commit(tailrace_cluster: Cluster, topic: str, o
         assert admin.group_offsets(f"group-{topic}") == {}
 
 
+def test_a_warning_says_why_a_consumer_was_removed_from_its_group(
+    overdue: Consumer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = f"group 'group-{topic}': the consumer was not polled for max_poll_interval_ms (500), and has left"
+    assert [record for record in caplog.get_records("setup") if record.getMessage().startswith(told)]
+
+
 def test_a_removed_member_joins_again_with_the_next_poll_and_commits(
     tailrace_cluster: Cluster, topic: str, overdue: Consumer
 ) -> None:

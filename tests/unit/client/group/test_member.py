@@ -14,6 +14,8 @@ from tailrace.client.group.member import (
     Membership,
     Polled,
     PollOverdue,
+    RemovalCause,
+    Removed,
     Revoke,
     SendHeartbeat,
     SendJoin,
@@ -99,11 +101,25 @@ def test_a_rebalance_commits_before_it_joins_again_and_only_at_the_next_poll() -
 
 
 def test_a_member_unknown_to_the_group_loses_its_partitions_without_a_commit() -> None:
-    for code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+    causes = {
+        ErrorCode.UNKNOWN_MEMBER_ID: RemovalCause.UNKNOWN_MEMBER,
+        ErrorCode.ILLEGAL_GENERATION: RemovalCause.OLD_GENERATION,
+    }
+    for code, cause in causes.items():
         machine = _machine()
         _join(machine)
-        assert machine.step(HeartbeatAnswered(code), 100) == (Lost(),)
+        assert machine.step(HeartbeatAnswered(code), 100) == (Removed(cause), Lost())
         assert machine.step(Polled(), 100) == (SendJoin(""),)
+
+
+def test_the_removal_of_a_member_is_reported_once_when_it_joins_again() -> None:
+    machine = _machine()
+    _join(machine)
+    machine.step(HeartbeatAnswered(ErrorCode.REBALANCE_IN_PROGRESS), 100)
+    machine.step(Polled(), 200)
+    answer = JoinAnswered(code=ErrorCode.UNKNOWN_MEMBER_ID)
+    assert machine.step(answer, 300) == (Removed(RemovalCause.UNKNOWN_MEMBER), SendJoin(""))
+    assert machine.step(answer, 400) == (SendJoin(""),), "once"
 
 
 def test_silence_for_a_session_loses_the_partitions() -> None:
@@ -111,7 +127,7 @@ def test_silence_for_a_session_loses_the_partitions() -> None:
     _join(machine)
     machine.step(Tick(), HEARTBEAT_MS)
     assert machine.next_deadline_ms == SESSION_MS
-    assert machine.step(Tick(), SESSION_MS) == (ForgetCoordinator(), Lost())
+    assert machine.step(Tick(), SESSION_MS) == (ForgetCoordinator(), Removed(RemovalCause.SILENCE), Lost())
 
 
 def test_a_coordinator_that_has_moved_is_looked_up_and_the_partitions_are_kept() -> None:
@@ -150,5 +166,5 @@ def test_leaving_commits_and_sends_leave_group_unless_the_member_is_static() -> 
 def test_a_user_that_does_not_poll_loses_its_partitions_until_it_does() -> None:
     machine = _machine()
     _join(machine)
-    assert machine.step(PollOverdue(), 0) == (Lost(), SendLeave("m1"))
+    assert machine.step(PollOverdue(), 0) == (Removed(RemovalCause.POLL_OVERDUE), Lost(), SendLeave("m1"))
     assert machine.step(Polled(), 0) == (SendJoin(""),)
