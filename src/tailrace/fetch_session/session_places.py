@@ -4,14 +4,15 @@ Slots bound the number of sessions, as in KIP-227; places bound their memory, wh
 a place for each partition that exists, however often a request names that partition. Partitions that do not exist take
 no place, and are bounded apart: so no reader takes the places of other readers by names of its own invention.
 
-Where places are short, sessions make room in this order, as few of a kind as it takes:
+Where places are short, sessions make room in this order, of each kind no more sessions than needed; `session_cache` has
+the rules of KIP-227:
 
-1. sessions that have been inactive for more than 120 s, by rule 2 of the text;
-2. for a follower sessions of consumers, by rule 1: followers may have the places of consumers too;
+1. sessions that have been inactive for more than 120 s (rule 2);
+2. for a follower, sessions of consumers (rule 1): followers may have the places of consumers too;
 3. sessions of the client that has the most places, if this client has more than the new session's client would have
    with the new session: so no client keeps every place for ever, and no client has to give up more than an equal share;
-4. sessions that have existed for more than 120 s and have fewer partitions than the new session, by rule 3: the largest
-   first.
+4. sessions that have existed for more than 120 s and have fewer partitions than the new session (rule 3), the largest
+   session first.
 
 Missing partitions of one session make room for a session with fewer missing partitions.
 """

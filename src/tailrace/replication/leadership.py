@@ -232,9 +232,11 @@ class Leadership:
         return UNKNOWN if replica == self._own_id else self.replicas[replica].broker_epoch
 
     def on_response(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
-        """Take the controller's answer to a proposal; a state in it goes to `take_state`.
+        """Take the controller's answer to a proposal. If the answer is a state, the caller passes the state to
+        `take_state` too.
 
-        After a failure that leaves the outcome open the proposal stays pending until a later state comes: rule 1.
+        After a failure that does not say whether the proposal was carried out, the proposal stays pending until a later
+        state comes: rule 1.
         """
         if proposal is not self.pending:
             return AfterAnswer.NOTHING

@@ -284,7 +284,7 @@ class ConsumerReader:
     async def close(self) -> None:
         """Leave the group, after `on_revoke`, and close the connections. May be called again.
 
-        A cancelled call leaves no more, but still closes the connections, within a second.
+        A call that is cancelled does not finish leaving the group, and still closes the connections, within a second.
         """
         if self._is_closed:
             return

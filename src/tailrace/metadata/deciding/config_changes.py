@@ -262,11 +262,11 @@ DECISIVE: Final = (MIN_IN_SYNC, UNCLEAN_ELECTION)
 
 
 def consequences(before: ClusterImage, settings: Sequence[ConfigRecord]) -> Iterator[MetadataRecord]:
-    """A record for each partition that becomes another under these settings.
+    """A record for each partition whose state changes with these settings.
 
-    1. `min.insync.replicas` falls to the number of replicas in sync: the high watermark moves again, and an eligible
-       replica that is not in sync lacks the records it passes from now on. No replica is eligible there any more
-       (KIP-966). Kafka forgets the eligible leaders of all partitions concerned, whichever way the setting goes; a
+    1. `min.insync.replicas` falls to the number of replicas in sync: the high watermark rises again, and passes records
+       that an eligible replica out of sync does not have. So the partition has no eligible replica any more (KIP-966).
+       Kafka forgets the eligible leaders of all partitions concerned, whichever way the setting goes; a
        partition without a leader could then only get a leader by an unclean election.
     2. `unclean.leader.election.enable` is true: a partition without a leader gets a leader, if any replica is alive.
        Kafka looks for such partitions now and then.

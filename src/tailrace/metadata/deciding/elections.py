@@ -86,7 +86,8 @@ class LeaderElections:
     def _named(
         self, where: TopicPartition, state: PartitionState, desired: BrokerId, kind: ElectionType
     ) -> PartitionState:
-        """Records that this replica lacks are given up: the replica may cut a damaged log, and is alone in sync."""
+        """The state in which the desired replica leads, alone in sync. Records that the desired replica does not have
+        are lost; if its log is damaged, the replica may cut the log."""
         if kind != ElectionType.UNCLEAN:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{where}: only an unclean election takes a desired leader")
         if desired not in state.replicas:

@@ -157,9 +157,11 @@ def is_wanted(broker_id: BrokerId, state: PartitionState, leaving: LeaveReason) 
 def without_replica(
     image: ClusterImage, broker_id: BrokerId, state: PartitionState, leaving: LeaveReason
 ) -> PartitionState:
-    """The state without this replica; unchanged if nothing counts on the replica, nor a leader on its old fetches.
+    """The state without this replica.
 
-    Raises KafkaError ELIGIBLE_LEADERS_NOT_AVAILABLE (83) for a stalled replica that no other could stand in for.
+    If the partition does not count on the replica, the sets of replicas stay as they are; the leader epoch still rises
+    if a lost replica leaves a partition with a leader, which may count old fetches of the replica. Raises KafkaError
+    ELIGIBLE_LEADERS_NOT_AVAILABLE (83) for a stalled replica if no other replica could lead in its place.
     """
     if not is_wanted(broker_id, state, leaving):
         return state if leaving is LeaveReason.STALLED or state.leader == NO_LEADER else _in_new_epoch(state)

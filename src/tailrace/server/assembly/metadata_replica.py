@@ -149,7 +149,8 @@ class MetadataReplica:
         )
 
     def start(self) -> None:
-        """Load the newest snapshot, take part, and register whenever the image lacks this start."""
+        """Load the newest snapshot and take part in the quorum. Register this start of the node whenever the image does
+        not have its registration."""
         self.controller.start()
         if self.registration is not None:
             self.registration.start()

@@ -57,7 +57,8 @@ class OfflineLogs:
         return key in self._reasons
 
     def why(self, topic_partition: TopicPartition) -> str:
-        """The reason that a partition's log cannot be used; empty if it can. A dormant partition stays so."""
+        """The reason why the log of a partition cannot be used; empty if the log can be used. The question does not
+        wake a dormant partition."""
         found = self._awake.by_name.get(topic_partition)
         return self._reasons.get(topic_partition, "") if found is None else found.log.failure
 

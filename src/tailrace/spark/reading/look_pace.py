@@ -69,5 +69,5 @@ class IdleWait:
         return self._wait
 
     def ended(self, now: float) -> None:
-        """The question waited for its whole time, and is answered now, without records."""
+        """Note that a call of `latestOffset` has waited for its whole time, and returns now without records."""
         self._answered_at = now

@@ -203,7 +203,8 @@ class ExactlyOnce:
                 raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, _timeout_refusal(timeout_ms, limit))
 
     def write(self, member: SinkMember, parts: Iterator[pa.RecordBatch]) -> tuple[RowsDigest, WrittenMember | None]:
-        """Write the rows of one attempt of a task: their digest, and the open transaction if something was written."""
+        """Write the rows of one attempt of a task. Returns the digest of the rows, and the open transaction if a row
+        was written."""
         transaction = _TaskTransaction(self._options, self._transactions, member)
         rows, is_wanted = RowsDigest(), True
         try:
