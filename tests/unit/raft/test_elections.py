@@ -75,27 +75,29 @@ class TestGranting:
     @pytest.mark.parametrize(
         ("last", "is_granted"), [((2, 3), True), ((3, 1), True), ((2, 4), True), ((2, 2), False), ((1, 90), False)]
     )
-    def test_only_to_a_log_that_reaches_as_far(self, last: tuple[int, int], is_granted: bool) -> None:
+    def test_a_voter_grants_its_vote_only_to_a_log_that_reaches_as_far(
+        self, last: tuple[int, int], is_granted: bool
+    ) -> None:
         assert granted(RaftBench(log=[1, 2, 2]), vote(4, last=last)) is is_granted
 
-    def test_once_per_epoch_and_to_the_same_one_again(self, bench: RaftBench) -> None:
+    def test_a_voter_votes_once_in_an_epoch_and_for_the_same_candidate_again(self, bench: RaftBench) -> None:
         assert granted(bench, vote(4, 3))
         assert not granted(bench, vote(4, 2))
         assert granted(bench, vote(4, 3))
         assert granted(bench, vote(5, 2))
 
-    def test_the_vote_survives_a_restart(self, bench: RaftBench) -> None:
+    def test_a_vote_survives_a_restart_of_the_voter(self, bench: RaftBench) -> None:
         assert granted(bench, vote(4, 3))
         bench.start()
         assert bench.node.quorum_state == QuorumState(4, -1, key_of(3))
         assert not granted(bench, vote(4, 2))
         assert granted(bench, vote(4, 3))
 
-    def test_another_directory_of_the_same_candidate_is_another_candidate(self, bench: RaftBench) -> None:
+    def test_another_directory_of_a_candidate_is_another_candidate_to_a_voter(self, bench: RaftBench) -> None:
         assert granted(bench, vote(4, 3))
         assert not granted(bench, vote(4, candidate=key_of(3, directory=2)))
 
-    def test_no_answer_leaves_before_the_vote_is_on_disk(self) -> None:
+    def test_a_voter_answers_when_its_vote_is_on_disk(self) -> None:
         bench = RaftBench(instant_disk=False)
         assert bench.receive(vote(4, 3)) is None
         assert bench.last(do.Persist).state == QuorumState(4, -1, key_of(3))
@@ -104,7 +106,7 @@ class TestGranting:
         assert isinstance(response, VoteReply)
         assert response.vote_granted
 
-    def test_only_the_newest_state_counts_as_durable(self) -> None:
+    def test_only_the_newest_quorum_state_counts_as_durable(self) -> None:
         bench = RaftBench(instant_disk=False)
         bench.receive(vote(4, 3, last=(0, 0)))
         first = bench.all(do.Persist)[0]
@@ -112,7 +114,7 @@ class TestGranting:
         bench.step(events.QuorumStatePersisted(first.number))
         assert bench.answer_to(bench.last_token) is None
 
-    def test_the_epoch_is_adopted_even_if_the_vote_is_refused(self) -> None:
+    def test_a_voter_adopts_the_epoch_of_a_vote_that_it_refuses(self) -> None:
         bench = RaftBench(log=[3])
         assert not granted(bench, vote(7, last=(2, 9)))
         assert (bench.node.epoch, bench.role) == (7, "Unattached")
@@ -134,7 +136,7 @@ class TestGranting:
             (vote(4, candidate=ReplicaKey(-1)), ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_each_faulty_request_gets_its_code(self, request_: Vote, error: ErrorCode) -> None:
+    def test_each_faulty_vote_request_gets_its_code(self, request_: Vote, error: ErrorCode) -> None:
         bench = RaftBench(state=QuorumState(3))
         assert error_of(bench.receive(request_)) is error
         assert bench.node.epoch == (4 if error is ErrorCode.NONE else 3)
@@ -145,19 +147,19 @@ class TestGranting:
 
 
 class TestPreVotes:
-    def test_bind_no_replica(self, bench: RaftBench) -> None:
+    def test_pre_votes_bind_no_replica(self, bench: RaftBench) -> None:
         assert granted(bench, vote(0, 3, pre_vote=True))
         assert granted(bench, vote(0, 2, pre_vote=True))
         assert bench.all(do.Persist) == []
 
-    def test_are_refused_by_a_replica_that_hears_from_the_leader(self, bench: RaftBench) -> None:
+    def test_pre_votes_are_refused_by_a_replica_that_hears_from_the_leader(self, bench: RaftBench) -> None:
         bench.receive(begin(2, 5))
         assert granted(bench, vote(5, 3, pre_vote=True))  # it has not heard yet
         (sent,) = bench.sent(FetchRecords)
         bench.answer(sent, bench.led(high_watermark=0, log_start_offset=0))
         assert not granted(bench, vote(5, 3, pre_vote=True))
 
-    def test_are_granted_by_a_replica_that_takes_a_snapshot_and_has_no_contact_with_the_leader_for_long(
+    def test_pre_votes_are_granted_by_a_replica_that_takes_a_snapshot_and_has_no_contact_with_the_leader_for_long(
         self, bench: RaftBench
     ) -> None:
         """The voter fetches nothing meanwhile and notices nothing; other voters must not have to wait for its disk."""
@@ -173,22 +175,22 @@ class TestPreVotes:
         bench.advance(2000)
         assert granted(bench, vote(5, 3, last=(5, 3), pre_vote=True))
 
-    def test_are_refused_by_a_leader(self, bench: RaftBench) -> None:
+    def test_pre_votes_are_refused_by_a_leader(self, bench: RaftBench) -> None:
         bench.elect()
         assert not granted(bench, vote(1, 3, last=(1, 9), pre_vote=True))
         assert bench.role == "Leader"
 
-    def test_are_refused_to_a_shorter_log(self) -> None:
+    def test_pre_votes_are_refused_to_a_shorter_log(self) -> None:
         assert not granted(RaftBench(log=[1, 1]), vote(1, last=(1, 1), pre_vote=True))
 
-    def test_a_node_that_was_cut_off_does_not_raise_its_epoch(self) -> None:
+    def test_a_candidate_that_was_cut_off_does_not_raise_its_epoch(self) -> None:
         bench = RaftBench(state=QuorumState(5, 2), log=[5])
         bench.advance(60_000)
         assert bench.node.epoch == 5
         assert bench.sent(Vote)
         assert all(message.request.pre_vote for message in bench.sent(Vote))  # type: ignore[union-attr]
 
-    def test_when_they_are_lost_it_goes_back_to_the_leader(self) -> None:
+    def test_a_candidate_that_loses_its_pre_votes_goes_back_to_the_leader(self) -> None:
         bench = RaftBench(state=QuorumState(5, 2), log=[5])
         bench.advance(1000)
         assert bench.role == "Prospective"
@@ -203,7 +205,7 @@ class TestLookingForTheLeader:
     def asked(self, bench: RaftBench) -> list[int]:
         return [sent.destination for sent in bench.sent(FetchRecords)]
 
-    def test_one_place_after_the_other_is_asked(self) -> None:
+    def test_an_observer_asks_one_bootstrap_server_after_the_other_for_the_leader(self) -> None:
         bench = RaftBench(key=key_of(9), voters=self.PLACES)
         bench.step(Tick())
         assert self.asked(bench) == [2]
@@ -211,7 +213,7 @@ class TestLookingForTheLeader:
         bench.advance(20)
         assert self.asked(bench) == [2, 3]
 
-    def test_a_silent_place_is_not_waited_for_until_the_request_times_out(self) -> None:
+    def test_an_observer_does_not_wait_for_a_silent_bootstrap_server_until_the_request_times_out(self) -> None:
         """A replica that stood for election begins with the first place again, which may be silent for ever."""
         bench = RaftBench(key=key_of(9), voters=self.PLACES)
         bench.step(Tick())
@@ -224,7 +226,7 @@ class TestLookingForTheLeader:
 
 
 class TestStanding:
-    def test_the_lowest_voter_stands_at_once_when_nothing_has_ever_happened(self, bench: RaftBench) -> None:
+    def test_the_lowest_voter_of_a_new_quorum_stands_for_election_at_once(self, bench: RaftBench) -> None:
         bench.step(Tick())
         assert bench.role == "Prospective"
         other = RaftBench(key=key_of(2))
@@ -242,7 +244,7 @@ class TestStanding:
         bench.step(Tick())
         assert (bench.role, bench.node.epoch) == ("Leader", 3)  # 2 is given up: it led in 1
 
-    def test_an_observer_never_stands(self) -> None:
+    def test_an_observer_never_stands_for_election(self) -> None:
         bench = RaftBench(key=key_of(9))
         bench.advance(60_000)
         assert bench.sent(Vote) == []
@@ -253,7 +255,7 @@ class TestStanding:
         bench.advance(60_000)
         assert bench.sent(Vote) == []
 
-    def test_votes_are_asked_for_when_the_own_one_is_on_disk(self) -> None:
+    def test_a_candidate_asks_for_votes_when_its_own_vote_is_on_disk(self) -> None:
         bench = RaftBench(instant_disk=False)
         bench.step(Tick())
         for sent in bench.sent(Vote):
@@ -286,18 +288,18 @@ class TestStanding:
         bench.advance(2)
         assert bench.role == "Prospective"
 
-    def test_a_higher_epoch_in_an_answer_ends_the_candidacy(self, bench: RaftBench) -> None:
+    def test_a_higher_epoch_in_the_answer_of_a_voter_ends_the_candidacy(self, bench: RaftBench) -> None:
         bench.step(Tick())
         bench.answer(bench.sent(Vote)[0], VoteReply(leader_epoch=8, leader_id=3))
         assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 8, 3)
 
-    def test_an_answer_from_another_cluster_teaches_nothing(self, bench: RaftBench) -> None:
+    def test_a_candidate_learns_nothing_from_an_answer_of_another_cluster(self, bench: RaftBench) -> None:
         bench.step(Tick())
         foreign = VoteReply(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_epoch=50, leader_id=3)
         bench.answer(bench.sent(Vote)[0], foreign)
         assert (bench.role, bench.node.epoch) == ("Prospective", 0)
 
-    def test_an_answer_of_an_older_epoch_is_ignored(self) -> None:
+    def test_a_candidate_ignores_a_vote_of_an_older_epoch(self) -> None:
         bench = RaftBench(state=QuorumState(3))
         bench.advance(1000)
         bench.answer(bench.sent(Vote)[0], VoteReply(leader_epoch=2, vote_granted=True))
@@ -305,7 +307,7 @@ class TestStanding:
 
 
 class TestLearningOfLeaders:
-    def test_begin_quorum_epoch_makes_a_follower(self, bench: RaftBench) -> None:
+    def test_begin_quorum_epoch_makes_a_raft_follower(self, bench: RaftBench) -> None:
         assert bench.receive(begin(2, 5)) == BeginEpochReply(leader_id=2, leader_epoch=5)
         assert (bench.role, bench.disk.quorum_state) == ("Follower", QuorumState(5, 2))
 
@@ -320,12 +322,12 @@ class TestLearningOfLeaders:
             (begin(-1, 6), ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_each_faulty_announcement_gets_its_code(self, request_: BeginEpoch, error: ErrorCode) -> None:
+    def test_each_faulty_begin_quorum_epoch_gets_its_code(self, request_: BeginEpoch, error: ErrorCode) -> None:
         bench = RaftBench(state=QuorumState(5, 3), log=[5])
         assert error_of(bench.receive(request_)) is error
         assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 5, 3)
 
-    def test_without_a_leader_every_voter_is_asked_in_turn(self) -> None:
+    def test_a_replica_without_a_leader_asks_every_voter_in_turn(self) -> None:
         bench = RaftBench(key=key_of(9))
         for destination in (1, 2, 3, 1):
             bench.forget()
@@ -334,7 +336,7 @@ class TestLearningOfLeaders:
             assert sent.destination == destination
             bench.answer(sent, FetchRecordsReply(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_epoch=0))
 
-    def test_voters_of_long_ago_in_a_log_that_is_being_fetched_are_not_all_that_are_asked(self) -> None:
+    def test_a_replica_without_a_leader_asks_not_only_the_voters_of_long_ago_in_its_log(self) -> None:
         """An only voter lost its disk, came back as an observer, and has fetched the time when it was alone."""
         bench = RaftBench(key=key_of(1, directory=2), state=QuorumState(5, 7))
         bench.step(Tick())
@@ -350,7 +352,7 @@ class TestLearningOfLeaders:
             bench.advance(60)
         assert asked == [2, 3, 7]
 
-    def test_an_answer_that_names_the_leader_makes_a_follower(self) -> None:
+    def test_an_answer_that_names_the_leader_makes_a_raft_follower(self) -> None:
         bench = RaftBench(key=key_of(9))
         bench.step(Tick())
         (sent,) = bench.sent(FetchRecords)
@@ -370,7 +372,9 @@ class TestSuccession:
     @pytest.mark.parametrize(
         ("preferred", "after_ms"), [((1, 3, 4), 0), ((3, 1, 4), 125), ((3, 4, 1), 250), ((3, 4), 500), ((), 500)]
     )
-    def test_the_best_stands_at_once_and_the_others_after_it(self, preferred: tuple[int, ...], after_ms: int) -> None:
+    def test_the_best_candidate_after_a_resignation_stands_at_once_and_other_candidates_after_it(
+        self, preferred: tuple[int, ...], after_ms: int
+    ) -> None:
         bench = self.follower()
         assert bench.receive(end(2, 5, *preferred)) == EndEpochReply(leader_id=2, leader_epoch=5)
         if after_ms:
@@ -379,26 +383,26 @@ class TestSuccession:
             bench.advance(1)
         assert bench.role == "Prospective"
 
-    def test_candidates_without_directories_are_known_by_id(self) -> None:
+    def test_preferred_candidates_without_directories_are_known_by_id(self) -> None:
         """So names them EndQuorumEpoch v0, with which Kafka's leaders of a static quorum resign."""
         bench = self.follower()
         bench.receive(replace(end(2, 5), preferred_candidates=(ReplicaKey(1), ReplicaKey(3))))
         assert bench.role == "Prospective"
 
-    def test_no_replica_holds_on_to_a_leader_that_has_resigned(self) -> None:
+    def test_no_raft_replica_holds_on_to_a_leader_that_has_resigned(self) -> None:
         bench = self.follower()
         assert not granted(bench, vote(5, 3, pre_vote=True))
         bench.receive(end(2, 5, 3, 1))
         assert granted(bench, vote(5, 3, pre_vote=True))
 
-    def test_the_end_of_an_older_epoch_is_refused(self) -> None:
+    def test_end_quorum_epoch_of_an_older_epoch_is_refused(self) -> None:
         bench = self.follower()
         assert error_of(bench.receive(end(3, 4, 1))) is ErrorCode.FENCED_LEADER_EPOCH
         assert bench.role == "Follower"
 
 
 class TestRestarts:
-    def test_a_leader_comes_back_resigned_and_gives_the_epoch_up(self, bench: RaftBench) -> None:
+    def test_a_raft_leader_comes_back_resigned_after_a_restart_and_gives_its_epoch_up(self, bench: RaftBench) -> None:
         bench.elect()
         bench.start()
         bench.step(Tick())
@@ -407,12 +411,12 @@ class TestRestarts:
         bench.advance(1000)
         assert (bench.node.epoch, bench.node.leader_id) == (2, -1)
 
-    def test_a_follower_goes_on_following(self) -> None:
+    def test_a_raft_follower_goes_on_following_after_a_restart(self) -> None:
         bench = RaftBench(state=QuorumState(5, 2), log=[5])
         bench.step(Tick())
         assert (bench.role, bench.sent(FetchRecords)[0].destination) == ("Follower", 2)
 
-    def test_a_log_that_has_seen_more_than_the_file_of_promises_wins(self) -> None:
+    def test_a_log_that_has_seen_more_than_the_quorum_state_file_wins_at_a_restart(self) -> None:
         bench = RaftBench(state=QuorumState(3, -1, key_of(2)), log=[3, 6])
         assert bench.node.quorum_state == QuorumState(6)
 
@@ -424,7 +428,7 @@ class TestRestarts:
 
 class TestJitter:
     @pytest.mark.parametrize(("jitter", "expected_ms"), [(0.0, 800), (0.5, 1000), (0.999999, 1200)])
-    def test_fetch_timeouts_differ_by_a_fifth(self, jitter: float, expected_ms: int) -> None:
+    def test_fetch_timeouts_of_voters_differ_by_a_fifth(self, jitter: float, expected_ms: int) -> None:
         bench = RaftBench(state=QuorumState(5, 2), log=[5], jitter=jitter)
         bench.advance(expected_ms - 1)
         assert bench.role == "Follower"

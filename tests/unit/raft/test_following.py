@@ -29,7 +29,7 @@ def fetches(bench: RaftBench) -> list[tuple[int, int]]:
 
 
 class TestFetching:
-    def test_names_the_replica_and_the_end_of_its_log(self) -> None:
+    def test_a_fetch_of_a_raft_follower_names_the_replica_and_the_end_of_its_log(self) -> None:
         bench = follower(log=(1, 1, 3))
         (sent,) = bench.sent(FetchRecords, 2)
         assert sent.request == FetchRecords(
@@ -42,25 +42,25 @@ class TestFetching:
             high_watermark=-1,
         )
 
-    def test_the_next_one_leaves_when_the_records_are_on_disk(self) -> None:
+    def test_the_next_fetch_of_a_raft_follower_leaves_when_the_records_are_on_disk(self) -> None:
         bench = follower(instant_disk=False)
         bench.answer(bench.sent(FetchRecords)[0], bench.records(5, 5))
         assert (bench.node.end_offset, bench.node.flushed_end_offset, fetches(bench)) == (2, 0, [(0, 0)])
         bench.flush()
         assert fetches(bench) == [(0, 0), (2, 5)]
 
-    def test_only_one_is_open_at_a_time(self) -> None:
+    def test_a_raft_follower_has_one_fetch_open_at_a_time(self) -> None:
         bench = follower()
         bench.advance(700)
         assert len(bench.sent(FetchRecords)) == 1
 
-    def test_records_are_handed_to_the_host_with_the_offset_that_they_must_have(self) -> None:
+    def test_a_raft_follower_hands_records_to_its_host_with_the_offset_that_they_must_have(self) -> None:
         bench = follower(log=(1,))
         answer = bench.records(5)
         bench.answer(bench.sent(FetchRecords)[0], answer)
         assert bench.last(do.AppendFetched) == do.AppendFetched(1, 5, answer.records)
 
-    def test_the_high_watermark_is_the_leaders_as_far_as_the_log_goes(self) -> None:
+    def test_the_high_watermark_of_a_raft_follower_is_the_leaders_as_far_as_its_log_goes(self) -> None:
         bench = follower()
         answer = FetchRecordsReply(
             leader_id=2, leader_epoch=5, high_watermark=9, log_start_offset=0, records=bench.records(5, 5).records
@@ -68,7 +68,7 @@ class TestFetching:
         bench.answer(bench.sent(FetchRecords)[0], answer)
         assert bench.last(do.HighWatermarkMoved) == do.HighWatermarkMoved(2)
 
-    def test_damaged_records_are_fetched_again(self) -> None:
+    def test_a_raft_follower_fetches_damaged_records_again(self) -> None:
         node = follower().node
         opened = FetchRecordsReply(
             leader_id=2, leader_epoch=5, high_watermark=0, log_start_offset=0, records=("damaged",)
@@ -82,7 +82,7 @@ class TestFetching:
         assert isinstance(again.request, FetchRecords)
         assert again.request.fetch_offset == 0
 
-    def test_errors_lead_to_another_try_and_not_to_a_storm(self) -> None:
+    def test_errors_of_fetches_of_a_raft_follower_lead_to_another_try_and_not_to_a_storm(self) -> None:
         bench = follower()
         for count in (2, 3, 4):
             bench.answer(bench.sent(FetchRecords)[-1], bench.led(error=ErrorCode.UNKNOWN_SERVER_ERROR))
@@ -91,7 +91,7 @@ class TestFetching:
             bench.advance(1)
             assert len(bench.sent(FetchRecords)) == count
 
-    def test_an_answer_that_was_given_up_is_no_answer(self) -> None:
+    def test_an_answer_to_a_fetch_that_a_raft_follower_gave_up_is_no_answer(self) -> None:
         bench = follower()
         (sent,) = bench.sent(FetchRecords)
         bench.step(events.RequestFailed(sent.request_id))
@@ -100,14 +100,14 @@ class TestFetching:
 
 
 class TestLosingTheLeader:
-    def test_a_voter_stands_after_the_fetch_timeout(self) -> None:
+    def test_a_voter_that_follows_stands_for_election_after_the_fetch_timeout(self) -> None:
         bench = follower()
         bench.advance(999)
         assert bench.role == "Follower"
         bench.advance(1)
         assert bench.role == "Prospective"
 
-    def test_every_good_answer_starts_it_anew_and_an_error_does_not(self) -> None:
+    def test_each_good_answer_starts_the_fetch_timeout_of_a_raft_follower_anew_and_an_error_does_not(self) -> None:
         bench = follower()
         bench.advance(900)
         bench.answer(bench.sent(FetchRecords)[-1], bench.led(high_watermark=0, log_start_offset=0))
@@ -117,7 +117,7 @@ class TestLosingTheLeader:
         bench.advance(100)
         assert bench.role == "Prospective"
 
-    def test_an_observer_looks_for_another_leader(self) -> None:
+    def test_an_observer_looks_for_another_leader_after_the_fetch_timeout(self) -> None:
         bench = follower(key=key_of(9))
         bench.advance(1000)
         assert bench.role == "Unattached"
@@ -134,7 +134,7 @@ class TestLosingTheLeader:
         bench.answer(bench.sent(FetchRecords, 2)[-1], bench.led(high_watermark=0, log_start_offset=0))
         assert bench.role == "Follower"
 
-    def test_an_observer_that_has_given_a_leader_up_believes_every_replica_about_a_later_one(self) -> None:
+    def test_an_observer_that_has_given_a_leader_up_believes_every_replica_about_a_later_leader(self) -> None:
         bench = follower(key=key_of(9))
         bench.advance(1000)
         later = FetchRecordsReply(error=ErrorCode.FENCED_LEADER_EPOCH, leader_id=3, leader_epoch=6)
@@ -152,7 +152,7 @@ class TestDiverging:
             ((4, 4), LogEnd(3, 7), 0),  # nothing in common
         ],
     )
-    def test_the_log_is_cut_to_where_both_may_be_the_same(
+    def test_a_raft_follower_cuts_its_diverging_log_to_where_both_logs_may_be_the_same(
         self, log: tuple[int, ...], diverging: LogEnd, end: int
     ) -> None:
         bench = follower(log=log)
@@ -160,18 +160,18 @@ class TestDiverging:
         assert bench.last(do.Truncate) == do.Truncate(end)
         assert fetches(bench)[-1] == (end, log[end - 1] if end else 0)
 
-    def test_the_high_watermark_is_the_limit(self) -> None:
+    def test_a_raft_follower_cuts_its_log_to_the_high_watermark_at_most(self) -> None:
         bench = follower(log=(1, 1, 3))
         bench.answer(bench.sent(FetchRecords)[0], bench.led(high_watermark=2, log_start_offset=0))
         with pytest.raises(AssertionError, match="committed up to 2"):
             bench.answer(bench.sent(FetchRecords)[1], bench.led(diverging=LogEnd(1, 1)))
 
-    def test_an_answer_that_cuts_nothing_is_nonsense(self) -> None:
+    def test_a_diverging_answer_that_cuts_nothing_of_the_log_is_nonsense_to_a_raft_follower(self) -> None:
         bench = follower(log=(1, 1, 3))
         bench.answer(bench.sent(FetchRecords)[0], bench.led(diverging=LogEnd(4, 9)))
         assert bench.all(do.Truncate) == []
 
-    def test_a_flush_that_was_begun_before_does_not_count_for_what_came_after(self) -> None:
+    def test_a_flush_of_a_raft_follower_that_was_begun_before_a_cut_does_not_count_for_later_records(self) -> None:
         bench = follower(log=(1,), instant_disk=False)
         bench.answer(bench.sent(FetchRecords)[0], bench.records(4, 4, 4))
         old_flush = bench.held[-1]
@@ -186,7 +186,9 @@ class TestDiverging:
 
 
 class TestVoters:
-    def test_are_in_force_when_they_are_appended_and_not_when_they_are_cut(self) -> None:
+    def test_voters_in_the_log_of_a_raft_follower_are_in_force_when_they_are_appended_and_not_when_they_are_cut(
+        self,
+    ) -> None:
         bench = follower(log=(1,))
         stated = do.Voters(voter_set(1, 2, 3, 4))
         records = (bench.records(4).records[0]._replace(value=stated),)  # type: ignore[index]
@@ -195,7 +197,7 @@ class TestVoters:
         bench.answer(bench.sent(FetchRecords)[1], bench.led(diverging=LogEnd(1, 1)))
         assert bench.node.voters == voter_set(1, 2, 3)
 
-    def test_in_the_log_at_the_start_are_in_force(self) -> None:
+    def test_voters_in_the_log_of_a_raft_follower_at_its_start_are_in_force(self) -> None:
         bench = RaftBench(log=(1, 1))
         assert bench.log.voters_in_log() == []
         node = RaftBench().node

@@ -13,7 +13,7 @@ REQUEST = BeginEpoch(cluster_id=None, leader_id=1, leader_epoch=1, voter=None)
 
 
 @given(st.dictionaries(st.integers(1, 7), st.integers(-1, 9), min_size=1))
-def test_the_majority_value_is_the_largest_that_more_than_half_have_reached(values: dict[int, int]) -> None:
+def test_the_majority_value_of_voters_is_the_largest_that_more_than_half_have_reached(values: dict[int, int]) -> None:
     reached = majority_value(voter_set(*values), lambda key: values[key.id])
     assert sum(value >= reached for value in values.values()) * 2 > len(values)
     assert sum(value > reached for value in values.values()) * 2 <= len(values)
@@ -36,7 +36,7 @@ def test_an_election_is_won_or_lost_by_the_first_answers_of_its_voters(
     assert not (tally.is_won and tally.is_lost)
 
 
-def test_roles_follow_each_other_as_the_table_says() -> None:
+def test_raft_roles_follow_each_other_as_the_table_says() -> None:
     tally = Tally(voter_set(1))
     unattached, follower = Unattached(0), Follower(2, 0)
     prospective, candidate, resigned = Prospective(tally, 0), Candidate(tally, 0), Resigned(0, (), set())
@@ -53,7 +53,7 @@ def test_roles_follow_each_other_as_the_table_says() -> None:
 
 
 class TestLinks:
-    def test_one_request_at_a_time_and_answers_only_once(self) -> None:
+    def test_a_raft_replica_has_one_open_request_to_a_node_and_takes_its_answer_once(self) -> None:
         requests = OpenRequests(request_timeout_ms=100, retry_backoff_ms=20)
         assert requests.is_ready(2, 0)
         request_id = requests.open(2, REQUEST, 0)
@@ -66,7 +66,7 @@ class TestLinks:
         assert requests.close(request_id) is None
         assert requests.is_ready(2, 50)
 
-    def test_an_unanswered_request_expires_and_the_next_waits_for_the_backoff(self) -> None:
+    def test_an_open_raft_request_without_an_answer_expires_and_the_next_request_waits_for_the_backoff(self) -> None:
         requests = OpenRequests(request_timeout_ms=100, retry_backoff_ms=20)
         request_id = requests.open(2, REQUEST, 0)
         requests.expire(99)
@@ -76,7 +76,7 @@ class TestLinks:
 
 
 class TestProgress:
-    def test_a_voter_that_reaches_the_end_has_caught_up(self) -> None:
+    def test_the_progress_of_a_voter_that_reaches_the_log_end_has_caught_up(self) -> None:
         progress = Progress(key_of(2))
         assert progress.fetched(5, 9, now_ms=10)
         assert progress.last_caught_up_ms == UNKNOWN
@@ -84,14 +84,14 @@ class TestProgress:
         assert progress.fetched(9, 9, now_ms=30)
         assert progress.last_caught_up_ms == 30
 
-    def test_or_that_reaches_the_end_of_its_fetch_before(self) -> None:
+    def test_the_progress_of_a_voter_that_reaches_the_log_end_of_its_fetch_before_has_caught_up(self) -> None:
         """As Kafka counts: a busy leader's end moves on while records travel."""
         progress = Progress(key_of(2))
         progress.fetched(5, 9, now_ms=10)
         progress.fetched(9, 14, now_ms=20)
         assert progress.last_caught_up_ms == 10
 
-    def test_silent_observers_are_dropped_and_voters_are_not(self) -> None:
+    def test_the_progress_of_silent_observers_is_dropped_and_of_voters_is_not(self) -> None:
         table = ProgressTable([key_of(2)], now_ms=0)
         table.of(key_of(9)).contacted(0)
         table.of(key_of(8)).contacted(500)
