@@ -357,12 +357,7 @@ class TestAdministration:
         node.commit("h", "orders", 7)
         request = DeleteGroupsRequest(groups_names=("g", "h", "none", "", "h"))
         results = {result.group_id: result.error_code for result in node.send(request, version).response.results}
-        assert results == {
-            "g": E.NON_EMPTY_GROUP,
-            "h": E.NONE,
-            "none": E.GROUP_ID_NOT_FOUND,
-            "": E.INVALID_GROUP_ID,
-        }
+        assert results == {"g": E.NON_EMPTY_GROUP, "h": E.NONE, "none": E.GROUP_ID_NOT_FOUND, "": E.INVALID_GROUP_ID}
         assert node.committed("h", "orders") == -1
 
     def test_deleting_nothing_is_answered(self, node: GroupPath) -> None:

@@ -42,13 +42,7 @@ def _holding_node() -> tuple[GroupPath, HoldingDisk]:
 def _node(
     files: SimulatedDisk | None = None, *, start: int = 1, settings: dict[str, str] | None = None, **ports: Any
 ) -> GroupPath:
-    node = GroupPath(
-        "/data",
-        files=files or SimulatedDisk(seed=1),
-        settings=settings,
-        start=start,
-        **ports,
-    )
+    node = GroupPath("/data", files=files or SimulatedDisk(seed=1), settings=settings, start=start, **ports)
     if start == 1:
         node.create_topics("orders", partitions=2)
         assert node.find_coordinator("g") is E.NONE
