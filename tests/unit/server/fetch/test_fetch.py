@@ -113,9 +113,7 @@ def test_an_offset_above_the_high_watermark_waits_and_is_then_not_available_from
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
-def test_above_the_high_watermark_a_fetch_without_min_bytes_gets_the_same_answer_at_once(
-    max_wait_ms: int,
-) -> None:
+def test_above_the_high_watermark_a_fetch_without_min_bytes_gets_the_same_answer_at_once(max_wait_ms: int) -> None:
     node = DataPath("/logs", files=SimulatedDisk(), disk=DeferredDisk())
     node.create()
     node.produce("orders", b"a", b"b", acks=1)
@@ -148,11 +146,7 @@ def test_an_unknown_topic_has_a_code_by_name_and_one_by_id(node: DataPath) -> No
 
 @pytest.mark.parametrize(
     ("version", "code"),
-    [
-        (4, ErrorCode.NOT_LEADER_OR_FOLLOWER),
-        (5, ErrorCode.NOT_LEADER_OR_FOLLOWER),
-        (6, ErrorCode.KAFKA_STORAGE_ERROR),
-    ],
+    [(4, ErrorCode.NOT_LEADER_OR_FOLLOWER), (5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)],
 )
 def test_a_log_that_cannot_be_opened_has_a_code_of_the_version(version: int, code: ErrorCode) -> None:
     files = SimulatedDisk()

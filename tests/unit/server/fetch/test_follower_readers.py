@@ -80,9 +80,7 @@ def bench() -> FollowerReadersBench:
     return FollowerReadersBench()
 
 
-def test_a_follower_gets_uncommitted_records_and_acknowledges_with_its_next_fetch(
-    bench: FollowerReadersBench,
-) -> None:
+def test_a_follower_gets_uncommitted_records_and_acknowledges_with_its_next_fetch(bench: FollowerReadersBench) -> None:
     bench.produce(b"a", b"b")
     bench.disk.run()
     answer = bench.fetch(0).fetched

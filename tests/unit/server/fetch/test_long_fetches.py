@@ -58,6 +58,14 @@ class LongFetchBench:
         found = [self.node.table.get("orders", number).replica.watchers for number in ALL]
         return sum(len(watchers._kinds) for watchers in found if watchers is not None)
 
+    def begin(self, has_session: bool = True) -> None:
+        """Open a session and let it rest, or prepare fetches without a session."""
+        if has_session:
+            self.reader.open(ALL)
+            self.reader.next()
+        else:
+            self.reader.epoch = -1
+
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> LongFetchBench:
@@ -84,8 +92,7 @@ def test_a_long_fetch_takes_many_turns_and_its_connection_has_no_other_request_m
 def test_a_record_that_comes_between_two_steps_is_in_this_answer_or_in_the_next(
     bench: LongFetchBench, step: int
 ) -> None:
-    bench.reader.open(ALL)
-    bench.reader.next()
+    bench.begin()
     bench.append(5)
     bench.before_step(step, lambda: bench.append(1))
     found = numbers(bench.reader.next({0: 0, 2: 0}))
@@ -101,11 +108,7 @@ def test_a_record_that_comes_between_two_steps_is_in_this_answer_or_in_the_next(
 def test_a_record_that_comes_in_the_pass_before_a_wait_ends_the_wait(
     bench: LongFetchBench, step: int, has_session: bool
 ) -> None:
-    if has_session:
-        bench.reader.open(ALL)
-        bench.reader.next()
-    else:
-        bench.reader.epoch = -1
+    bench.begin(has_session)
     bench.before_step(step, lambda: bench.append(1))
     waiting = bench.reader.send(ALL, max_wait_ms=500)
     if bench.between:
@@ -121,11 +124,7 @@ def test_a_record_that_comes_in_the_pass_before_a_wait_ends_the_wait(
 def test_a_fetch_whose_time_is_over_in_the_pass_is_answered_once(
     bench: LongFetchBench, step: int, has_session: bool
 ) -> None:
-    if has_session:
-        bench.reader.open(ALL)
-        bench.reader.next()
-    else:
-        bench.reader.epoch = -1
+    bench.begin(has_session)
     before = bench.watchers
     bench.before_step(step, bench.node.polls.answer_all)
     waiting = bench.reader.send(ALL, max_wait_ms=500)
@@ -140,11 +139,7 @@ def test_a_fetch_whose_time_is_over_in_the_pass_is_answered_once(
 def test_a_connection_that_closes_in_the_pass_leaves_nothing_but_the_session(
     bench: LongFetchBench, step: int, has_session: bool
 ) -> None:
-    if has_session:
-        bench.reader.open(ALL)
-        bench.reader.next()
-    else:
-        bench.reader.epoch = -1
+    bench.begin(has_session)
     before = bench.watchers
     bench.before_step(step, bench.reader.connection.hang_up)
     waiting = bench.reader.send(ALL, max_wait_ms=500)
@@ -156,8 +151,7 @@ def test_a_connection_that_closes_in_the_pass_leaves_nothing_but_the_session(
 
 @pytest.mark.parametrize("step", range(1, 20))
 def test_a_session_that_loses_its_slot_in_the_pass_is_answered_without_one(bench: LongFetchBench, step: int) -> None:
-    bench.reader.open(ALL)
-    bench.reader.next()
+    bench.begin()
     bench.append(3)
     (session,) = bench.node.broker.fetch_sessions.cache.sessions()
     bench.before_step(step, lambda: bench.node.broker.fetch_sessions.cache.remove(session))
@@ -169,8 +163,7 @@ def test_a_session_that_loses_its_slot_in_the_pass_is_answered_without_one(bench
 
 @pytest.mark.parametrize("step", range(1, 10))
 def test_another_request_of_the_session_waits_for_the_pass(bench: LongFetchBench, step: int) -> None:
-    bench.reader.open(ALL)
-    bench.reader.next()
+    bench.begin()
     bench.append(3)
     second: list[Exchange] = []
 
@@ -188,8 +181,7 @@ def test_another_request_of_the_session_waits_for_the_pass(bench: LongFetchBench
 def test_a_fault_in_a_later_turn_is_an_error_and_ends_the_session(
     bench: LongFetchBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.reader.open(ALL)
-    bench.reader.next()
+    bench.begin()
 
     def broken(*args: Any) -> Any:
         raise RuntimeError("a fault of this program")
@@ -223,8 +215,7 @@ def test_sessions_that_have_gone_end_their_watches_in_steps_all_together(
 
 
 def test_many_partitions_are_forgotten_in_steps(bench: LongFetchBench) -> None:
-    bench.reader.open(ALL)
-    bench.reader.next()
+    bench.begin()
     before = bench.steps
     assert bench.reader.next(forgotten=[1, 2, 3, 4, 5]) == []
     assert bench.steps - before >= 5
@@ -310,8 +301,7 @@ def test_a_full_fetch_whose_time_is_over_before_its_first_slice_is_answered_once
 
 
 def test_a_request_that_waits_for_another_of_its_session_takes_no_whole_slices(bench: LongFetchBench) -> None:
-    bench.reader.open(ALL)
-    bench.reader.next()
+    bench.begin()
     (session,) = bench.node.broker.fetch_sessions.cache.sessions()
     bench.append(3)
     taken: list[bool] = []

@@ -167,6 +167,22 @@ def test_a_client_that_imitates_a_follower_gets_no_privilege_and_not_its_session
     assert true.send(1).response.error_code == ErrorCode.NONE, "its session goes on"
 
 
+def opened() -> tuple[LeadingBroker, SessionFollower, SessionFollower]:
+    """A broker, and both followers with a session."""
+    broker = LeadingBroker()
+    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
+    two.open()
+    three.open()
+    return broker, two, three
+
+
+def both_store_a_record(broker: LeadingBroker, two: SessionFollower, three: SessionFollower, offset: int = 0) -> None:
+    """Both followers get the record at this offset, and have not fetched since."""
+    broker.produce(b"a")
+    two.next(offset)
+    three.next(offset)
+
+
 def test_a_follower_that_knows_everything_waits() -> None:
     broker = LeadingBroker()
     follower = SessionFollower(broker, 2)
@@ -176,13 +192,8 @@ def test_a_follower_that_knows_everything_waits() -> None:
 
 def test_a_stale_high_watermark_goes_out_at_once_and_is_known_when_the_next_fetch_comes() -> None:
     """KIP-392: 'The leader will respond to a fetch immediately if the follower has a stale high watermark.'"""
-    broker = LeadingBroker()
-    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
-    two.open()
-    three.open()
-    broker.produce(b"a")
-    two.next(0)
-    three.next(0)
+    broker, two, three = opened()
+    both_store_a_record(broker, two, three)
     waiting = two.send(1, max_wait_ms=500)
     assert not waiting.is_answered
     assert broker.partition.high_watermark == 0
@@ -197,13 +208,8 @@ def test_a_stale_high_watermark_goes_out_at_once_and_is_known_when_the_next_fetc
 
 def test_a_high_watermark_in_an_answer_that_was_lost_is_acknowledged_by_no_fetch() -> None:
     """A fetch that names a session to begin another one says that the last answer of that one did not come."""
-    broker = LeadingBroker()
-    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
-    two.open()
-    three.open()
-    broker.produce(b"a")
-    two.next(0)
-    three.next(0)
+    broker, two, three = opened()
+    both_store_a_record(broker, two, three)
     two.next(1)
     three.next(1)
     (data,) = two.next()
@@ -231,14 +237,9 @@ def test_a_high_watermark_in_the_first_answer_of_a_session_is_acknowledged_in_th
 
 
 def test_answers_with_nothing_but_high_watermarks_keep_a_distance() -> None:
-    broker = LeadingBroker()
-    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
-    two.open()
-    three.open()
+    broker, two, three = opened()
     for offset in (1, 2):
-        broker.produce(b"a")
-        two.next(offset - 1)
-        three.next(offset - 1)
+        both_store_a_record(broker, two, three, offset - 1)
         waiting = two.send(offset, max_wait_ms=500)
         three.send(offset)
         assert broker.partition.high_watermark == offset
@@ -251,14 +252,9 @@ def test_answers_with_nothing_but_high_watermarks_keep_a_distance() -> None:
 
 
 def test_records_take_a_stale_high_watermark_along() -> None:
-    broker = LeadingBroker()
-    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
-    two.open()
-    three.open()
+    broker, two, three = opened()
     for offset in (1, 2):
-        broker.produce(b"a")
-        two.next(offset - 1)
-        three.next(offset - 1)
+        both_store_a_record(broker, two, three, offset - 1)
         waiting = two.send(offset, max_wait_ms=500)
         three.send(offset)
     broker.produce(b"b")
@@ -316,18 +312,21 @@ def test_another_rack_in_the_same_session_is_another_choice() -> None:
     assert [data.preferred_read_replica for data in reader.next(rack_id="b")] == [2]
 
 
-def followed(broker: LeadingBroker) -> tuple[SessionFollower, SessionFollower]:
-    """Both followers with a session in which the partition is clean."""
-    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
-    for follower in (two, three):
-        follower.open()
-        assert follower.next() == []
-    return two, three
+def followed() -> tuple[LeadingBroker, SessionFollower, SessionFollower]:
+    """A broker, and both followers with a session in which the partition is clean."""
+    broker, two, three = opened()
+    assert two.next() == three.next() == []
+    return broker, two, three
+
+
+def proposed_members(broker: LeadingBroker) -> list[int]:
+    proposal = broker.partition.in_sync.propose()
+    assert proposal is not None
+    return [member for member, _ in proposal.members]
 
 
 def test_followers_that_were_idle_for_an_hour_are_in_sync_at_the_next_write() -> None:
-    broker = LeadingBroker()
-    two, three = followed(broker)
+    broker, two, three = followed()
     for _ in range(7):
         broker.node.clock.advance(500_000)
         assert two.next() == three.next() == []
@@ -338,50 +337,38 @@ def test_followers_that_were_idle_for_an_hour_are_in_sync_at_the_next_write() ->
 
 
 def test_a_follower_that_stopped_fetching_leaves_after_the_next_write() -> None:
-    broker = LeadingBroker()
-    two, three = followed(broker)
+    broker, two, three = followed()
     broker.node.clock.advance(30_001)
     assert three.next() == []
     assert broker.partition.in_sync.propose() is None  # it still has everything
     broker.produce(b"a")
-    proposal = broker.partition.in_sync.propose()
-    assert proposal is not None
-    assert [member for member, _ in proposal.members] == [1, 3]
+    assert proposed_members(broker) == [1, 3]
     assert two.replica == 2
 
 
 def test_a_forgotten_partition_rests_no_more() -> None:
-    broker = LeadingBroker()
-    two, three = followed(broker)
+    broker, two, three = followed()
     two.forget()
     broker.node.clock.advance(30_001)
     assert three.next() == []
     broker.produce(b"a")
-    proposal = broker.partition.in_sync.propose()
-    assert proposal is not None
-    assert [member for member, _ in proposal.members] == [1, 3]
+    assert proposed_members(broker) == [1, 3]
 
 
 def test_a_write_makes_no_follower_caught_up_that_has_not_fetched_since() -> None:
-    broker = LeadingBroker()
-    two, three = followed(broker)
+    broker, two, three = followed()
     broker.produce(b"a")
     for _ in range(4):
         broker.node.clock.advance(10_000)
         assert len(two.next()) == 1  # it is sent the record again, and does not store it
         three.next(1)
-    proposal = broker.partition.in_sync.propose()
-    assert proposal is not None
-    assert [member for member, _ in proposal.members] == [1, 3]
+    assert proposed_members(broker) == [1, 3]
 
 
 def test_a_high_watermark_of_a_partition_that_is_forgotten_at_once_is_not_acknowledged() -> None:
     """A follower forgets a partition whose answer it could not store: it does not have that high watermark."""
-    broker = LeadingBroker()
-    two, three = followed(broker)
-    broker.produce(b"a")
-    two.next(0)
-    three.next(0)
+    broker, two, three = followed()
+    both_store_a_record(broker, two, three)
     three.next(1)
     (data,) = two.next(1)
     assert data.high_watermark == 1
@@ -420,10 +407,7 @@ def test_a_request_behind_a_followers_fetch_ends_its_wait() -> None:
 
 
 def test_a_request_ends_no_wait_of_another_follower() -> None:
-    broker = LeadingBroker()
-    first, other = SessionFollower(broker, 2), SessionFollower(broker, 3)
-    first.open()
-    other.open()
+    _, first, other = opened()
     waiting = first.send(max_wait_ms=500)
     other.end_wait()
     assert not waiting.is_answered

@@ -2,25 +2,18 @@
 
 import pytest
 
-from tailrace.fetch_session.session import DOES_NOT_EXIST, UNPROVEN
-from tailrace.metadata.image import EMPTY_IMAGE, ChangedPartition, ImageDelta, TopicImage
+from tailrace.fetch_session.session import UNPROVEN
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
-from tailrace.model.partitions import TopicPartition
-from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-)
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
-from tailrace.server.fetch.sessions import TOLD_AGAIN_MS
 from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.nodes.data_path import DataPath, topic_id_of
 from testkit.nodes.ports import DeferredDisk
 from testkit.nodes.session_reader import SessionReader, answers, numbers
+from unit.server.fetch.session_readers import ALL, idle, session_of
 
 
 @pytest.fixture
@@ -36,18 +29,14 @@ def reader(node: DataPath, request: pytest.FixtureRequest) -> SessionReader:
     return SessionReader(node, version=request.param)
 
 
-ALL = {0: 0, 1: 0, 2: 0, 3: 0}
-
-
 def test_an_idle_session_names_nothing_on_either_side(reader: SessionReader) -> None:
     assert numbers(reader.open(ALL)) == [0, 1, 2, 3]
     for _ in range(3):
         assert reader.next() == []
 
 
-def test_an_answer_names_the_partition_with_records_alone(reader: SessionReader, node: DataPath) -> None:
-    reader.open(ALL)
-    reader.next()
+def test_an_answer_in_a_session_names_the_partition_with_records_alone(reader: SessionReader, node: DataPath) -> None:
+    idle(reader)
     node.produce("orders", b"a", partition=2)
     (data,) = reader.next()
     assert (data.partition_index, data.high_watermark) == (2, 1)
@@ -57,9 +46,10 @@ def test_an_answer_names_the_partition_with_records_alone(reader: SessionReader,
     assert reader.next({2: 1}) == []
 
 
-def test_a_clean_partition_is_not_read(reader: SessionReader, node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader.open(ALL)
-    reader.next()
+def test_a_session_reads_no_clean_partition(
+    reader: SessionReader, node: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle(reader)
     reads = recorded_reads(monkeypatch)
     assert reader.next() == []
     node.produce("orders", b"a", partition=3)
@@ -87,9 +77,7 @@ def test_a_partition_that_is_named_at_its_end_is_clean_without_a_read(
 def test_a_partition_that_is_named_at_its_end_is_read_if_it_has_news(
     node: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = SessionReader(node)
-    reader.open(ALL)
-    reader.next()
+    reader = idle(SessionReader(node))
     node.produce("orders", b"a", partition=2)
     reader.next()
     node.table.get("orders", 2).delete_records(1)
@@ -114,12 +102,11 @@ def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4])
-def test_an_answer_that_is_made_in_slices_is_whole(
+def test_an_answer_in_a_session_that_is_made_in_slices_is_whole(
     reader: SessionReader, node: DataPath, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", partitions)
-    reader.open(ALL)
-    reader.next()
+    idle(reader)
     for number in ALL:
         node.produce("orders", b"a", partition=number)
     response = reader.send().response
@@ -140,15 +127,15 @@ def test_an_answer_that_is_made_in_slices_is_whole(
 def with_news_in_two_slices(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> SessionReader:
     """A session that is read one partition at a time, with a record in partitions 0 and 2."""
     monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", 1)
-    reader = SessionReader(node)
-    reader.open(ALL)
-    reader.next()
+    reader = idle(SessionReader(node))
     node.produce("orders", b"a", partition=0)
     node.produce("orders", b"a", partition=2)
     return reader
 
 
-def test_a_slice_whose_answer_is_not_sure_commits_nothing(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_slice_whose_answer_is_not_sure_commits_nothing(
+    node: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader = with_news_in_two_slices(node, monkeypatch)
     waiting = reader.send(max_wait_ms=500, min_bytes=10_000)
     assert not waiting.is_answered
@@ -221,7 +208,7 @@ def test_a_change_without_records_comes_with_the_next_answer_and_wakes_no_consum
 
 
 @pytest.mark.parametrize("has_session", [True, False])
-def test_a_log_start_that_moves_with_the_high_watermark_ends_the_wait(node: DataPath, has_session: bool) -> None:
+def test_a_log_start_that_moves_with_the_high_watermark_ends_a_fetchs_wait(node: DataPath, has_session: bool) -> None:
     """Both change in one turn, and the bytes alone would not be enough."""
     node.produce("orders", b"a", b"b", partition=1)
     reader = SessionReader(node)
@@ -240,156 +227,9 @@ def test_a_log_start_that_moves_with_the_high_watermark_ends_the_wait(node: Data
     assert (data.error_code, data.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
 
 
-def test_a_new_role_is_an_error_at_once_and_the_partition_is_news_afterwards(node: DataPath) -> None:
-    reader = SessionReader(node, version=10)  # later versions may read from followers
-    reader.open(ALL)
-    waiting = reader.send(max_wait_ms=500)
-    reader.epoch += 1
-    node.table.get("orders", 1).step_down()
-    node.end_turn()
-    (data,) = answers(waiting.response)
-    assert (data.partition_index, data.error_code) == (1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    (data,) = reader.next()
-    assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    node.create(partition=1, leader_epoch=1)
-    (data,) = reader.next()
-    assert (data.partition_index, data.error_code, data.high_watermark) == (1, 0, 0)
-    assert reader.next() == []
-
-
-def metadata_brings(node: DataPath, partition: int) -> None:
-    """Create the partition, and then name it in the image."""
-    created = node.create(partition=partition)
-    assert created.state is not None
-    changed = ChangedPartition(TopicPartition("orders", partition), created.state)
-    node.broker.fetch_sessions.on_image(EMPTY_IMAGE, ImageDelta(changed_partitions=(changed,)))
-    node.end_turn()
-
-
-def test_a_missing_partition_is_an_error_once_and_clean_until_metadata_brings_it(node: DataPath) -> None:
-    reader = SessionReader(node, version=12)
-    found = reader.open({0: 0, 9: 0})
-    assert [data.error_code for data in found] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    (session,) = node.broker.fetch_sessions.cache.sessions()
-    assert reader.next() == reader.next() == []
-    assert not session.due
-    metadata_brings(node, 8)
-    assert not session.due, "of a partition that is not in the session"
-    metadata_brings(node, 9)
-    (data,) = reader.next()
-    assert (data.partition_index, data.error_code) == (9, 0)
-    assert reader.next() == []
-
-
-def test_a_new_topic_reaches_readers_by_name_and_by_id(reader: SessionReader, node: DataPath) -> None:
-    reader.topic = "payments"
-    topic_id = topic_id_of("payments")
-    known = SessionReader(node, version=reader.version)
-    known.open(ALL)
-    (data,) = reader.open({0: 0})
-    assert data.error_code in DOES_NOT_EXIST
-    assert reader.next() == []
-    state = node.create("payments").state
-    assert state is not None
-    image = TopicImage(name="payments", topic_id=topic_id, partitions={0: state})
-    node.broker.fetch_sessions.on_image(EMPTY_IMAGE, ImageDelta(created_topics=(image,)))
-    (data,) = reader.next()
-    assert (data.partition_index, data.error_code) == (0, 0)
-    assert known.next() == []
-
-
-def test_a_missing_partition_ends_no_wait_while_others_are_read(node: DataPath) -> None:
-    reader = SessionReader(node, version=12)
-    full = reader.send({0: 0, 9: 0}, max_wait_ms=500)
-    assert not full.is_answered
-    node.clock.advance(500)
-    reader.session_id, reader.epoch = full.response.session_id, 1
-    assert [data.error_code for data in answers(full.response)] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    waiting = reader.send({8: 0}, max_wait_ms=500)
-    assert not waiting.is_answered
-    node.clock.advance(499)
-    assert not waiting.is_answered
-    node.produce("orders", b"a", partition=0)
-    assert numbers(answers(waiting.response)) == [0, 8], "it comes with what ends the wait"
-
-
-def test_missing_partitions_alone_are_answered_at_once_and_then_wait(node: DataPath) -> None:
-    reader = SessionReader(node, version=12)
-    assert numbers(reader.open({8: 0, 9: 0}, max_wait_ms=500)) == [8, 9]
-    waiting = reader.send(max_wait_ms=500)
-    assert not waiting.is_answered
-    metadata_brings(node, 9)
-    node.produce("orders", b"a", partition=9)
-    assert numbers(answers(waiting.response)) == [9]
-
-
-def test_a_missing_partition_is_reported_again_when_it_is_named_again_and_after_5_s(node: DataPath) -> None:
-    reader = SessionReader(node, version=12)
-    reader.open({0: 0, 9: 0})
-    assert reader.next() == []
-    assert numbers(reader.next({9: 0})) == [9]
-    assert reader.next() == []
-    node.clock.advance(TOLD_AGAIN_MS)
-    assert numbers(reader.next()) == [9]
-    assert reader.next() == []
-
-
-def test_missing_partitions_take_no_places_and_a_topic_that_goes_gives_its_places_back(
-    node: DataPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tailrace.fetch_session.session_places.MAX_CONSUMER_PARTITIONS", 4)
-    reader = SessionReader(node)
-    other = SessionReader(node, connection=reader.connection)
-    reader.open({**ALL, **dict.fromkeys(range(4, 50), 0)})
-    assert other.send({0: 0}).response.session_id == 0
-    node.table.delete("orders", 3)
-    node.end_turn()
-    assert numbers(reader.next()) == [3]
-    other.open({0: 0})
-
-
-def test_a_partition_that_is_named_twice_counts_once(node: DataPath) -> None:
-    """Rule 3 of KIP-227 compares partitions, not names; a full fetch answers what is said last, at the first place."""
-    wanted = [
-        FetchPartition(partition=n, fetch_offset=o, partition_max_bytes=1 << 20) for n, o in ((1, 0), (2, 0), (1, 1))
-    ]
-    node.produce("orders", b"a", partition=1)
-    for partitions in ((tuple(wanted),), tuple((entry,) for entry in wanted)):
-        topics = tuple(FetchTopic(topic="orders", partitions=named) for named in partitions)
-        request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_epoch=0, topics=topics)
-        found = answers(node.send(request, 12).response)
-        assert numbers(found) == [1, 2]
-        assert not found[0].records, "offset 1 is the end"
-    assert {session.partition_count for session in node.broker.fetch_sessions.cache.sessions()} == {2}
-
-
-def test_a_topic_that_is_named_twice_keeps_the_order_of_its_partitions(node: DataPath) -> None:
-    node.create("payments")
-    named = (("orders", 2), ("payments", 0), ("orders", 1))
-    topics = tuple(
-        FetchTopic(topic=name, partitions=(FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1),))
-        for name, n in named
-    )
-    response = node.send(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1, topics=topics), 12).response
-    assert (
-        tuple((topic.topic, data.partition_index) for topic in response.responses for data in topic.partitions) == named
-    )
-
-
-def test_settings_reach_an_old_reader_of_a_clean_partition(node: DataPath) -> None:
-    reader = SessionReader(node, version=9)
-    reader.open(ALL)
-    assert reader.next() == []
-    node.table.get("orders", 0).update_config(TopicConfig(compression_type="zstd"))
-    (data,) = reader.next()
-    assert (data.partition_index, data.error_code) == (0, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-
-
-def test_another_isolation_level_is_a_look_at_everything(node: DataPath) -> None:
-    reader = SessionReader(node)
-    reader.open(ALL)
-    reader.next()
-    session = next(iter(node.broker.fetch_sessions.cache.sessions()))
+def test_another_isolation_level_of_a_session_is_a_look_at_everything(node: DataPath) -> None:
+    reader = idle(SessionReader(node))
+    session = session_of(node)
     assert not session.due
     waiting = reader.send(isolation=1, max_wait_ms=10)
     assert not session.due  # all were looked at, and are clean again
@@ -427,9 +267,7 @@ def test_a_second_fetch_of_a_session_ends_the_first_with_an_error(node: DataPath
 
 
 def test_a_closed_session_watches_nothing(node: DataPath) -> None:
-    reader = SessionReader(node)
-    reader.open(ALL)
-    reader.next()
+    reader = idle(SessionReader(node))
     replica = node.table.get("orders", 0).replica
     assert replica.watchers is not None
     assert replica.watchers.wanted
@@ -439,44 +277,7 @@ def test_a_closed_session_watches_nothing(node: DataPath) -> None:
     assert len(node.broker.fetch_sessions.cache) == 0
 
 
-def test_a_session_that_becomes_empty_is_closed_without_an_error(reader: SessionReader, node: DataPath) -> None:
-    reader.open({0: 0, 1: 0})
-    response = reader.send(forgotten=[0, 1]).response
-    assert (response.error_code, response.session_id, response.responses) == (0, 0, ())
-    assert len(node.broker.fetch_sessions.cache) == 0
-
-
-def test_a_session_that_grows_beyond_the_limit_is_closed_and_its_data_count(
-    node: DataPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tailrace.fetch_session.session_cache.MAX_PARTITIONS", 2)
-    reader = SessionReader(node)
-    reader.open({0: 0, 1: 0})
-    node.produce("orders", b"a", partition=2)
-    response = reader.send({2: 0}, max_wait_ms=500).response
-    assert (response.error_code, response.session_id) == (0, 0)
-    assert 2 in numbers(answers(response))
-    assert len(node.broker.fetch_sessions.cache) == node.broker.fetch_sessions.cache.partition_count == 0
-    assert not any(
-        watchers.wanted
-        for number in range(4)
-        if (watchers := node.table.get("orders", number).replica.watchers) is not None
-    )
-
-
-def test_a_topic_name_that_no_topic_can_have_gets_no_session_and_ends_one(node: DataPath) -> None:
-    long = SessionReader(node, version=12, topic="n" * 250)
-    assert long.send({0: 0}).response.session_id == 0
-    reader = SessionReader(node, version=12)
-    reader.open({0: 0})
-    reader.topic = long.topic
-    response = reader.send({0: 0}).response
-    assert (response.error_code, response.session_id) == (0, 0)
-    assert [data.error_code for data in answers(response)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert len(node.broker.fetch_sessions.cache) == 0
-
-
-def test_records_that_become_committed_later_are_given_then() -> None:
+def test_a_session_gives_records_that_become_committed_later() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     node.create()
@@ -497,15 +298,13 @@ def test_a_closed_connection_leaves_the_session_and_no_poll(node: DataPath) -> N
     reader.send(max_wait_ms=500)
     reader.connection.hang_up()
     assert len(node.polls) == 0
-    session = next(iter(node.broker.fetch_sessions.cache.sessions()))
+    session = session_of(node)
     assert session.listener is None
 
 
-def test_the_saving_is_counted_for_all_that_is_not_named(node: DataPath) -> None:
-    reader = SessionReader(node)
-    reader.open(ALL)
-    reader.next()
-    session = next(iter(node.broker.fetch_sessions.cache.sessions()))
+def test_the_saving_of_a_session_is_counted_for_all_that_is_not_named(node: DataPath) -> None:
+    reader = idle(SessionReader(node))
+    session = session_of(node)
     assert (session.incremental_fetches, session.saved_bytes) == (1, 4 * (33 + 37))
     reader.next({0: 0})
     assert (session.incremental_fetches, session.saved_bytes) == (2, 4 * (33 + 37) + 3 * 33 + 4 * 37)
@@ -513,20 +312,10 @@ def test_the_saving_is_counted_for_all_that_is_not_named(node: DataPath) -> None
 
 def test_a_follower_that_is_imitated_gets_no_priority(node: DataPath) -> None:
     reader = SessionReader(node, version=14)
-    request = FetchRequest(
-        replica_id=BrokerId(2),
-        max_wait_ms=0,
-        min_bytes=1,
-        session_id=0,
-        session_epoch=0,
-        topics=(
-            FetchTopic(
-                topic_id=topic_id_of("orders"),
-                partitions=(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1),),
-            ),
-        ),
-    )
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    topics = (FetchTopic(topic_id=topic_id_of("orders"), partitions=(wanted,)),)
+    request = FetchRequest(replica_id=BrokerId(2), max_wait_ms=0, min_bytes=1, session_epoch=0, topics=topics)
     response = node.send(request, 14, connection=reader.connection).response
     assert response.session_id > 0
-    session = next(iter(node.broker.fetch_sessions.cache.sessions()))
+    session = session_of(node)
     assert (session.is_privileged, session.owner.replica_id) == (False, UNPROVEN)

@@ -1,6 +1,6 @@
 """Fetches of views by clients that know nothing of key ranges (decision 0057)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -8,45 +8,21 @@ from crc32c import crc32c
 
 from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.errors import ErrorCode
-from tailrace.model.key_ranges import contains, hash_of
-from tailrace.model.views import FAN_OUTS, key_range_of
+from tailrace.model.views import FAN_OUTS
 from tailrace.protocol.declaration import replace
-from tailrace.protocol.messages.configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementallyAlterableConfig,
-)
-from tailrace.protocol.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    PartitionData,
-    WireKeyRange,
-)
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, WireKeyRange
 from tailrace.protocol.messages.topics import DeleteTopicsRequest
 from tailrace.protocol.records.batch import HEADER_SIZE, check_crc, iter_batches
 from tailrace.protocol.records.compression import Codec, compress
-from tailrace.protocol.records.kernels import SteppedSplit
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
-from tailrace.server.fetch import key_reads, large_splits, view_reads
+from tailrace.server.fetch import key_reads, view_reads
 from tailrace.storage import ReadLimits
-from tailrace.storage.keys import batch_slots
-from tailrace.storage.keys.batch_slots import BatchLimits
 from tailrace.storage.keys.log_keys import LogKeys
-from testkit.nodes.clocks import BusyClock
 from testkit.nodes.data_path import unlooking
 from testkit.nodes.view_readers import ViewNode, ViewReader, batches_of, offsets_of
-
-VIEW = "orders.shared-4"
-KEYS = [b"key-%d" % number for number in range(60)]
-
-
-def key_in(number: int, *, nth: int = 0) -> bytes:
-    """A key whose records are in this partition of the view."""
-    wanted = [key_range_of(number, 4)]
-    return [key for key in KEYS if contains(wanted, hash_of(key, 0))][nth]
+from unit.server.fetch.view_keys import KEYS, VIEW, key_in
 
 
 @pytest.fixture
@@ -54,13 +30,25 @@ def node() -> ViewNode:
     return ViewNode()
 
 
+def each_gets_its_records(node: ViewNode, **options: Any) -> None:
+    """A fetch of each partition of the view gets the records of the partition."""
+    for number in range(4):
+        reader = ViewReader(node, VIEW, number, **options)
+        reader.fetch()
+        assert reader.offsets == offsets_of(KEYS, number, 4)
+
+
+def fetch_of(*topics: Mapping[str, Any], key_ranges: Sequence[WireKeyRange] = ()) -> FetchRequest:
+    """A full fetch of partition 0 of topics by their name or their id."""
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20, key_ranges=tuple(key_ranges))
+    named = tuple(FetchTopic(**topic, partitions=(wanted,)) for topic in topics)
+    return FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=named)
+
+
 @pytest.mark.parametrize("version", range(4, 19))
 def test_every_version_reads_a_view(node: ViewNode, version: int) -> None:
     node.write(*KEYS)
-    for number in range(4):
-        reader = ViewReader(node, VIEW, number, version=version)
-        reader.fetch()
-        assert reader.offsets == offsets_of(KEYS, number, 4)
+    each_gets_its_records(node, version=version)
 
 
 @pytest.mark.parametrize("fan_out", FAN_OUTS)
@@ -80,15 +68,12 @@ def test_the_partitions_of_a_view_share_the_records_out(fan_out: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_compressed_records_are_shared_out(node: ViewNode, codec: Codec) -> None:
+def test_the_partitions_of_a_view_share_compressed_records_out(node: ViewNode, codec: Codec) -> None:
     node.write(*KEYS, codec=codec)
-    for number in range(4):
-        reader = ViewReader(node, VIEW, number)
-        reader.fetch()
-        assert reader.offsets == offsets_of(KEYS, number, 4)
+    each_gets_its_records(node)
 
 
-def test_records_without_a_key_are_shared_out_by_blocks(node: ViewNode) -> None:
+def test_the_partitions_of_a_view_share_records_without_a_key_out_by_blocks(node: ViewNode) -> None:
     keys: list[bytes | None] = [None] * 1_000
     for first in range(0, 1_000, 100):
         node.write(*keys[first : first + 100])
@@ -134,7 +119,7 @@ def test_a_batch_with_an_earlier_and_a_later_record_comes_whole(node: ViewNode) 
     assert reader.offsets == [2]
 
 
-def test_checksums_are_right(node: ViewNode) -> None:
+def test_checksums_of_a_views_batches_are_right(node: ViewNode) -> None:
     node.write(*KEYS)
     for number in range(4):
         records = bytes(ViewReader(node, VIEW, number).fetch().records or b"")
@@ -142,7 +127,7 @@ def test_checksums_are_right(node: ViewNode) -> None:
             check_crc(records, position, header)
 
 
-def test_small_answers_lead_through_the_log(node: ViewNode) -> None:
+def test_small_answers_lead_a_reader_of_a_view_through_the_log(node: ViewNode) -> None:
     for first in range(0, len(KEYS), 4):
         node.write(*KEYS[first : first + 4])
     for number in range(4):
@@ -152,7 +137,7 @@ def test_small_answers_lead_through_the_log(node: ViewNode) -> None:
 
 
 @pytest.mark.parametrize("hashing", ["0", "67108864"])
-def test_a_fetch_that_finds_nothing_gets_on(monkeypatch: pytest.MonkeyPatch, hashing: str) -> None:
+def test_a_fetch_of_a_view_that_finds_nothing_gets_on(monkeypatch: pytest.MonkeyPatch, hashing: str) -> None:
     """A fetch scans one batch, and its reader names offset 0 again and again: no stretch of other readers helps, and no
     key index."""
     monkeypatch.setattr(LogKeys, "next_match", lambda _keys, _slots, offset, _end_offset: offset)
@@ -167,20 +152,7 @@ def test_a_fetch_that_finds_nothing_gets_on(monkeypatch: pytest.MonkeyPatch, has
     assert reader.fetches > 20
 
 
-def test_other_partitions_have_their_turn_while_a_session_scans(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = ViewNode(partitions=2, settings={"key.range.fetch.max.scan.bytes": "1024"})
-    for _ in range(9):
-        node.write(*[key_in(1)] * 9, value=bytes(200))
-        node.write(*[key_in(0)] * 9, value=bytes(200), partition=1)
-    node.write(key_in(0))
-    monkeypatch.setattr(node.broker.readable_views.key_reads, "chunk_bytes", 1)
-    session = ViewSession(node)
-    session.open({0: 0, 4: 0})
-    found = [session.next().get(4) for _ in range(3)]
-    assert any(data is not None and data.records for data in found)
-
-
-def test_a_scan_may_not_take_longer_than_its_time(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_for_a_view_may_not_take_longer_than_its_time(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.write(*KEYS)
     node.end(VIEW, 0)
     monkeypatch.setattr(key_reads, "SCAN_MS", 0)
@@ -214,7 +186,7 @@ def test_a_fetch_waits_for_so_many_bytes_of_its_view(node: ViewNode) -> None:
     assert reader.offsets == [0, 6]
 
 
-def test_a_wake_reads_new_batches_alone(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wake_of_a_views_reader_reads_new_batches_alone(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         node.write(*[key_in(1)] * 9)
     waiting = node.fetch_views(VIEW, {0: 0}, max_wait_ms=500)
@@ -265,9 +237,7 @@ def test_a_long_poll_over_several_partitions_of_a_view_wakes(node: ViewNode) -> 
 
 def test_a_topic_and_its_view_may_be_in_one_fetch(node: ViewNode) -> None:
     node.write(*KEYS)
-    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    topics = tuple(FetchTopic(topic=name, partitions=(wanted,)) for name in ("orders", VIEW))
-    request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=topics)
+    request = fetch_of(*({"topic": name} for name in ("orders", VIEW)))
     answers = [topic.partitions[0] for topic in node.send(request, 12).response.responses]
     assert [sum(len(records) for _, records in batches_of(data)) for data in answers] == [
         60,
@@ -278,16 +248,9 @@ def test_a_topic_and_its_view_may_be_in_one_fetch(node: ViewNode) -> None:
 @pytest.mark.parametrize("is_for_all", [False, True])
 def test_key_ranges_of_a_view_are_an_invalid_request(node: ViewNode, is_for_all: bool) -> None:
     ranges = (WireKeyRange(first=0, last=10),)
-    wanted = FetchPartition(
-        partition=0, fetch_offset=0, partition_max_bytes=1 << 20, key_ranges=() if is_for_all else ranges
-    )
-    request = FetchRequest(
-        max_wait_ms=0,
-        min_bytes=1,
-        max_bytes=1 << 20,
-        topics=(FetchTopic(topic_id=node.view_id(VIEW), partitions=(wanted,)),),
-        key_ranges=ranges if is_for_all else (),
-    )
+    of_partition, of_request = ((), ranges) if is_for_all else (ranges, ())
+    request = fetch_of({"topic_id": node.view_id(VIEW)}, key_ranges=of_partition)
+    request = replace(request, key_ranges=of_request)
     assert node.send(request, 17).fetched.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -304,43 +267,11 @@ def test_there_are_no_views_where_they_are_switched_off(version: int, code: int)
     assert node.fetch_views(VIEW, {0: 0}, version=version).fetched.error_code == code
 
 
-def share_orders(node: ViewNode, value: str) -> None:
-    change = IncrementallyAlterableConfig(name="key.ranges.enable", config_operation=0, value=value)
-    resource = IncrementalAlterConfigsResource(resource_type=2, resource_name="orders", configs=(change,))
-    node.send(IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False), 1)
-
-
-@pytest.mark.parametrize(("version", "code"), [(12, 3), (17, 100)])
-def test_a_session_learns_that_the_topic_is_not_shared_any_more(node: ViewNode, version: int, code: int) -> None:
-    node.write(*KEYS)
-    session = ViewSession(node, version=version)
-    (data,) = session.open({0: 0}).values()
-    session.next({0: batches_of(data)[-1][0].end_offset})
-    assert session.next() == {}
-    share_orders(node, "false")
-    assert session.next()[0].error_code == code
-    share_orders(node, "true")
-    assert session.next()[0].error_code == 0
-
-
-def test_a_session_at_the_end_of_the_log_learns_it_too(node: ViewNode) -> None:
-    """The last answer has the offsets of the partition itself: for a topic nothing else is looked at."""
-    node.write(key_in(0))
-    session = ViewSession(node)
-    session.open({0: 0})
-    assert session.next({0: 1}) == {}
-    share_orders(node, "false")
-    assert session.next()[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-
-
 def test_a_view_follows_its_topic(node: ViewNode) -> None:
     node.write(*KEYS)
     before = node.view_id(VIEW)
     node.send(DeleteTopicsRequest(topic_names=("orders",), timeout_ms=1_000), 5)
-    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    request = FetchRequest(
-        max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=(FetchTopic(topic_id=before, partitions=(wanted,)),)
-    )
+    request = fetch_of({"topic_id": before})
     assert node.send(request, 17).fetched.error_code == ErrorCode.UNKNOWN_TOPIC_ID
     node.create_topics("orders", partitions=2)
     assert node.send(request, 17).fetched.error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -350,112 +281,7 @@ def test_a_view_follows_its_topic(node: ViewNode) -> None:
     assert reader.offsets == offsets_of(KEYS, 6, 4)
 
 
-class ViewSession:
-    """A reader of a view with a fetch session."""
-
-    def __init__(self, node: ViewNode, *, version: int = 17, view: str = VIEW) -> None:
-        self.node, self.version, self.view = node, version, view
-        self.id = self.epoch = 0
-
-    def send(self, offsets: dict[int, int], **options: Any) -> Any:
-        by_id = self.version >= 13
-        wanted = tuple(
-            FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20)
-            for number, offset in offsets.items()
-        )
-        topic = FetchTopic(
-            topic="" if by_id else self.view,
-            topic_id=self.node.view_id(self.view) if by_id else bytes(16),
-            partitions=wanted,
-        )
-        request = FetchRequest(
-            max_wait_ms=options.get("max_wait_ms", 0),
-            min_bytes=1,
-            max_bytes=1 << 20,
-            session_id=self.id,
-            session_epoch=self.epoch,
-            topics=(topic,) if wanted else (),
-        )
-        return self.node.send(request, self.version)
-
-    def open(self, offsets: dict[int, int]) -> dict[int, PartitionData]:
-        response = self.send(offsets).response
-        assert response.error_code == 0
-        self.id, self.epoch = response.session_id, 1
-        return answers(response)
-
-    def next(self, offsets: dict[int, int] | None = None, **options: Any) -> dict[int, PartitionData]:
-        return answers(self.begin(offsets, **options).response)
-
-    def begin(self, offsets: dict[int, int] | None = None, **options: Any) -> Any:
-        exchange = self.send(offsets or {}, **options)
-        self.epoch += 1
-        return exchange
-
-
-def answers(response: Any) -> dict[int, PartitionData]:
-    assert response.error_code == 0
-    return {data.partition_index: data for topic in response.responses for data in topic.partitions}
-
-
-@pytest.mark.parametrize("version", [*range(7, 19)])
-def test_a_session_reads_a_view(node: ViewNode, version: int) -> None:
-    session = ViewSession(node, version=version)
-    positions = dict.fromkeys(range(4), 0)
-    opened = session.open(positions)
-    assert all(not data.records for data in opened.values())
-    found: dict[int, list[int]] = {number: [] for number in range(4)}
-    for first in range(0, len(KEYS), 5):
-        node.write(*KEYS[first : first + 5])
-        moved: dict[int, int] = {}
-        while True:
-            data_of = session.next(moved)
-            moved = {}
-            for number, data in data_of.items():
-                assert (data.applied_key_ranges, data.scanned_to) == ((), -1)
-                for header, records in batches_of(data):
-                    found[number] += [record.offset for record in records if record.offset >= positions[number]]
-                    moved[number] = positions[number] = header.end_offset
-            if not moved:
-                break
-    for number in range(4):
-        assert found[number] == offsets_of(KEYS, number, 4)
-        assert positions[number] == node.end(VIEW, number)
-    assert session.next() == {}
-    kept = next(iter(node.broker.fetch_sessions.cache.sessions()))
-    assert not kept.due
-
-
-def test_a_waiting_session_wakes_for_records_of_its_partitions_alone(node: ViewNode) -> None:
-    session = ViewSession(node)
-    session.open({0: 0})
-    waiting = session.begin(max_wait_ms=500)
-    node.write(key_in(1), key_in(2))
-    assert not waiting.is_answered
-    node.write(key_in(1), key_in(0))
-    (data,) = answers(waiting.response).values()
-    assert [record.offset for _, records in batches_of(data) for record in records] == [3]
-
-
-def test_a_waiting_session_learns_at_last_that_an_end_is_not_known(
-    node: ViewNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = ViewSession(node)
-    session.open({0: 0})
-    monkeypatch.setattr(LogKeys, "end", lambda self, *wanted: None)
-    monkeypatch.setattr(LogKeys, "index_on", lambda self, monotonic_ms: False)
-    node.write(*KEYS)
-    waiting = session.begin(max_wait_ms=500)
-    node.clock.advance(499)
-    assert not waiting.is_answered
-    node.clock.advance(1)
-    assert answers(waiting.response)[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
-    monkeypatch.undo()
-    (data,) = session.next().values()
-    assert [record.offset for _, records in batches_of(data) for record in records] == offsets_of(KEYS, 0, 4)
-
-
-def test_an_offset_above_the_high_watermark_is_not_available_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_of_a_view_above_the_high_watermark_is_not_available_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
     node = ViewNode()
     node.write(*KEYS)
     monkeypatch.setattr(Partition, "high_watermark", property(lambda self: 30))
@@ -478,7 +304,7 @@ def lying(keys: Sequence[bytes]) -> bytes:
     return bytes(batch)
 
 
-def test_a_batch_that_lies_about_its_records_is_corrupt(node: ViewNode) -> None:
+def test_a_batch_that_lies_about_its_records_is_corrupt_in_a_view(node: ViewNode) -> None:
     node.write(*KEYS)
     with unlooking(node.table.get("orders", 0)):
         node.produce("orders", records=lying(KEYS))
@@ -494,167 +320,7 @@ def test_a_batch_that_lies_about_its_records_is_corrupt(node: ViewNode) -> None:
         assert reader.offsets[len(offsets_of(KEYS, number, 4)) :] == offsets_of(KEYS, number, 4, first=120)
 
 
-def too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_slots, "SPLIT_LIMITS", BatchLimits(1 << 20, 10))
-
-
-def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_slots, "SPLIT_LIMITS", BatchLimits(100, 1_000))
-
-
-@pytest.mark.parametrize("limit", [too_many, too_large])
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_a_batch_that_would_take_too_long_is_filtered(
-    node: ViewNode, monkeypatch: pytest.MonkeyPatch, limit: Callable[[pytest.MonkeyPatch], None], codec: Codec
-) -> None:
-    limit(monkeypatch)
-    node.write(KEYS[0])
-    node.write(*KEYS, codec=codec)
-    node.write(KEYS[0])
-    keys = [KEYS[0], *KEYS, KEYS[0]]
-    for number in range(4):
-        reader = ViewReader(node, VIEW, number)
-        reader.read_on(until=node.end(VIEW, number))
-        assert reader.offsets == offsets_of(keys, number, 4)
-
-
-class SlowSplit(SteppedSplit):
-    """Splits one record in a step, which takes 4 ms."""
-
-    clock: BusyClock
-
-    def step(self, max_records: int) -> bool:
-        self.clock.spend(4)
-        return bool(super().step(1))
-
-
-@pytest.fixture
-def slow_node(monkeypatch: pytest.MonkeyPatch) -> ViewNode:
-    """A node on which each batch takes many turns."""
-    too_many(monkeypatch)
-    SlowSplit.clock = BusyClock()
-    monkeypatch.setattr(large_splits, "SteppedSplit", SlowSplit)
-    return ViewNode(clock=SlowSplit.clock)
-
-
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_a_large_batch_is_split_in_steps_of_some_fetches(slow_node: ViewNode, codec: Codec) -> None:
-    slow_node.write(*KEYS, codec=codec)
-    readers = [ViewReader(slow_node, VIEW, number, max_wait_ms=500) for number in range(4)]
-    ends = [slow_node.end(VIEW, number) for number in range(4)]
-    while not all(reader.position for reader in readers):
-        for reader in readers:
-            before_ms = slow_node.clock.monotonic_ms()
-            assert reader.position or reader.fetch().error_code == 0
-            assert slow_node.clock.monotonic_ms() - before_ms <= key_reads.SCAN_MS + 4, "others have their turn"
-    for number, reader in enumerate(readers):
-        reader.read_on(until=ends[number])
-        assert reader.offsets == offsets_of(KEYS, number, 4)
-    assert sum(reader.fetches for reader in readers) < 60, "a fetch goes on where another fetch has ended"
-    assert not len(slow_node.broker.readable_views.reads._key_reads.large)
-
-
-def test_a_reader_that_comes_while_a_batch_is_split_has_it_split_again(slow_node: ViewNode) -> None:
-    slow_node.write(*KEYS)
-    first, second = ViewReader(slow_node, VIEW, 0), ViewReader(slow_node, "orders.shared-8", 1)
-    first.fetch()
-    while not (first.position and second.position):
-        second.fetch()
-        first.fetch()
-    assert (first.offsets, second.offsets) == (offsets_of(KEYS, 0, 4), offsets_of(KEYS, 1, 8))
-
-
-def test_a_large_batch_ends_with_its_last_record(slow_node: ViewNode) -> None:
-    """A reader that has begun behind that record must not get the batch: it would get it again and again."""
-    slow_node.write(*[key_in(0)] * 20, *[key_in(1)] * 20)
-    reader = ViewReader(slow_node, VIEW, 0)
-    while not reader.position:
-        reader.fetch()
-    assert reader.position == slow_node.end(VIEW, 0)
-    slow_node.write(key_in(0))
-    late = ViewReader(slow_node, VIEW, 0)
-    late.position = 20
-    while late.position == 20:
-        late.fetch()
-    assert late.offsets == [40]
-
-
-@pytest.fixture
-def many_large(slow_node: ViewNode) -> ViewNode:
-    """A node on which as many splits as may be are on their way; there are more large batches."""
-    for _ in range(2 * large_splits.MOST_RUNNING):
-        slow_node.write(*KEYS)
-    for number in range(large_splits.MOST_RUNNING):
-        slow_node.fetch_views(VIEW, {0: number * len(KEYS)})
-    return slow_node
-
-
-def running(node: ViewNode) -> int:
-    return len(node.broker.readable_views.reads._key_reads.large)
-
-
-def test_a_large_batch_waits_until_others_are_split(many_large: ViewNode) -> None:
-    """The batch's reader is not answered at once, to ask again and again, and nothing is read for it."""
-    next_batch = large_splits.MOST_RUNNING * len(KEYS)
-    before_ms = many_large.clock.monotonic_ms()
-    waiting = many_large.fetch_views(VIEW, {0: next_batch}, max_wait_ms=100)
-    assert not waiting.is_answered
-    assert many_large.clock.monotonic_ms() - before_ms < 4, "no step was taken"
-    many_large.clock.advance(101)
-    assert waiting.fetched.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
-    first = ViewReader(many_large, VIEW, 0)
-    while not first.position:
-        first.fetch()
-    reader = ViewReader(many_large, VIEW, 0)
-    reader.position = next_batch
-    while reader.position == next_batch:
-        reader.fetch()
-    assert reader.offsets == offsets_of(KEYS, 0, 4, first=next_batch)
-
-
-def test_a_large_batch_that_waits_wakes_when_a_split_is_over(many_large: ViewNode) -> None:
-    waiting = many_large.fetch_views(VIEW, {0: large_splits.MOST_RUNNING * len(KEYS)}, max_wait_ms=20_000)
-    first = ViewReader(many_large, VIEW, 0)
-    while not first.position:
-        assert not waiting.is_answered
-        first.fetch()
-    assert running(many_large) == large_splits.MOST_RUNNING, "the split of the batch that waited has begun"
-    assert waiting.fetched.error_code == ErrorCode.NONE
-
-
-def test_splits_that_no_fetch_goes_on_with_are_given_up(many_large: ViewNode) -> None:
-    assert running(many_large) == large_splits.MOST_RUNNING
-    many_large.clock.advance(2 * large_splits.IDLE_MS + 100)
-    assert not running(many_large)
-
-
-def test_a_split_that_fetches_go_on_with_stays(many_large: ViewNode) -> None:
-    many_large.clock.advance(large_splits.IDLE_MS)
-    many_large.fetch_views(VIEW, {0: 0})
-    many_large.clock.advance(large_splits.IDLE_MS)
-    assert running(many_large) == 1
-
-
-def test_a_batch_that_no_reader_would_unpack_is_corrupt(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    too_large(monkeypatch)
-    monkeypatch.setattr(large_splits, "MAX_DECOMPRESSED", 1_000)
-    node.write(*KEYS, codec=Codec.ZSTD)
-    assert node.fetch_views(VIEW, {0: 0}).fetched.error_code == ErrorCode.CORRUPT_MESSAGE
-    monkeypatch.undo()
-    node.write(b"a")
-    assert node.fetch_views(VIEW, {0: 0}).fetched.error_code == 0
-
-
-def test_a_batch_that_is_too_large_for_an_answer_waits_for_its_turn(
-    node: ViewNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    too_many(monkeypatch)
-    node.write(*KEYS)
-    (topic,) = node.fetch_views(VIEW, {0: 0, 1: 0}, max_bytes=200).response.responses
-    assert [bool(data.records) for data in topic.partitions] == [True, False]
-
-
-def test_an_offset_that_is_gone_is_out_of_range(node: ViewNode) -> None:
+def test_an_offset_of_a_view_that_is_gone_is_out_of_range(node: ViewNode) -> None:
     node.write(*KEYS)
     assert node.fetch_views(VIEW, {0: 61}).fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     node.table.get("orders", 0).delete_records(30)
@@ -662,11 +328,17 @@ def test_an_offset_that_is_gone_is_out_of_range(node: ViewNode) -> None:
     assert (data.error_code, data.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 30)
 
 
-def test_a_reader_without_records_loses_nothing_when_the_log_start_passes_it(node: ViewNode) -> None:
-    """A client that is out of range may begin at the end: it would miss a record that has just come."""
+def with_a_record(node: ViewNode) -> ViewReader:
+    """A reader that has the only record of its partition."""
     node.write(key_in(0))
     reader = ViewReader(node, VIEW, 0)
     reader.fetch()
+    return reader
+
+
+def test_a_reader_of_a_view_without_records_loses_nothing_when_the_log_start_passes_it(node: ViewNode) -> None:
+    """A client that is out of range may begin at the end: it would miss a record that has just come."""
+    reader = with_a_record(node)
     node.write(*[key_in(1)] * 50)
     reader.fetch()
     node.table.get("orders", 0).delete_records(40)
@@ -677,10 +349,8 @@ def test_a_reader_without_records_loses_nothing_when_the_log_start_passes_it(nod
     assert reader.offsets == [0, 51]
 
 
-def test_a_reader_that_lost_records_is_out_of_range(node: ViewNode) -> None:
-    node.write(key_in(0))
-    reader = ViewReader(node, VIEW, 0)
-    reader.fetch()
+def test_a_reader_of_a_view_that_lost_records_is_out_of_range(node: ViewNode) -> None:
+    with_a_record(node)
     node.write(*[key_in(0)] * 50)
     node.table.get("orders", 0).delete_records(40)
     assert node.fetch_views(VIEW, {0: 1}).fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -701,10 +371,7 @@ def test_a_follower_serves_a_view(node: ViewNode) -> None:
 
 def test_a_follower_reads_no_view(node: ViewNode) -> None:
     node.write(*KEYS)
-    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    request = FetchRequest(
-        replica_id=2, max_wait_ms=0, min_bytes=1, max_bytes=1, topics=(FetchTopic(topic=VIEW, partitions=(wanted,)),)
-    )
+    request = replace(fetch_of({"topic": VIEW}), replica_id=2)
     assert node.send(request, 12).fetched.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
@@ -743,7 +410,7 @@ def test_a_reader_of_committed_records_gets_markers_and_learns_of_aborted_ones(n
     assert offsets == offsets_of(KEYS, number, 4) + offsets_of(KEYS, number, 4, first=122)
 
 
-def test_an_open_transaction_holds_the_end_of_committed_records_back(node: ViewNode) -> None:
+def test_an_open_transaction_holds_the_end_of_a_views_committed_records_back(node: ViewNode) -> None:
     node.write(key_in(0), key_in(1))
     transact(node, 7, [key_in(1), key_in(0)], commits=None)
     node.write(key_in(0), key_in(1))
@@ -760,7 +427,7 @@ def test_an_open_transaction_holds_the_end_of_committed_records_back(node: ViewN
     assert reader.position == node.end(VIEW, 0, isolation=READ_COMMITTED) == 7
 
 
-def test_stretches_are_few(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_node_keeps_few_stretches_of_views(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_reads, "MOST_VIEW_PARTITIONS", 3)
     node.write(key_in(0))
     for number in range(256):
