@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -50,9 +50,6 @@ class PoisonedBufferPool(BufferPool):
             buffer[:] = b"\xdb" * len(buffer)
         return buffer
 
-
-Scenario = Callable[[], Awaitable[None]]
-Run = Callable[[Scenario], None]
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 

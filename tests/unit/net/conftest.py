@@ -1,26 +1,30 @@
-"""Listeners of tests run on both kinds of event loop."""
+"""Coroutines of these tests run on both kinds of event loop."""
 
 import asyncio
+import inspect
 
 import pytest
 import uvloop
 
-from testkit.nodes.listeners import (
-    Run,
-    Scenario,
-)
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a scenario on each kind of event loop."""
-    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if inspect.iscoroutinefunction(metafunc.function):
+        metafunc.fixturenames.append("loop_kind")
+        metafunc.parametrize("loop_kind", LOOPS)
 
-    def run_scenario(scenario: Scenario) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(scenario(), 60))
 
-    return run_scenario
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on the kind of loop of its case, for a minute at most."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    with asyncio.Runner(loop_factory=LOOPS[str(pyfuncitem.callspec.params["loop_kind"])]) as runner:
+        story = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+        runner.run(asyncio.wait_for(story, 60))
+    return True
 
 
 @pytest.fixture(autouse=True)

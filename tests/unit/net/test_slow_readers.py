@@ -11,9 +11,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-import uvloop
-
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.inbound import InboundConnection
 from tailrace.protocol.headers import decode_response, encode_request
@@ -118,34 +115,28 @@ async def ask_for_all(served: Served, rounds: int) -> None:
             assert records_in(await receive(client, size)) == (number, served.expected[number])
 
 
-@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_a_client_that_reads_byte_by_byte_gets_its_bytes_while_others_use_the_memory_again(
-    tmp_path: Path, factory: object
+async def test_a_client_that_reads_byte_by_byte_gets_its_bytes_while_others_use_the_memory_again(
+    tmp_path: Path,
 ) -> None:
     served = Served(tmp_path / "logs", seed=11)
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        async with served.listening():
-            with served.connect(4096) as slow, served.connect(4096) as gone:
-                for client in (slow, gone):
-                    await loop.sock_sendall(client, b"".join(map(fetch, range(ANSWERS))))
-                await ask_for_all(served, rounds=2)
-                gone.close()
-                content = bytearray()
-                while len(content) < IN_SMALL_PIECES:
-                    content += await receive(slow, 1)
-                    if len(content) % 1_000 == 0:
-                        await ask_for_all(served, rounds=1)
-                for number in range(ANSWERS):
-                    (size,) = struct.unpack_from(">i", content)
-                    content += await receive(slow, size // 2)
+    loop = asyncio.get_running_loop()
+    async with served.listening():
+        with served.connect(4096) as slow, served.connect(4096) as gone:
+            for client in (slow, gone):
+                await loop.sock_sendall(client, b"".join(map(fetch, range(ANSWERS))))
+            await ask_for_all(served, rounds=2)
+            gone.close()
+            content = bytearray()
+            while len(content) < IN_SMALL_PIECES:
+                content += await receive(slow, 1)
+                if len(content) % 1_000 == 0:
                     await ask_for_all(served, rounds=1)
-                    content += await receive(slow, 4 + size - len(content) + (4 if number < ANSWERS - 1 else 0))
-                    assert records_in(bytes(content[4 : 4 + size])) == (number, served.expected[number])
-                    del content[: 4 + size]
-                assert not content
-        assert served.files.read_buffers.kept_bytes > 0, "nothing was lent, so nothing is proved"
-
-    with asyncio.Runner(loop_factory=factory) as runner:  # type: ignore[arg-type]
-        runner.run(asyncio.wait_for(scenario(), 60))
+            for number in range(ANSWERS):
+                (size,) = struct.unpack_from(">i", content)
+                content += await receive(slow, size // 2)
+                await ask_for_all(served, rounds=1)
+                content += await receive(slow, 4 + size - len(content) + (4 if number < ANSWERS - 1 else 0))
+                assert records_in(bytes(content[4 : 4 + size])) == (number, served.expected[number])
+                del content[: 4 + size]
+            assert not content
+    assert served.files.read_buffers.kept_bytes > 0, "nothing was lent, so nothing is proved"

@@ -43,26 +43,23 @@ class SlowPartitions:
     def delete(self, topic: str, index: int, /) -> None: ...
 
 
-def test_changes_that_come_while_the_first_image_is_applied_follow_it() -> None:
+async def test_changes_that_come_while_the_first_image_is_applied_follow_it() -> None:
     node = AdminPath("/data", files=SimulatedDisk())
     node.create_topics("early", partitions=3)
     partitions = SlowPartitions(node)
     story = partitions.story
 
-    async def begin() -> None:
-        turns = silent_turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
-        applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
-        feed = ImageFeed(node.controller, applier=applier, turns=turns)
+    turns = silent_turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
+    applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
+    feed = ImageFeed(node.controller, applier=applier, turns=turns)
 
-        def load(image: ClusterImage) -> None:
-            story.append(f"load {','.join(sorted(image.topics))}")
+    def load(image: ClusterImage) -> None:
+        story.append(f"load {','.join(sorted(image.topics))}")
 
-        def changed(image: ClusterImage, delta: ImageDelta) -> None:
-            story.append(f"changed {','.join(topic.name for topic in delta.created_topics)}")
+    def changed(image: ClusterImage, delta: ImageDelta) -> None:
+        story.append(f"changed {','.join(topic.name for topic in delta.created_topics)}")
 
-        await feed.begin(load, (changed,))
-
-    asyncio.run(begin())
+    await feed.begin(load, (changed,))
     node.create_topics("later")
     assert story == [
         *(f"add early-{number}" for number in range(3)),
@@ -72,7 +69,7 @@ def test_changes_that_come_while_the_first_image_is_applied_follow_it() -> None:
     ]
 
 
-def test_one_that_cannot_act_on_a_change_keeps_the_others_from_nothing() -> None:
+async def test_one_that_cannot_act_on_a_change_keeps_the_others_from_nothing() -> None:
     node = AdminPath("/data", files=SimulatedDisk())
     partitions = SlowPartitions(node)
     heard: list[str] = []
@@ -83,12 +80,9 @@ def test_one_that_cannot_act_on_a_change_keeps_the_others_from_nothing() -> None
     def changed(_: ClusterImage, delta: ImageDelta) -> None:
         heard.extend(topic.name for topic in delta.created_topics)
 
-    async def begin() -> None:
-        turns = silent_turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
-        applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
-        applier.on_image = broken  # type: ignore[assignment, method-assign]
-        await ImageFeed(node.controller, applier=applier, turns=turns).begin(lambda _: None, (broken, changed))
-
-    asyncio.run(begin())
+    turns = silent_turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
+    applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
+    applier.on_image = broken  # type: ignore[assignment, method-assign]
+    await ImageFeed(node.controller, applier=applier, turns=turns).begin(lambda _: None, (broken, changed))
     node.create_topics("orders", "returns")
     assert heard == ["orders", "returns"]

@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -89,29 +90,31 @@ class PeersBench:
         return await asyncio.wait_for(replied, 60)
 
 
-def run(story: Callable[[PeersBench], Awaitable[None]]) -> None:
-    async def told() -> None:
-        bench = PeersBench()
-        try:
-            await story(bench)
-        finally:
-            await bench.close()
-
-    asyncio.run(told())
+@asynccontextmanager
+async def peers_bench() -> AsyncIterator[PeersBench]:
+    bench = PeersBench()
+    try:
+        yield bench
+    finally:
+        await bench.close()
 
 
-def test_an_answer_comes_back_and_connections_are_used_again() -> None:
-    async def story(bench: PeersBench) -> None:
-        await bench.listen()
+@asynccontextmanager
+async def listening(handlers: HandlerTable | None = None) -> AsyncIterator[PeersBench]:
+    async with peers_bench() as bench:
+        await bench.listen(handlers)
+        yield bench
+
+
+async def test_an_answer_comes_back_and_connections_are_used_again() -> None:
+    async with listening() as bench:
         for _ in range(3):
             assert await bench.ask(VOTE) == VoteResponse(topics=())
         assert len(bench.voter.connections) == 1
 
-    run(story)
 
-
-def test_a_node_that_refuses_connections_is_reported_and_one_without_an_address_is_not() -> None:
-    async def story(bench: PeersBench) -> None:
+async def test_a_node_that_refuses_connections_is_reported_and_one_without_an_address_is_not() -> None:
+    async with peers_bench() as bench:
         refused: list[int] = []
         bench.peers.on_refused = lambda node_id, address: refused.append(node_id)
         await bench.listen()
@@ -123,12 +126,9 @@ def test_a_node_that_refuses_connections_is_reported_and_one_without_an_address_
         assert await bench.ask(VOTE, 2) is not None
         assert refused == [3]
 
-    run(story)
 
-
-def test_a_vote_does_not_wait_behind_a_fetch_that_waits() -> None:
-    async def story(bench: PeersBench) -> None:
-        await bench.listen()
+async def test_a_vote_does_not_wait_behind_a_fetch_that_waits() -> None:
+    async with listening() as bench:
         fetching = asyncio.ensure_future(bench.ask(FETCH))
         await asyncio.wait_for(bench.voter.has_fetch.wait(), 20)
         assert await bench.ask(VOTE) is not None
@@ -137,10 +137,8 @@ def test_a_vote_does_not_wait_behind_a_fetch_that_waits() -> None:
         assert isinstance(await fetching, FetchResponse)
         assert len(bench.voter.connections) == 2
 
-    run(story)
 
-
-def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait() -> None:
+async def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait() -> None:
     """A partition that cannot commit keeps markers waiting; producers elsewhere have nothing to do with it."""
     markers, verification = WriteTxnMarkersRequest(markers=()), AddPartitionsToTxnRequest(transactions=())
     kept: list[RequestContext] = []
@@ -153,8 +151,8 @@ def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait()
         has_markers.set()
         return None
 
-    async def story(bench: PeersBench) -> None:
-        await bench.listen({api_of(type(request)): ScriptedHandler(handle) for request in (markers, verification)})
+    handlers = {api_of(type(request)): ScriptedHandler(handle) for request in (markers, verification)}
+    async with listening(handlers) as bench:
         ending = asyncio.ensure_future(bench.ask(markers))
         await asyncio.wait_for(has_markers.wait(), 20)
         assert await bench.ask(verification, oldest_version=4, timeout_ms=10_000) is not None
@@ -162,50 +160,37 @@ def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait()
         bench.turns.run(lambda: kept[0].respond(WriteTxnMarkersResponse(markers=())))
         assert isinstance(await ending, WriteTxnMarkersResponse)
 
-    run(story)
-
 
 @pytest.mark.parametrize("address", [None, Address("127.0.0.1", 1)])
-def test_no_listener_is_an_answer_too(address: Address | None) -> None:
-    async def story(bench: PeersBench) -> None:
+async def test_no_listener_is_an_answer_too(address: Address | None) -> None:
+    async with peers_bench() as bench:
         if address is not None:
             bench.addresses[2] = address
         assert await bench.ask(VOTE, timeout_ms=500) is None
 
-    run(story)
 
-
-def test_a_peer_without_an_answer_in_time_is_given_up() -> None:
-    async def story(bench: PeersBench) -> None:
-        await bench.listen()
+async def test_a_peer_without_an_answer_in_time_is_given_up() -> None:
+    async with listening() as bench:
         assert await bench.ask(FETCH, timeout_ms=50) is None
         assert await bench.ask(VOTE) is not None
 
-    run(story)
 
-
-def test_no_request_is_sent_in_a_version_below_the_oldest_permitted() -> None:
-    async def story(bench: PeersBench) -> None:
-        await bench.listen()
+async def test_no_request_is_sent_in_a_version_below_the_oldest_permitted() -> None:
+    async with listening() as bench:
         assert await bench.ask(VOTE, oldest_version=99) is None
         assert bench.voter.versions == []
         assert await bench.ask(VOTE, oldest_version=2) is not None
         assert bench.voter.versions == [2]
 
-    run(story)
 
-
-def test_an_api_that_is_not_offered_is_no_answer() -> None:
-    async def story(bench: PeersBench) -> None:
+async def test_an_api_that_is_not_offered_is_no_answer() -> None:
+    async with peers_bench() as bench:
         await bench.listen({api_of(FetchRequest): bench.voter})
         assert await bench.ask(VOTE) is None
 
-    run(story)
 
-
-def test_a_node_that_comes_back_elsewhere_is_asked_there() -> None:
-    async def story(bench: PeersBench) -> None:
-        await bench.listen()
+async def test_a_node_that_comes_back_elsewhere_is_asked_there() -> None:
+    async with listening() as bench:
         assert await bench.ask(VOTE) is not None
         assert bench.listener is not None
         await bench.listener.stop()
@@ -214,23 +199,17 @@ def test_a_node_that_comes_back_elsewhere_is_asked_there() -> None:
         await bench.listen()
         assert await bench.ask(VOTE) is not None
 
-    run(story)
 
-
-def test_too_many_at_once_are_refused_and_the_others_answered() -> None:
-    async def story(bench: PeersBench) -> None:
-        await bench.listen()
+async def test_too_many_at_once_are_refused_and_the_others_answered() -> None:
+    async with listening() as bench:
         asked = [asyncio.ensure_future(bench.ask(VOTE)) for _ in range(300)]
         answers = await asyncio.gather(*asked)
         assert sum(answer is None for answer in answers) == 300 - 256
         assert await bench.ask(VOTE) is not None
 
-    run(story)
 
-
-def test_many_of_one_kind_leave_room_for_the_others() -> None:
-    async def story(bench: PeersBench) -> None:
-        await bench.listen()
+async def test_many_of_one_kind_leave_room_for_the_others() -> None:
+    async with listening() as bench:
         told: list[Any] = []
         for _ in range(256):
             bench.peers.send(2, FETCH, told.append)
@@ -238,12 +217,9 @@ def test_many_of_one_kind_leave_room_for_the_others() -> None:
         assert await bench.ask(FETCH) is None
         assert told == []
 
-    run(story)
 
-
-def test_no_callback_comes_after_the_close() -> None:
-    async def story(bench: PeersBench) -> None:
-        await bench.listen()
+async def test_no_callback_comes_after_the_close() -> None:
+    async with listening() as bench:
         told: list[Any] = []
         bench.peers.send(2, FETCH, told.append)
         bench.peers.send(3, VOTE, told.append)
@@ -251,8 +227,6 @@ def test_no_callback_comes_after_the_close() -> None:
         bench.peers.send(2, VOTE, told.append)
         await asyncio.sleep(0.05)
         assert told == []
-
-    run(story)
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -262,9 +236,7 @@ def test_a_request_leaves_before_the_close_that_follows_it(
     """So a node that stops ends its fetch sessions behind the fetches under way."""
 
     async def story() -> None:
-        bench = PeersBench()
-        try:
-            await bench.listen()
+        async with listening() as bench:
             bench.peers.send(2, FETCH, lambda _: None)
             await asyncio.wait_for(bench.voter.has_fetch.wait(), 60)
             bench.voter.has_fetch.clear()
@@ -272,8 +244,6 @@ def test_a_request_leaves_before_the_close_that_follows_it(
             bench.peers.close()
             await asyncio.wait_for(bench.voter.has_fetch.wait(), 60)
             assert len(bench.voter.fetches) == 2
-        finally:
-            await bench.close()
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(story())

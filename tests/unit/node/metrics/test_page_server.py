@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -52,50 +52,33 @@ def get(path: str = "/hello", host: str = "127.0.0.1:9644") -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1")
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def within_time() -> None:
-        await asyncio.wait_for(scenario(), 60)
-
-    asyncio.run(within_time())
-
-
 def status_of(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer else 0
 
 
-def test_a_page_is_served_and_the_connection_closed() -> None:
-    async def scenario() -> None:
-        async with serving() as server:
-            answer = await exchange(server, get("/hello?x=1"))
-            head, _, body = answer.partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
-            assert b"Content-Length: 6\r\n" in head
-            assert b"Connection: close" in head
-            assert body == b"hello\n"
-
-    run(scenario)
+async def test_a_page_is_served_and_the_connection_closed() -> None:
+    async with serving() as server:
+        answer = await exchange(server, get("/hello?x=1"))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"Content-Length: 6\r\n" in head
+        assert b"Connection: close" in head
+        assert body == b"hello\n"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9644", "LOCALHOST", "[::1]:9644", "10.1.2.3:80"])
-def test_addresses_and_localhost_may_stand_in_the_host_header(host: str) -> None:
-    async def scenario() -> None:
-        async with serving() as server:
-            assert status_of(await exchange(server, get(host=host))) == 200
-
-    run(scenario)
+async def test_addresses_and_localhost_may_stand_in_the_host_header(host: str) -> None:
+    async with serving() as server:
+        assert status_of(await exchange(server, get(host=host))) == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9644", "", "[", "x:y:z"]
 )
-def test_a_foreign_name_is_refused_whatever_it_resolves_to(host: str) -> None:
+async def test_a_foreign_name_is_refused_whatever_it_resolves_to(host: str) -> None:
     """DNS rebinding: a web page's own name leads to this machine."""
-
-    async def scenario() -> None:
-        async with serving() as server:
-            assert status_of(await exchange(server, get(host=host))) == 421
-
-    run(scenario)
+    async with serving() as server:
+        assert status_of(await exchange(server, get(host=host))) == 421
 
 
 @pytest.mark.parametrize(
@@ -118,82 +101,66 @@ def test_a_foreign_name_is_refused_whatever_it_resolves_to(host: str) -> None:
         pytest.param(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 9_000, 431, id="endless headers"),
     ],
 )
-def test_any_other_request_for_a_metrics_page_is_refused_without_an_echo(
+async def test_any_other_request_for_a_metrics_page_is_refused_without_an_echo(
     request_bytes: bytes, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        async with serving() as server:
-            answer = await exchange(server, request_bytes)
-            # A request that is refused half read may end in a reset, and the answer is lost with it.
-            assert status_of(answer) in ((0, status) if status == 431 else (status,))
-            for word in (b"evil", b"passwd", b"secret", b"ZeroDivision", b"aaaa"):
-                assert word not in answer
-            assert status_of(await exchange(server, get())) == 200
-
-    run(scenario)
+    async with serving() as server:
+        answer = await exchange(server, request_bytes)
+        # A request that is refused half read may end in a reset, and the answer is lost with it.
+        assert status_of(answer) in ((0, status) if status == 431 else (status,))
+        for word in (b"evil", b"passwd", b"secret", b"ZeroDivision", b"aaaa"):
+            assert word not in answer
+        assert status_of(await exchange(server, get())) == 200
 
 
-def test_a_request_that_does_not_end_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_does_not_end_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "_REQUEST_SECONDS", 0.05)
-
-    async def scenario() -> None:
-        async with serving() as server:
-            assert await exchange(server, b"GET /hello HT") == b""
-
-    run(scenario)
+    async with serving() as server:
+        assert await exchange(server, b"GET /hello HT") == b""
 
 
-def test_a_reader_that_does_not_read_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_does_not_read_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "_ANSWER_SECONDS", 0.05)
 
-    async def scenario() -> None:
-        async def much() -> Page:
-            return Page(body=bytes(64 << 20))
+    async def much() -> Page:
+        return Page(body=bytes(64 << 20))
 
-        server = PageServer({"/much": much}, host="127.0.0.1")
-        await server.bind(0)
-        await server.start()
-        reader, writer = await asyncio.open_connection(*server.address, limit=1024)
-        writer.write(get("/much"))
-        while not server._writers:  # noqa: ASYNC110 - the state of sockets sets no event
+    server = PageServer({"/much": much}, host="127.0.0.1")
+    await server.bind(0)
+    await server.start()
+    reader, writer = await asyncio.open_connection(*server.address, limit=1024)
+    writer.write(get("/much"))
+    while not server._writers:  # noqa: ASYNC110 - the state of sockets sets no event
+        await asyncio.sleep(0)
+    while server._writers:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(64 << 20)
+    writer.close()
+    server.stop()
+
+
+async def test_at_most_16_connections_are_open_and_the_next_is_dropped() -> None:
+    async with serving() as server:
+        idle = [await asyncio.open_connection(*server.address) for _ in range(16)]
+        while len(server._writers) < 16:  # noqa: ASYNC110 - the state of sockets sets no event
             await asyncio.sleep(0)
-        while server._writers:  # noqa: ASYNC110
+        assert await exchange(server, get()) == b""
+        idle[0][1].close()
+        while len(server._writers) == 16:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await reader.readexactly(64 << 20)
-        writer.close()
-        server.stop()
-
-    run(scenario)
+        assert status_of(await exchange(server, get())) == 200
+        for _, writer in idle:
+            writer.close()
 
 
-def test_at_most_16_connections_are_open_and_the_next_is_dropped() -> None:
-    async def scenario() -> None:
-        async with serving() as server:
-            idle = [await asyncio.open_connection(*server.address) for _ in range(16)]
-            while len(server._writers) < 16:  # noqa: ASYNC110 - the state of sockets sets no event
-                await asyncio.sleep(0)
-            assert await exchange(server, get()) == b""
-            idle[0][1].close()
-            while len(server._writers) == 16:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            assert status_of(await exchange(server, get())) == 200
-            for _, writer in idle:
-                writer.close()
-
-    run(scenario)
-
-
-def test_random_bytes_get_an_error_or_nothing() -> None:
-    async def scenario() -> None:
-        dice = random.Random(20261120)
-        async with serving() as server:
-            for _ in range(200):
-                noise = bytearray(get()) if dice.random() < 0.5 else bytearray(dice.randbytes(dice.randrange(1, 400)))
-                for _ in range(dice.randrange(1, 6)):
-                    noise[dice.randrange(len(noise))] = dice.randrange(256)
-                answer = await exchange(server, bytes(noise) + b"\r\n\r\n")
-                assert status_of(answer) in (0, 200, 400, 404, 405, 421)
-            assert status_of(await exchange(server, get())) == 200
-
-    run(scenario)
+async def test_random_bytes_get_an_error_or_nothing() -> None:
+    dice = random.Random(20261120)
+    async with serving() as server:
+        for _ in range(200):
+            noise = bytearray(get()) if dice.random() < 0.5 else bytearray(dice.randbytes(dice.randrange(1, 400)))
+            for _ in range(dice.randrange(1, 6)):
+                noise[dice.randrange(len(noise))] = dice.randrange(256)
+            answer = await exchange(server, bytes(noise) + b"\r\n\r\n")
+            assert status_of(answer) in (0, 200, 400, 404, 405, 421)
+        assert status_of(await exchange(server, get())) == 200
