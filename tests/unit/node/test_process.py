@@ -153,6 +153,18 @@ def test_a_node_is_ready_before_it_imports_what_only_others_need(tmp_path: Path)
     assert not {name for name in imported if name.partition(".")[0] in heavy}
 
 
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+    )
+
+
 IMPORTED_LATE = """
 import asyncio, sys
 import tailrace.node.process as process
@@ -174,14 +186,8 @@ with asyncio.Runner(loop_factory=process.event_loop_factory()) as runner:
 
 
 def test_nodes_that_are_forked_have_everything_imported(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTED_LATE, str(tmp_path / "data")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
-    )
+    done = run(IMPORTED_LATE, str(tmp_path / "data"))
+    assert done.returncode == 0, done.stderr
     assert done.stdout == "\n"
 
 
@@ -203,14 +209,7 @@ print(code)
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_a_signal_that_comes_when_a_node_has_stopped_does_not_change_how_it_ends(tmp_path: Path, loop: str) -> None:
     """`timeout` signals the process and then its group: the node may need less time than that."""
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED_LATE, str(tmp_path / "data"), loop],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
-    )
+    done = run(SIGNALLED_LATE, str(tmp_path / "data"), loop)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 

@@ -8,11 +8,24 @@ import pytest
 
 from tailrace.testing.cluster import package_path
 
+PRELUDE = """
+import os, signal, sys, time
+from pathlib import Path
+from tailrace.node.local import supervisor
+from tailrace.node.local.cluster import LocalNode
+
+def supervised(serve, *, nodes=1, restarts=False, **options):
+    served = [LocalNode(node_id=number, home=Path("."), settings={}) for number in range(1, nodes + 1)]
+    return supervisor.Supervisor(
+        served, serve=serve, restarts=restarts, environment=os.environ, say=print, **options
+    )
+"""
+
 
 def run(script: str, *arguments: str) -> str:
     """The output of a script in a process of its own: the script forks, so its process must have no threads."""
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        [sys.executable, "-c", PRELUDE + script, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -24,9 +37,7 @@ def run(script: str, *arguments: str) -> str:
 
 
 SIGNALLED_EARLY = """
-import os, signal, sys
 from tailrace.node import stop_signals
-from tailrace.node.local import supervisor
 
 def told_to_stop_before_anything_else():
     os.kill(os.getpid(), signal.SIGTERM)
@@ -40,34 +51,18 @@ print(child.returncode)
 
 
 SILENT = """
-import os, signal, sys, time
-from pathlib import Path
-from tailrace.node.local import supervisor
-from tailrace.node.local.cluster import LocalNode
-
 def serve(node):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print(supervisor.READY + "here", flush=True)
     time.sleep(600)
 
 supervisor._STOP_S = 0.2
-node = LocalNode(node_id=1, home=Path("."), settings={})
-runs = supervisor.Supervisor(
-    [node],
-    serve=serve,
-    restarts=False,
-    environment=os.environ,
-    on_ready=lambda: os.kill(os.getpid(), signal.SIGTERM),
-    say=print,
-)
+runs = supervised(serve, on_ready=lambda: os.kill(os.getpid(), signal.SIGTERM))
 print(runs.run())
 """
 
 
 STDERR_LOST = """
-import os, sys
-from tailrace.node.local import supervisor
-
 sys.stderr = open("/dev/full", "w")
 sys.stderr.write("what does not fit on the disk")
 child = supervisor._Process(lambda: sys.exit(7), os.environ)
@@ -78,11 +73,6 @@ sys.stderr = sys.__stderr__
 
 
 STOPPED_OTHERWISE = """
-import os, signal, sys, time
-from pathlib import Path
-from tailrace.node.local import supervisor
-from tailrace.node.local.cluster import LocalNode
-
 def serve(node):
     signal.signal(signal.SIGTERM, stop)
     print(supervisor.READY + "here", flush=True)
@@ -96,38 +86,16 @@ def stop(*_):
 supervisor._SAME_WISH_S = 0
 stdin, end = os.pipe()
 os.dup2(stdin, 0)
-node = LocalNode(node_id=1, home=Path("."), settings={})
-runs = supervisor.Supervisor(
-    [node],
-    serve=serve,
-    restarts=False,
-    environment=os.environ,
-    on_ready=lambda: os.close(end),
-    say=print,
-    until_stdin_closes=True,
-)
+runs = supervised(serve, on_ready=lambda: os.close(end), until_stdin_closes=True)
 print(runs.run())
 """
 
 
 SIGNALLED_LATE = """
-import os, signal, sys
-from pathlib import Path
-from tailrace.node.local import supervisor
-from tailrace.node.local.cluster import LocalNode
-
 def serve(node):
     print(supervisor.READY + "here", flush=True)
 
-node = LocalNode(node_id=1, home=Path("."), settings={})
-runs = supervisor.Supervisor(
-    [node],
-    serve=serve,
-    restarts=False,
-    environment=os.environ,
-    on_ready=lambda: os.kill(os.getpid(), signal.SIGTERM),
-    say=print,
-)
+runs = supervised(serve, on_ready=lambda: os.kill(os.getpid(), signal.SIGTERM))
 code = runs.run()
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     os.kill(os.getpid(), number)
@@ -136,11 +104,6 @@ print(code)
 
 
 SIGNALLED_BEFORE_AN_END = """
-import os, signal, sys
-from pathlib import Path
-from tailrace.node.local import supervisor
-from tailrace.node.local.cluster import LocalNode
-
 def serve(node):
     print(supervisor.READY + "here", flush=True)
     sys.stdin.read()
@@ -151,39 +114,19 @@ def on_ready():
     os.kill(process.pid, signal.SIGTERM)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and that is still to be found
 
-node = LocalNode(node_id=1, home=Path("."), settings={})
-runs = supervisor.Supervisor(
-    [node],
-    serve=serve,
-    restarts=sys.argv[1] == "restarts",
-    environment=os.environ,
-    on_ready=on_ready,
-    say=print,
-)
+runs = supervised(serve, on_ready=on_ready, restarts=sys.argv[1] == "restarts")
 print(runs.run())
 """
 
 
 ENDED_TOGETHER = """
-import os, sys
-from pathlib import Path
-from tailrace.node.local import supervisor
-from tailrace.node.local.cluster import LocalNode
-
 class EndsAtOnce(supervisor._Process):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
 supervisor._Process = EndsAtOnce
-runs = supervisor.Supervisor(
-    [LocalNode(node_id=number, home=Path("."), settings={}) for number in (1, 2)],
-    serve=lambda node: sys.exit(3),
-    restarts=False,
-    environment=os.environ,
-    on_ready=lambda: print("ready"),
-    say=print,
-)
+runs = supervised(lambda node: sys.exit(3), on_ready=lambda: print("ready"), nodes=2)
 print(runs.run())
 """
 
