@@ -10,13 +10,7 @@ from interop.librdkafka import librdkafka
 from tailrace.client.admin.configs import BROKER as BROKER_RESOURCE
 from tailrace.client.blocking import Admin, Producer
 from tailrace.metadata.broker_commands import FenceBroker
-from tailrace.metadata.commands import (
-    AlterPartition,
-    InSyncChange,
-    LeaveReason,
-    ReplicaAssignment,
-    TopicSpec,
-)
+from tailrace.metadata.commands import AlterPartition, InSyncChange, LeaveReason, ReplicaAssignment, TopicSpec
 from tailrace.model.ids import NO_LEADER, BrokerId, format_topic_id
 from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tailrace.server.admin.log_dirs import DescribeLogDirsHandler

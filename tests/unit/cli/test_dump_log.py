@@ -153,11 +153,7 @@ def test_index_entries_with_wrong_positions_are_named(dump: Dump) -> None:
     write(INDEX, pack(">iiiiii", 1, size, 3, 2 * size, 4, 7), bytes(16))
     done = dump(INDEX)
     assert done.code == 1
-    assert done.out[1:] == [
-        f"offset: 1 position: {size}",
-        f"offset: 3 position: {2 * size}",
-        "offset: 4 position: 7",
-    ]
+    assert done.out[1:] == [f"offset: 1 position: {size}", f"offset: 3 position: {2 * size}", "offset: 4 position: 7"]
     assert done.err[:-1] == [
         f"Mismatches in :{INDEX}",
         "  Index offset: 3, log offset: 2",

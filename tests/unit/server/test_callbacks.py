@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace.server.callbacks import (
-    SLICE_MS,
-    Alarm,
-    Rotation,
-    call_each,
-    call_safely,
-    drain,
-    run_in_slices,
-    run_slice,
-)
+from tailrace.server.callbacks import SLICE_MS, Alarm, Rotation, call_each, call_safely, drain, run_in_slices, run_slice
 from tailrace.testing.clock import ManualClock
 from testkit.nodes.clocks import BusyClock
 

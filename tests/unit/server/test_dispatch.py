@@ -13,23 +13,14 @@ from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.protocol.messages.groups import FindCoordinatorRequest
-from tailrace.protocol.messages.membership import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    LeaveGroupRequest,
-    MemberIdentity,
-)
+from tailrace.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse, LeaveGroupRequest, MemberIdentity
 from tailrace.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
 from tailrace.protocol.messages.topics import DeleteTopicsRequest
-from tailrace.protocol.messages.transactions import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
+from tailrace.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from tailrace.protocol.registry import APIS
 from tailrace.server import dispatch
 from tailrace.server.context import RequestContext
@@ -173,9 +164,7 @@ def test_a_response_that_cannot_be_encoded_is_an_unexpected_exception() -> None:
     assert error_of(server.send(heartbeat())) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_a_late_response_that_cannot_be_encoded_closes_its_connection_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_late_response_that_cannot_be_encoded_closes_its_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
     """The answer may be given while other requests are answered: when a turn's batches are written, by a timer."""
     parked: list[RequestContext] = []
     server = DispatchBench(lambda request, context: parked.append(context))

@@ -8,14 +8,7 @@ import pytest
 
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change, Watcher
-from tailrace.server.waiters import (
-    CROWDED_WAIT_MS,
-    MAX_POLLS,
-    MAX_REPLICA_POLLS,
-    MAX_WATCHED,
-    Deadlines,
-    LongPolls,
-)
+from tailrace.server.waiters import CROWDED_WAIT_MS, MAX_POLLS, MAX_REPLICA_POLLS, MAX_WATCHED, Deadlines, LongPolls
 from tailrace.testing.disk import SimulatedDisk
 from testkit.nodes.clocks import BusyClock
 from testkit.nodes.data_path import DataPath

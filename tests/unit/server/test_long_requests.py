@@ -19,17 +19,7 @@ from tailrace.protocol.messages.list_offsets import (
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, by_api
 from tailrace.server.ports import ServerConnection
-from tailrace.server.slices import (
-    MOST_LARGE,
-    STEP,
-    LongRequests,
-    Slices,
-    Steps,
-    Stepwise,
-    elements_of,
-    mapped_in,
-    once,
-)
+from tailrace.server.slices import MOST_LARGE, STEP, LongRequests, Slices, Steps, Stepwise, elements_of, mapped_in, once
 from testkit.nodes.clocks import BusyClock
 from testkit.nodes.ports import RecordingConnection
 
@@ -48,9 +38,7 @@ class LongBench:
         self.looked_up = 0
         self.refusal = refusal
         self.dispatcher = Dispatcher(
-            by_api({ListOffsetsRequest: self}),
-            on_broken_invariant=self.broken.append,
-            long=self.long,
+            by_api({ListOffsetsRequest: self}), on_broken_invariant=self.broken.append, long=self.long
         )
 
     def handle(self, request: ListOffsetsRequest, context: RequestContext) -> Stepwise[ListOffsetsResponse]:
@@ -94,8 +82,7 @@ def request_for(partitions: int) -> ListOffsetsRequest:
 
 def topic_of(name: str, numbers: range) -> ListOffsetsTopic:
     return ListOffsetsTopic(
-        name=name,
-        partitions=tuple(ListOffsetsPartition(partition_index=number, timestamp=-1) for number in numbers),
+        name=name, partitions=tuple(ListOffsetsPartition(partition_index=number, timestamp=-1) for number in numbers)
     )
 
 
@@ -200,9 +187,7 @@ def test_a_late_response_is_made_in_slices_too() -> None:
     bench = LongBench()
     kept: list[Any] = []
     dispatcher = Dispatcher(
-        by_api({ListOffsetsRequest: Keeping(kept)}),
-        on_broken_invariant=bench.broken.append,
-        long=bench.long,
+        by_api({ListOffsetsRequest: Keeping(kept)}), on_broken_invariant=bench.broken.append, long=bench.long
     )
     connection = RecordingConnection()
     frame = b"".join(encode_request(request_for(MANY), VERSION, 9, "client"))
@@ -267,11 +252,7 @@ class NamesHandler:
 @pytest.mark.parametrize("partitions", [MANY, LARGE])
 def test_the_memory_of_an_answer_is_freed_in_steps(partitions: int) -> None:
     kept, connection, broken = StepsKept(), RecordingConnection(), list[BaseException]()
-    dispatcher = Dispatcher(
-        by_api({ListOffsetsRequest: NamesHandler()}),
-        on_broken_invariant=broken.append,
-        long=kept,
-    )
+    dispatcher = Dispatcher(by_api({ListOffsetsRequest: NamesHandler()}), on_broken_invariant=broken.append, long=kept)
     dispatcher.on_frame(connection, 0, memoryview(b"".join(encode_request(request_for(partitions), VERSION, 9, "c"))))
     there_after_steps = [CountedName.there for _ in kept.steps if connection.answers]
     assert there_after_steps[:3] == [partitions - STEP, partitions - 2 * STEP, partitions - 3 * STEP]

@@ -4,9 +4,7 @@ import tracemalloc
 
 import pytest
 
-from tailrace.server.waiters import (
-    Deadlines,
-)
+from tailrace.server.waiters import Deadlines
 from tailrace.testing.clock import ManualClock
 
 

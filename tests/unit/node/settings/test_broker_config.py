@@ -13,10 +13,7 @@ TOLD = {"min.insync.replicas": "02", "unclean.leader.election.enable": "TRUE", "
 
 def test_a_new_log_has_the_settings_that_decide_on_leaders() -> None:
     assert founding_settings(NodeConfig({})) == {"min.insync.replicas": "1"}
-    assert founding_settings(NodeConfig(TOLD)) == {
-        "min.insync.replicas": "2",
-        "unclean.leader.election.enable": "true",
-    }
+    assert founding_settings(NodeConfig(TOLD)) == {"min.insync.replicas": "2", "unclean.leader.election.enable": "true"}
 
 
 @pytest.mark.parametrize(

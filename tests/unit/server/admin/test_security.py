@@ -96,12 +96,7 @@ def part(entity_type: str, match_type: int = SPECIFIED, match: str | None = None
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize(
     "components",
-    [
-        (),
-        (part("user"),),
-        (part("user", EXACT, "alice"), part("client-id", DEFAULT)),
-        (part("ip", EXACT, "10.0.0.1"),),
-    ],
+    [(), (part("user"),), (part("user", EXACT, "alice"), part("client-id", DEFAULT)), (part("ip", EXACT, "10.0.0.1"),)],
 )
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_filter_finds_no_quotas(

@@ -157,9 +157,7 @@ def test_no_list_of_resources_has_views(node: ViewNode) -> None:
 
 def test_no_leader_is_elected_for_a_view(node: ViewNode) -> None:
     request = ElectLeadersRequest(
-        election_type=0,
-        topic_partitions=(replicas.ElectLeadersTopic(topic=VIEW, partitions=(0,)),),
-        timeout_ms=1_000,
+        election_type=0, topic_partitions=(replicas.ElectLeadersTopic(topic=VIEW, partitions=(0,)),), timeout_ms=1_000
     )
     response = node.send(request, 2).response
     result = response.replica_election_results[0].partition_result[0]

@@ -5,12 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.metadata.broker_commands import (
-    BrokerHeartbeat,
-    BrokerRegistered,
-    BrokerStanding,
-    RegisterBroker,
-)
+from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, BrokerStanding, RegisterBroker
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
@@ -290,9 +285,7 @@ def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows(bench: S
     assert 5_000 <= bench.clock.monotonic_ms() <= 5_200
 
 
-def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_refused(
-    bench: SessionBench,
-) -> None:
+def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_refused(bench: SessionBench) -> None:
     """A broker is refused during an upgrade, and again during the next upgrade: then its wait begins from zero."""
     bench.start()
     bench.refuse(ErrorCode.UNSUPPORTED_VERSION)

@@ -196,9 +196,7 @@ def test_a_change_of_replicas_does_not_wait_for_the_directories_of_the_controlle
     assert altered.in_sync_replicas == (state.leader,)
 
 
-def test_of_the_controllers_own_brokers_requests_only_topics_wait_for_its_directories(
-    nodes: ChannelBench,
-) -> None:
+def test_of_the_controllers_own_brokers_requests_only_topics_wait_for_its_directories(nodes: ChannelBench) -> None:
     nodes.node = nodes.leader
     waiting: list[Callable[[], None]] = []
     nodes.leader.controller.answer_when(waiting.append)

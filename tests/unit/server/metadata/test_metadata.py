@@ -4,18 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tailrace.metadata.broker_commands import (
-    BrokerHeartbeat,
-    FenceBroker,
-    RegisterBroker,
-    UnfenceBroker,
-)
-from tailrace.metadata.commands import (
-    TopicReference,
-    TopicRefused,
-    TopicsCreated,
-    TopicSpec,
-)
+from tailrace.metadata.broker_commands import BrokerHeartbeat, FenceBroker, RegisterBroker, UnfenceBroker
+from tailrace.metadata.commands import TopicReference, TopicRefused, TopicsCreated, TopicSpec
 from tailrace.metadata.image import Endpoint
 from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError

@@ -25,14 +25,26 @@ KEYED = TopicConfig(
 
 
 @pytest.fixture
-def node() -> DataPath:
-    return DataPath("/logs", files=SimulatedDisk())
+def files() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+@pytest.fixture
+def node(files: SimulatedDisk) -> DataPath:
+    return DataPath("/logs", files=files)
 
 
 def write(node: DataPath, topic: str = "orders", count: int = 12) -> None:
     for number in range(count):
         answer = node.produce(topic, records=batch_of(b"%d" % number, b"x" * 50, now=node.clock.now_ms))
         assert answer.produced.error_code == 0
+
+
+def write_large(node: DataPath, disk: DeferredDisk, topic: str, count: int) -> None:
+    """Batches of a segment's third, which are on the disk one after the other."""
+    for _ in range(count):
+        node.produce(topic, records=batch_of(b"x" * 120, now=node.clock.now_ms))
+        disk.run()
 
 
 def start(node: DataPath, **config: float) -> Cleaner:
@@ -154,9 +166,7 @@ def test_appends_and_reads_go_on_between_two_slices() -> None:
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     partition = node.create(config=KEYED)
     disk.run()
-    for _ in range(12):
-        node.produce("orders", records=batch_of(b"x" * 120, now=node.clock.now_ms))
-        disk.run()
+    write_large(node, disk, "orders", 12)
     cleaner = start(node)
     node.clock.advance(15_001)
     disk.run()  # what is to be compacted is on the disk
@@ -191,9 +201,7 @@ def test_a_compaction_that_is_ended_by_something_else_leaves_nothing_behind(end:
     node = DataPath("/logs", files=files, disk=disk)
     partition = node.create(config=KEYED)
     disk.run()
-    for _ in range(12):
-        node.produce("orders", records=batch_of(b"x" * 120, now=node.clock.now_ms))
-        disk.run()
+    write_large(node, disk, "orders", 12)
     cleaner = start(node)
     node.clock.advance(15_001)
     disk.run()
@@ -224,12 +232,10 @@ def test_a_compaction_that_is_ended_by_something_else_leaves_nothing_behind(end:
 
 
 def test_a_full_disk_is_no_fault_of_the_log_and_it_is_tried_again(
-    node: DataPath, caplog: pytest.LogCaptureFixture
+    node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     partition = node.create(config=KEYED)
     write(node)
-    files = node.files
-    assert isinstance(files, SimulatedDisk)
     space, files.free_space = files.free_space, 100
     cleaner = start(node)
     node.clock.advance(16_000)
@@ -302,10 +308,8 @@ def test_a_log_that_fails_while_it_waits_for_the_disk_does_not_stop_the_cleaner(
     node = DataPath("/logs", files=files, disk=disk)
     broken, whole = node.create("broken", config=KEYED), node.create("whole", config=KEYED)
     disk.run()
-    for topic in ("broken", "whole"):
-        for _ in range(11 if topic == "whole" else 23):
-            node.produce(topic, records=batch_of(b"x" * 120, now=node.clock.now_ms))
-            disk.run()
+    write_large(node, disk, "broken", 23)
+    write_large(node, disk, "whole", 11)
     cleaner = start(node)
     node.clock.advance(15_001)
     if is_begun:
@@ -322,11 +326,9 @@ def test_a_log_that_fails_while_it_waits_for_the_disk_does_not_stop_the_cleaner(
     assert whole.log.compactions.first_dirty_offset > 0
 
 
-def test_a_damaged_log_is_left_alone(node: DataPath, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_log_is_left_alone(node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture) -> None:
     node.create(config=KEYED)
     write(node)
-    files = node.files
-    assert isinstance(files, SimulatedDisk)
     files.flip_bit("/logs/orders-0/00000000000000000000.log", 70)
     cleaner = start(node)
     node.clock.advance(100_000)
@@ -335,12 +337,12 @@ def test_a_damaged_log_is_left_alone(node: DataPath, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("at", range(1, 40))
-def test_a_disk_that_fails_in_a_compaction_leaves_a_right_log_or_an_offline_one(node: DataPath, at: int) -> None:
+def test_a_disk_that_fails_in_a_compaction_leaves_a_right_log_or_an_offline_one(
+    node: DataPath, files: SimulatedDisk, at: int
+) -> None:
     partition = node.create(config=KEYED)
     write(node)
     last = offsets(node)[-3:]
-    files = node.files
-    assert isinstance(files, SimulatedDisk)
     files.fail_at(files.operations + at)
     cleaner = start(node)
     try:

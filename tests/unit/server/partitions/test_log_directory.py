@@ -183,8 +183,7 @@ def test_partitions_that_are_not_opened_yet_keep_their_checkpoints(files: Simula
 
 
 def test_a_directory_that_vanished_while_the_node_was_down_is_an_error_and_begins_empty(
-    files: SimulatedDisk,
-    caplog: pytest.LogCaptureFixture,
+    files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_log(scanned(files), FIRST_ID)
     checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 7})

@@ -1,6 +1,7 @@
 """A log directory that cannot store: its replicas leave; with little free space producers are refused."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +60,15 @@ def test_a_directory_is_stalled_from_the_first_cause_to_the_last(caplog: pytest.
 RESERVE = 1 << 20
 
 
+def periodic_work(
+    node: DataPath, reserve: int, on_short_of_space: Callable[[bool], None] = lambda _: None
+) -> PeriodicWork:
+    config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)
+    return PeriodicWork(
+        node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=on_short_of_space
+    )
+
+
 @pytest.fixture
 def files() -> SimulatedDisk:
     return SimulatedDisk()
@@ -67,13 +77,7 @@ def files() -> SimulatedDisk:
 @pytest.fixture
 def node(files: SimulatedDisk) -> DataPath:
     node = DataPath("/logs", files=files)
-    PeriodicWork(
-        node.table,
-        clock=node.clock,
-        disk=node.disk,
-        config=PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE),
-        on_short_of_space=lambda _: None,
-    ).start()
+    periodic_work(node, RESERVE).start()
     return node
 
 
@@ -130,26 +134,14 @@ def test_a_node_that_starts_on_a_full_disk_refuses_from_the_first_moment(files: 
     node = DataPath("/logs", files=files)
     node.create()
     files.free_space = RESERVE - 1
-    PeriodicWork(
-        node.table,
-        clock=node.clock,
-        disk=node.disk,
-        config=PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE),
-        on_short_of_space=lambda _: None,
-    ).start()
+    periodic_work(node, RESERVE).start()
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) -> None:
     node = DataPath("/logs", files=files)
     node.create()
-    PeriodicWork(
-        node.table,
-        clock=node.clock,
-        disk=node.disk,
-        config=PeriodicWorkConfig(log_dir_reserve_bytes=0),
-        on_short_of_space=lambda _: None,
-    ).start()
+    periodic_work(node, 0).start()
     fill(node, files, 1000)
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
 
@@ -157,8 +149,7 @@ def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) ->
 def test_a_disk_that_runs_short_of_space_is_reported_once_and_when_there_is_space_again(files: SimulatedDisk) -> None:
     node = DataPath("/logs", files=files)
     reports: list[bool] = []
-    config = PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE)
-    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=reports.append).start()
+    periodic_work(node, RESERVE, reports.append).start()
     for free_bytes in (RESERVE - 1, RESERVE - 2, RESERVE + RESERVE // 10, RESERVE - 1):
         fill(node, files, free_bytes)
     assert reports == [True, False, True]
@@ -168,8 +159,7 @@ def test_a_disk_that_runs_short_of_space_is_reported_once_and_when_there_is_spac
 def test_a_disk_that_was_filled_to_the_last_byte_is_reported_at_once(files: SimulatedDisk, reserve: int) -> None:
     node = DataPath("/logs", files=files)
     reports: list[bool] = []
-    config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)
-    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=reports.append).start()
+    periodic_work(node, reserve, reports.append).start()
     node.create()
     files.free_space = 20
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -188,8 +178,7 @@ def test_a_quota_that_is_full_on_a_disk_with_space_ends_when_a_file_can_be_writt
     """Otherwise the node would lead again every half second, until the next write."""
     node = DataPath("/logs", files=files)
     reports: list[bool] = []
-    config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)
-    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=reports.append).start()
+    periodic_work(node, reserve, reports.append).start()
     node.create()
     for quota_bytes in (0, 1000):
         files.quota_bytes = quota_bytes
@@ -333,13 +322,7 @@ def test_a_log_that_sleeps_frees_its_records_too(files: SimulatedDisk) -> None:
     assert state is not None
     node.table.close()
     node = DataPath("/logs", files=files, clock=ManualClock(now_ms=node.clock.now_ms() + DELAY_MS))
-    work = PeriodicWork(
-        node.table,
-        clock=node.clock,
-        disk=node.disk,
-        config=PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE),
-        on_short_of_space=lambda _: None,
-    )
+    work = periodic_work(node, RESERVE)
     node.table.add(partition.topic_partition, state=state, config=replace(KEPT, retention_ms=5))
     assert len(node.table.dormant) == 1
     work.start()

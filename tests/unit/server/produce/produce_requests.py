@@ -2,11 +2,7 @@
 
 from typing import Any
 
-from tailrace.protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.server.ports import Buffer
 from testkit.nodes.data_path import DataPath, Exchange, batch_of
 from testkit.nodes.ports import DeferredDisk

@@ -4,9 +4,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.messages.produce import (
-    ProduceRequest,
-)
+from tailrace.protocol.messages.produce import ProduceRequest
 from tailrace.server.produce.answers import OWN_FLUSH_MS
 from tailrace.testing.disk import SimulatedDisk
 from testkit.nodes.data_path import DataPath, batch_of

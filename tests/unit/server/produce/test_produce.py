@@ -10,12 +10,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tailrace.protocol.records.compression import Codec
 from tailrace.replication.admission import MOST_NAMED, Admission
 from tailrace.server.produce import produce

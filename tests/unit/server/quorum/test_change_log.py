@@ -151,11 +151,7 @@ def test_a_fenced_broker_is_named_with_the_reason_and_what_it_led(
     ids=str,
 )
 def test_each_change_of_a_broker_is_one_line(
-    log: ChangeLog,
-    caplog: pytest.LogCaptureFixture,
-    was: BrokerImage | None,
-    now: BrokerImage | None,
-    line: str | None,
+    log: ChangeLog, caplog: pytest.LogCaptureFixture, was: BrokerImage | None, now: BrokerImage | None, line: str | None
 ) -> None:
     def with_it(other_broker: BrokerImage | None) -> ClusterImage:
         return image({}, *(() if other_broker is None else (other_broker,)))
@@ -248,9 +244,7 @@ def test_refused_and_tried_decisions_are_not_logged(caplog: pytest.LogCaptureFix
     assert lines(caplog) == []
 
 
-def test_the_active_controller_alone_tells_that_it_has_fenced_a_silent_broker(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_active_controller_alone_tells_that_it_has_fenced_a_silent_broker(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="tailrace.server")
     cluster = QuorumCluster(1, QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2_000))
     cluster.run()

@@ -147,9 +147,7 @@ def test_a_failed_append_is_reported_and_another_controller_leads(cluster: Quoru
     assert isinstance(answers[0].results[0], TopicCreated)
 
 
-def test_listeners_get_a_change_before_its_answer_which_does_not_wait_for_their_work(
-    cluster: QuorumCluster,
-) -> None:
+def test_listeners_get_a_change_before_its_answer_which_does_not_wait_for_their_work(cluster: QuorumCluster) -> None:
     leader = active(cluster)
     heard: list[str] = []
     callbacks: list[Callable[[], None]] = []
@@ -283,8 +281,7 @@ def test_a_broker_that_is_back_in_sync_leads_again_after_the_check_of_the_balanc
         in_sync_replicas=(InSyncReplica(broker_id=second), InSyncReplica(broker_id=first)),
     )
     submit(
-        active(cluster),
-        AlterPartition(broker_id=second, broker_epoch=brokers[second].broker_epoch, changes=(change,)),
+        active(cluster), AlterPartition(broker_id=second, broker_epoch=brokers[second].broker_epoch, changes=(change,))
     )
     go_on(cluster, 1000)
     assert orders().leader == second

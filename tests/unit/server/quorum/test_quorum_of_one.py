@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.commands import (
-    CreateTopics,
-    TopicCreated,
-    TopicRefused,
-    TopicsCreated,
-    TopicSpec,
-)
+from tailrace.metadata.commands import CreateTopics, TopicCreated, TopicRefused, TopicsCreated, TopicSpec
 from tailrace.metadata.records.cluster import FeatureLevelRecord
 from tailrace.metadata.records.kinds import encode_record
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError

@@ -5,12 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.errors import CorruptRecords
-from tailrace.protocol.records.control import (
-    KRaftVersionRecord,
-    LeaderChangeMessage,
-    VotersRecord,
-    build_control_batch,
-)
+from tailrace.protocol.records.control import KRaftVersionRecord, LeaderChangeMessage, VotersRecord, build_control_batch
 from tailrace.raft.effects import KRaftVersion, LeaderChange, Voters
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VotersAt, VoterSet
 from tailrace.server.quorum.records import (

@@ -10,11 +10,7 @@ from tailrace.model.errors import StorageError
 from tailrace.model.ids import NO_LEADER, LeaderEpoch
 from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.replicas.repairs import LOOK_MS
-from tailrace.storage.checkpoints import (
-    GAP_BOUND,
-    PARTITION_METADATA,
-    write_gap_bound,
-)
+from tailrace.storage.checkpoints import GAP_BOUND, PARTITION_METADATA, write_gap_bound
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.nodes.data_path import BROKER
 from testkit.records.batches import stored_batch, stored_marker
@@ -77,12 +73,7 @@ def test_a_replica_that_was_chosen_is_cut_where_it_is_damaged_and_leads(caplog: 
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"accepts_loss": False},
-        {"accepts_loss": False, "unclean_epoch": 5},
-        {"leader": NO_LEADER},
-    ],
+    "changes", [{"accepts_loss": False}, {"accepts_loss": False, "unclean_epoch": 5}, {"leader": NO_LEADER}]
 )
 def test_no_other_election_cuts_a_damaged_replica(changes: dict[str, Any]) -> None:
     files = damaged_disk()

@@ -54,9 +54,7 @@ def test_a_replica_that_others_have_is_removed(is_clean: bool, caplog: pytest.Lo
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize(
-    "known",
-    [ClusterImage(), image(2, 3, topic_id=OTHER_ID)],
-    ids=["no such topic", "another topic of its name"],
+    "known", [ClusterImage(), image(2, 3, topic_id=OTHER_ID)], ids=["no such topic", "another topic of its name"]
 )
 def test_a_directory_whose_topic_is_not_known_stays(
     known: ClusterImage, is_clean: bool, caplog: pytest.LogCaptureFixture

@@ -4,15 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.metadata.broker_commands import (
-    FenceBroker,
-    UnfenceBroker,
-)
-from tailrace.metadata.commands import (
-    ConfigChange,
-    ResourceChanges,
-    TopicReference,
-)
+from tailrace.metadata.broker_commands import FenceBroker, UnfenceBroker
+from tailrace.metadata.commands import ConfigChange, ResourceChanges, TopicReference
 from tailrace.metadata.image import ALL_BROKERS, ChangedPartition, ConfigResource, ImageDelta, ResourceType
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch

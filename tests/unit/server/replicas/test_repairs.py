@@ -11,11 +11,7 @@ from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.replicas.repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS
-from tailrace.storage.checkpoints import (
-    HIGH_WATERMARKS,
-    RECOVERY_POINTS,
-    read_offsets,
-)
+from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
 from tailrace.testing.disk import PowerCut
 from testkit.nodes.data_path import BROKER
 from unit.server.replicas.repair_bench import (

@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.fetch import (
-    DivergingEpoch,
-    PartitionData,
-)
+from tailrace.protocol.messages.fetch import DivergingEpoch, PartitionData
 from tailrace.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

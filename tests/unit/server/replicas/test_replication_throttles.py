@@ -4,14 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tailrace.metadata.image import (
-    ALL_BROKERS,
-    ClusterImage,
-    ConfigResource,
-    ImageDelta,
-    ResourceType,
-    TopicImage,
-)
+from tailrace.metadata.image import ALL_BROKERS, ClusterImage, ConfigResource, ImageDelta, ResourceType, TopicImage
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.node.settings.config import NodeConfig
 from tailrace.replication.throttle import NO_LIMIT, ThrottleConfig

@@ -7,9 +7,7 @@ from tailrace.metadata.commands import TopicReference
 from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
 from tailrace.protocol.messages.metadata import MetadataRequest
-from tailrace.protocol.messages.transactions import (
-    ListTransactionsRequest,
-)
+from tailrace.protocol.messages.transactions import ListTransactionsRequest
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath, transaction_node

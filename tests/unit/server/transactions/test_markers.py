@@ -53,13 +53,7 @@ def test_a_partition_that_cannot_commit_is_late_alone(node: DataPath) -> None:
     assert not waiting.is_answered
     node.clock.advance(1)
     late, unknown = ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert codes(waiting.response) == {
-        (7, SAFE): 0,
-        (7, STUCK): late,
-        (8, SAFE): 0,
-        (8, 9): unknown,
-        (9, STUCK): late,
-    }
+    assert codes(waiting.response) == {(7, SAFE): 0, (7, STUCK): late, (8, SAFE): 0, (8, 9): unknown, (9, STUCK): late}
     node.create(partition=STUCK, leader_epoch=1, in_sync=(BROKER,), replicas=(BROKER, 2))
     node.end_turn()
     assert node.table.get("orders", STUCK).high_watermark == 2, "they are safe now, and that is no second answer"

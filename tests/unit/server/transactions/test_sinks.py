@@ -9,12 +9,7 @@ from tailrace.metadata.broker_commands import OWN_FEATURES, RegisterBroker
 from tailrace.model.ids import BrokerId
 from tailrace.model.sinks import SINKS_FEATURE, SinkMember, sink_key
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest
-from tailrace.protocol.messages.sinks import (
-    CommitSinkRequest,
-    CommitSinkResponse,
-    DescribeSinksRequest,
-    MemberToCommit,
-)
+from tailrace.protocol.messages.sinks import CommitSinkRequest, CommitSinkResponse, DescribeSinksRequest, MemberToCommit
 from tailrace.server.transactions.sinks import MAX_SINKS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk

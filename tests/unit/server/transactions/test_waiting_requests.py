@@ -6,10 +6,7 @@ import pytest
 
 from tailrace.coordinators.transactions.transaction import Transaction
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.transactions import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-)
+from tailrace.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from tailrace.server.transactions import next_transactions
 from tailrace.testing.clock import ManualClock
 from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath, transaction_node
