@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,3 +80,17 @@ def note_polled(
 def known(number: int | None) -> int:
     assert number is not None
     return number
+
+
+def next_instance(settings: Mapping[str, Any]) -> confluent_kafka.Producer:
+    """The next instance of a transactional producer, which fences the instance before."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        producer = confluent_kafka.Producer(dict(settings))
+        try:
+            producer.init_transactions(10)
+        except confluent_kafka.KafkaException:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return producer

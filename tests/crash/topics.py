@@ -6,10 +6,11 @@ A change is answered when the asked node has applied it; the others get it a mom
 import time
 from collections.abc import Iterable
 
-from interop.librdkafka import DEADLINE_S, wait_until
+from interop.librdkafka import DEADLINE_S
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 
 def make_topic(address: str, topic: NewTopic) -> None:

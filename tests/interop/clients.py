@@ -18,8 +18,9 @@ import kafka
 from interop import kafka_tools, kafkajs
 from interop.java_client import Java
 from interop.kafkajs import KafkaJs
-from interop.librdkafka import DEADLINE_S, Confluent, Message, wait_until
+from interop.librdkafka import DEADLINE_S, Confluent, Message
 from interop.processes import RunningProgram
+from testkit.programs.waiting import wait_until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

@@ -5,7 +5,6 @@ tests' process. The classes below live in that process; tests hold stand-ins, ma
 """
 
 import multiprocessing
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing.managers import BaseManager
 from typing import Any, NamedTuple
@@ -30,6 +29,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from testkit.programs.waiting import wait_until
+
 DEADLINE_S = 60
 """A test gives up here. No verdict depends on how fast something is."""
 
@@ -43,14 +44,6 @@ class Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, deadline_s: float = DEADLINE_S) -> None:
-    """Ask again until the condition holds; fail with `what` if it never does."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.01)
 
 
 class _Producer:

@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from interop.librdkafka import wait_until
 from spark.reading import positions
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.client.reading import ranged_fetch
@@ -21,6 +20,7 @@ from tailrace.spark.reading.source_options import parse_source_options
 from tailrace.spark.reading.stream_reader import TailraceStreamReader
 from tailrace.spark.source import ROW
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

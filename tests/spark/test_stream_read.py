@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from interop.librdkafka import wait_until
 from spark.reading import positions
 from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -33,6 +32,7 @@ from tailrace.spark.reading.source_options import parse_source_options
 from tailrace.spark.reading.stream_reader import TailraceStreamReader
 from tailrace.spark.session import GroupProgress
 from tailrace.spark.source import ROW
+from testkit.programs.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,11 @@ from tailrace.client.blocking import Admin, Consumer, KafkaError, NewTopic, Prod
 from tailrace.model.ids import NO_LEADER
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 RECORDS = 20
 WITHIN_S = 120
 LOG = "orders-0/00000000000000000000.log"
-
-
-def until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
 
 
 def leader(admin: Admin, topic: str = "orders") -> int:
@@ -82,7 +75,7 @@ def test_the_only_copy_is_cut_when_an_administrator_says_so(tmp_path: Path) -> N
             content = (cluster.data_dir() / LOG).read_bytes()
             cluster.start()
             write(servers, 1, "others")
-            until(lambda: leader(admin) == NO_LEADER, "the damage is reported")
+            wait_until(lambda: leader(admin) == NO_LEADER, "the damage is reported")
             (row,), output = elect(servers)
             assert (row["Replica"], row["State"], row["Choice"]) == (1, "damaged", "recommended")
             assert (row["GoodEnd"], row["AcknowledgedEnd"], row["Lost"]) == (12, RECORDS, RECORDS - 12)
@@ -122,7 +115,7 @@ def test_of_three_damaged_copies_the_one_that_has_most_is_recommended(tmp_path: 
                     return False
                 return sorted(row["State"] for row in found) == ["damaged"] * 3
 
-            until(all_are_damaged, "three damaged copies")
+            wait_until(all_are_damaged, "three damaged copies")
             ends = {row["Replica"]: (row["GoodEnd"], row["Lost"], row["Choice"]) for row in found}
             assert ends == {1: (5, 15, ""), 2: (15, 5, "recommended"), 3: (10, 10, "")}
             rows, _ = elect(servers, "--force")
@@ -130,10 +123,10 @@ def test_of_three_damaged_copies_the_one_that_has_most_is_recommended(tmp_path: 
             write(servers, 1, first=100)
             expected = [b"value %d" % number for number in (*range(15), 100)]
             assert read(servers, len(expected)) == expected
-            until(lambda: leader(admin) == 2, "every broker knows the leader")
+            wait_until(lambda: leader(admin) == 2, "every broker knows the leader")
 
             def all_are_in_sync() -> bool:
                 (topic,) = admin.describe_topics(["orders"])
                 return sorted(topic.partitions[0].in_sync_replicas) == [1, 2, 3]
 
-            until(all_are_in_sync, "the others are fetched anew")
+            wait_until(all_are_in_sync, "the others are fetched anew")

@@ -1,8 +1,6 @@
 """kill -9 of the coordinator of groups when its log has checkpoints: all commits are there, and served from them."""
 
 import re
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from tailrace.client.blocking import Admin
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 GROUP, TOPIC, PARTITIONS = "readers", "orders", 12
 OFFSETS_LOG = f"{GROUP_OFFSETS_TOPIC}-0"
@@ -24,13 +23,6 @@ REPLICATED = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
 }
-
-
-def _wait_until(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
-        time.sleep(0.05)
 
 
 def _consumer(bootstrap: str) -> confluent_kafka.Consumer:
@@ -48,7 +40,7 @@ def _commit(consumer: confluent_kafka.Consumer, offset: int) -> None:
         except confluent_kafka.KafkaException:
             return False
 
-    _wait_until(is_committed, f"a commit of {offset}")
+    wait_until(is_committed, f"a commit of {offset}")
 
 
 def _committed(bootstrap: str) -> set[int]:
@@ -64,7 +56,7 @@ def _committed(bootstrap: str) -> set[int]:
         return True
 
     try:
-        _wait_until(is_answered, "an answer to OffsetFetch")
+        wait_until(is_answered, "an answer to OffsetFetch")
     finally:
         consumer.close()
     return found
@@ -78,7 +70,7 @@ def _commit_until_all_have_checkpoints(cluster: Cluster, consumer: confluent_kaf
     for offset in range(1, 121):
         _commit(consumer, offset)
     for node in cluster.broker_ids:
-        _wait_until(partial(_checkpoints, cluster, node), f"a checkpoint on node {node}")
+        wait_until(partial(_checkpoints, cluster, node), f"a checkpoint on node {node}")
 
 
 def _leader(bootstrap: str) -> int:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from crash.topics import make_topic, topics_of, wait_until_known
-from interop.librdkafka import wait_until
 from tailrace.cli.main import main
 from tailrace.client.admin.quorum import QuorumDescription
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.testing import Cluster, ClusterError
+from testkit.programs.waiting import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 

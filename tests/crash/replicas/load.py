@@ -24,7 +24,7 @@ from typing import Any, Final
 import confluent_kafka
 
 from crash.librdkafka_offsets import offset_of
-from crash.program import DEADLINE_S, Program, known, note_polled, text_of
+from crash.program import DEADLINE_S, Program, known, next_instance, note_polled, text_of
 from tailrace.client.blocking import Consumer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -175,16 +175,7 @@ def _transaction(
 def _new_transactional(name: str, servers: str) -> confluent_kafka.Producer:
     """The next instance of the producer, which fences the one before."""
     settings = {**_COMMON, "bootstrap.servers": servers, "transactional.id": name, "linger.ms": 1}
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        producer = confluent_kafka.Producer(settings)
-        try:
-            producer.init_transactions(10)
-        except confluent_kafka.KafkaException:
-            if time.monotonic() > deadline:
-                raise
-        else:
-            return producer
+    return next_instance(settings)
 
 
 class RackReader:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.crash
 

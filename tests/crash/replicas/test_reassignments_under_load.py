@@ -12,9 +12,9 @@ import pytest
 
 from crash.replicas.test_replica_kills import PARTITIONS
 from crash.replicas.two_loads import TOPICS, TwoLoads
-from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, TopicPartition
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 ROUNDS = int(os.environ.get("REASSIGNMENTS", "5"))
 PLACES = [TopicPartition(topic, number) for topic in TOPICS for number in range(PARTITIONS)]

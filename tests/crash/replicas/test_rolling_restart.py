@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from crash.replicas.two_loads import TOPICS, TwoLoads
-from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 ROUNDS = int(os.environ.get("ROLLING_RESTARTS", "1"))
 

@@ -21,11 +21,11 @@ from crash.replicas.faults import SESSION_S, Fault, Scene, in_turn, possible_fau
 from crash.spark.driver import environment, kill_session
 from crash.transactions.committed_reads import committed_values, is_nothing_open
 from crash.transactions.test_transactions_under_kills import REPLICATED, TransactionWriter
-from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 from testkit.verdicts.stream_verdict import StreamEvidence, broken_promises
 
 FAULT_SECONDS = float(os.environ.get("STREAM_FAULT_SECONDS", "1800"))
@@ -45,17 +45,12 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(7200)]
 class NumberWriter(TransactionWriter):
     """Transactions of numbers over all partitions of the source; the fifth part of them is aborted."""
 
-    def _transaction(self, producer: confluent_kafka.Producer, number: int) -> None:
-        producer.begin_transaction()
+    def _produce(self, producer: confluent_kafka.Producer, number: int) -> None:
         for value in numbers_of(number):
             producer.produce(SOURCE, b"%d" % value, partition=value % PARTITIONS)
-        if number % 5 == 0:
-            producer.flush(10)
-            self.aborted.add(number)
-            producer.abort_transaction(10)
-        else:
-            producer.commit_transaction(10)
-            self.committed.append(number)
+
+    def _transaction(self, producer: confluent_kafka.Producer, number: int) -> None:
+        super()._transaction(producer, number)
         self._is_over.wait(PAUSE_S)
 
 

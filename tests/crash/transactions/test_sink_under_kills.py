@@ -4,10 +4,8 @@ A partition of the batch has no leader while its only node is down, so that the 
 as long as the test wants.
 """
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
@@ -19,6 +17,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SinkMember
 from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 PATIENCE_S = 120.0
 TIMEOUT_MS = 600_000
@@ -33,13 +32,6 @@ def _write(admin: Admin, member: SinkMember, partition: TopicPartition, value: b
     written = admin.initialize_sink_member(member, transaction_timeout_ms=TIMEOUT_MS)
     admin.write_sink_records(written, partition, [Record(0, 1, None, value)], base_sequence=0)
     return written
-
-
-def _wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = monotonic() + PATIENCE_S
-    while not holds():
-        assert monotonic() < deadline, what
-        sleep(0.05)
 
 
 @pytest.mark.crash
@@ -67,7 +59,7 @@ def test_the_next_coordinator_completes_a_batch_that_was_decided(tmp_path: Path)
             committing = pool.submit(
                 driver.commit_sink, "copy", run="r1", batch=1, members=members, timeout_ms=int(PATIENCE_S * 1000)
             )
-            _wait_until(lambda: _is_half_complete(admin), "the batch is not decided")
+            wait_until(lambda: _is_half_complete(admin), "the batch is not decided")
             assert not committing.done(), "a partition of it cannot have its marker"
             assert committed_values(cluster.bootstrap_servers, leaders[spoken]) == [b"spoken"]
             cluster.kill(coordinator)

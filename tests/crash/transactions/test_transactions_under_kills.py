@@ -12,6 +12,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
+from crash.program import next_instance
 from crash.transactions.committed_reads import committed_values, is_nothing_open
 from tailrace.client.blocking import Admin
 from tailrace.model.partitions import TopicPartition
@@ -59,21 +60,15 @@ class TransactionWriter:
     def new_producer(self) -> confluent_kafka.Producer:
         """The next instance, which fences the one before."""
         settings = {"bootstrap.servers": self._bootstrap, "transactional.id": "writer", "log_level": 0}
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            producer = confluent_kafka.Producer(settings)
-            try:
-                producer.init_transactions(10)
-            except confluent_kafka.KafkaException:
-                if time.monotonic() > deadline:
-                    raise
-            else:
-                return producer
+        return next_instance(settings)
+
+    def _produce(self, producer: confluent_kafka.Producer, number: int) -> None:
+        for topic in TOPICS:
+            producer.produce(topic, str(number).encode())
 
     def _transaction(self, producer: confluent_kafka.Producer, number: int) -> None:
         producer.begin_transaction()
-        for topic in TOPICS:
-            producer.produce(topic, str(number).encode())
+        self._produce(producer, number)
         if number % 5 == 0:
             producer.flush(10)
             self.aborted.add(number)

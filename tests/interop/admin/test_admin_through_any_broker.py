@@ -7,9 +7,10 @@ import kafka
 import kafka.admin
 import pytest
 
-from interop.librdkafka import ConfluentAdmin, librdkafka, wait_until
+from interop.librdkafka import ConfluentAdmin, librdkafka
 from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 

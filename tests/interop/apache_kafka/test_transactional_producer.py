@@ -16,7 +16,7 @@ import pytest
 
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
-from interop.librdkafka import DEADLINE_S, wait_until
+from interop.librdkafka import DEADLINE_S
 from tailrace import aio
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer, RangedFetch
@@ -29,6 +29,7 @@ from tailrace.net.connection import Connection
 from tailrace.protocol.messages.transactions import EndTxnRequest, InitProducerIdRequest
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 

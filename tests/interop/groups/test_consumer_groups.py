@@ -6,11 +6,12 @@ import pytest
 
 from interop.clients import ForeignClient, absent
 from interop.java_client import JavaPatternConsumer
-from interop.librdkafka import ConfluentConsumerProtocol, Message, wait_until
+from interop.librdkafka import ConfluentConsumerProtocol, Message
 from tailrace.client.admin.group_health import MemberHealth, verdict
 from tailrace.client.blocking import Admin, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 
 @pytest.mark.interop

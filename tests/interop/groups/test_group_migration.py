@@ -7,9 +7,10 @@ import pytest
 
 from interop.clients import ForeignClient, Member, absent
 from interop.java_client import Java, JavaConsumerProtocol
-from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message, wait_until
+from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 PARTITIONS = 6
 EVERYTHING = set(range(PARTITIONS))

@@ -7,9 +7,10 @@ import pytest
 
 from interop.clients import CLIENTS, ForeignClient, Member, absent
 from interop.java_client import JavaConsumerProtocol
-from interop.librdkafka import ConfluentConsumerProtocol, Message, wait_until
+from interop.librdkafka import ConfluentConsumerProtocol, Message
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 PARTITIONS = 4
 EVERY_CLIENT = (*CLIENTS, ConfluentConsumerProtocol(), JavaConsumerProtocol())

@@ -14,11 +14,12 @@ import pytest
 from interop.clients import CLIENTS, Aiokafka, ForeignClient, KafkaPython, KafkaPythonElsewhere, Member, absent
 from interop.java_client import Java, JavaConsumerProtocol
 from interop.kafkajs import KafkaJs
-from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message, wait_until
+from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin, Producer
 from tailrace.model.key_ranges import hash_of
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 FAN_OUT = 8
 EVERYTHING = set(range(FAN_OUT))

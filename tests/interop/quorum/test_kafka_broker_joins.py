@@ -15,9 +15,9 @@ import pytest
 from benchmarks.peers.peer import free_addresses
 from benchmarks.peers.process import Process
 from interop.kafka_tools import JARS, absent, run
-from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

@@ -16,13 +16,14 @@ import pytest
 from benchmarks.peers.peer import free_addresses
 from benchmarks.peers.process import Process
 from interop.kafka_tools import JARS, absent, run
-from interop.librdkafka import DEADLINE_S, wait_until
+from interop.librdkafka import DEADLINE_S
 from interop.quorum.observer import Observer
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.metadata.feature_levels import METADATA_VERSION
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
+from testkit.programs.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

@@ -14,12 +14,13 @@ from confluent_kafka.admin import NewTopic as ConfluentTopic
 
 from benchmarks.wire import Wire
 from interop.kafka_tools import absent, dump_log_segments, run, shell_absent
-from interop.librdkafka import DEADLINE_S, wait_until
+from interop.librdkafka import DEADLINE_S
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.ids import TopicId, format_topic_id
 from tailrace.protocol.messages.fetch import WireSnapshotId
 from tailrace.protocol.messages.quorum import FetchSnapshotRequest, SnapshotPosition, SnapshotTopic
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.peers.peer import free_addresses
 from benchmarks.peers.process import Process
-from interop.kafka_tools import JARS, absent, dump_log_segments, run
-from interop.librdkafka import wait_until
+from interop.kafka_tools import JARS, dump_log_segments, run
 from tailrace.cli.main import main
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records.brokers import (
@@ -33,8 +32,9 @@ from tailrace.server.quorum.records import voters_of_snapshot
 from tailrace.storage import OsFiles
 from tailrace.storage.snapshots.store import SnapshotStore
 from tailrace.storage.snapshots.writer import Publication
+from testkit.programs.waiting import wait_until
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_tools")]
 
 ID = SnapshotId(12_345, 7)
 NAME = "00000000000000012345-0000000007.checkpoint"
@@ -45,12 +45,6 @@ VOTERS = VoterSet.of(
     Voter(ReplicaKey(number, bytes([number]) * 16), (VoterListener("CONTROLLER", "127.0.0.1", 9090 + number),))
     for number in (1, 2, 3)
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kafka() -> None:
-    if why := absent():
-        pytest.skip(why)
 
 
 def image() -> ClusterImage:

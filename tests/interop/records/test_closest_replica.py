@@ -14,11 +14,11 @@ from uuid import uuid4
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from interop.librdkafka import wait_until
 from interop.records.rack_consumers import CONSUMERS, RackConsumer, absent
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 RACKS = ("a", "b", "c")
 STEADY_S = 12.0

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from interop.clients import CLIENTS, CODECS, ForeignClient, absent, knows
 from interop.kafka_tools import absent as tools_absent
 from interop.kafka_tools import dump_log_segments
-from interop.librdkafka import DEADLINE_S, Message, wait_until
+from interop.librdkafka import DEADLINE_S, Message
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
@@ -19,6 +19,7 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, read_records
 from tailrace.storage import OsFiles, checkpoints
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 

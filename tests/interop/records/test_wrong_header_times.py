@@ -6,12 +6,12 @@ import pytest
 
 from interop import kafkajs
 from interop.kafkajs import absent as kafkajs_absent
-from interop.librdkafka import wait_until
 from interop.records import sarama
 from interop.records.sarama import absent as sarama_absent
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

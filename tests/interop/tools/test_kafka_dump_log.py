@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from interop.clients import CODECS
-from interop.kafka_tools import absent, dump_log_segments
-from interop.librdkafka import Confluent, Message, librdkafka, wait_until
+from interop.kafka_tools import dump_log_segments
+from interop.librdkafka import Confluent, Message, librdkafka
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, Consumer, NewTopic
 from tailrace.model.key_ranges import KeyRange
@@ -22,13 +22,14 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.record import Record
 from tailrace.storage import Log, OsFiles
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 from testkit.records.batches import stored_batch
 from testkit.records.key_ends import end_by_index
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 KINDS = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_tools")]
 
 
 def golden_dump(path: Path) -> tuple[list[str], list[str], str]:
@@ -36,12 +37,6 @@ def golden_dump(path: Path) -> tuple[list[str], list[str], str]:
     head, _, text = path.read_text(encoding="utf-8").partition("\n")
     words = head.removeprefix("$ ").split()
     return [w for w in words if w.startswith("--")], [w for w in words if not w.startswith("--")], text
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kafka() -> None:
-    if why := absent():
-        pytest.skip(why)
 
 
 @pytest.fixture(scope="module")

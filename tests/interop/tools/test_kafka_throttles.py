@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from interop.kafka_tools import absent, run
-from interop.librdkafka import wait_until
+from interop.kafka_tools import run
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_tools"), pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RECORD = bytes(10_000)
@@ -21,12 +21,6 @@ RATE = 300_000
 SMALL_ANSWERS = {"replica.fetch.response.max.bytes": "50000", "replica.fetch.max.bytes": "50000"}
 """An answer goes out whole, however low the rate is: with Kafka's 10 MiB it would be all there is."""
 THROTTLES = ("leader.replication.throttled", "follower.replication.throttled")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kafka() -> None:
-    if why := absent():
-        pytest.skip(why)
 
 
 def throttles_in_force(servers: str) -> set[str]:

@@ -12,22 +12,17 @@ from py4j import java_gateway
 from pyspark.errors.exceptions.captured import install_exception_handler
 
 from interop.java_client import PATIENTLY
-from interop.kafka_tools import Dump, absent, run
-from interop.librdkafka import ConfluentConsumerProtocol, wait_until
+from interop.kafka_tools import Dump, run
+from interop.librdkafka import ConfluentConsumerProtocol
 from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.registry import CLIENT_APIS, OWN_APIS
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_tools")]
 
 Tool = Callable[..., Dump]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kafka() -> None:
-    if why := absent():
-        pytest.skip(why)
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ from uuid import uuid4
 
 import pytest
 
-from interop.librdkafka import Message, librdkafka, wait_until
+from interop.librdkafka import Message, librdkafka
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, Consumer, RangedFetch
 from tailrace.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 

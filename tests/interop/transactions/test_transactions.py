@@ -15,7 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from interop.java_machine import java_machine
 from interop.kafka_tools import Dump, absent, run
-from interop.librdkafka import DEADLINE_S, wait_until
+from interop.librdkafka import DEADLINE_S
 from interop.transactions.java_producer import JavaProducer
 from tailrace.client.blocking import Admin
 from tailrace.model.partitions import TopicPartition as Place
@@ -23,6 +23,7 @@ from tailrace.model.sinks import SinkMember
 from tailrace.protocol.records.batch import BatchHeader, iter_batches
 from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -18,6 +18,7 @@ from tailrace.client.blocking import Admin, NewTopic
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.local.supervisor import READY
 from tailrace.testing.cluster import package_path
+from testkit.programs.waiting import wait_until
 
 PATIENCE_S = 60
 SAME_WISH_S = 1.0
@@ -79,13 +80,6 @@ class Up:
         code = self.process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
         return code
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.01)
 
 
 def wait_until_gone(process_ids: list[int]) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import iter_batches, stamp_max_timestamp
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

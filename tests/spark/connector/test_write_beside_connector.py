@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from interop.librdkafka import wait_until
 from spark.connector.cases import SameRows, marked
 from spark.connector.formats import FAULTS, Format, Outcome, Read, Refused, assert_related
 from spark.connector.topics import ORDERS
@@ -15,6 +14,7 @@ from spark.connector.write_cases import WRITE, WriteCase
 from tailrace.client.blocking import Admin, RangedFetch
 from tailrace.client.offsets import LATEST
 from tailrace.model.partitions import TopicPartition
+from testkit.programs.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

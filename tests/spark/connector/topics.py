@@ -4,12 +4,12 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.client.offsets import EARLIEST
 from tailrace.model.partitions import TopicPartition
 from tailrace.storage import OsFiles, checkpoints
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 TRANSACTION_TIMEOUT_MS = 86_400_000
 """A transaction stays open for as long as the tests of a process take."""

@@ -1,24 +1,21 @@
 """`tailrace transactions`, with a node that has some."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
 
-from interop.librdkafka import wait_until
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SinkMember
 from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
-from testkit.programs.commands import CommandResult, run_command
+from testkit.programs.commands import CommandResult, Run, run_command
+from testkit.programs.waiting import wait_until
 
 PATIENCE_S = 60.0
-
-
-Run = Callable[..., CommandResult]
 
 
 @pytest.fixture(scope="module")

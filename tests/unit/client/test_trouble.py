@@ -1,21 +1,12 @@
 """The trouble that a client reports while it retries."""
 
-import time
-from collections.abc import Callable
-
 from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 SECONDS = 60.0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def test_the_trouble_of_a_consumer_and_a_producer_lasts_as_long_as_the_fault() -> None:

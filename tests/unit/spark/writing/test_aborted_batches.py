@@ -1,7 +1,7 @@
 """The end of a query in the middle of a batch: its transactions are aborted, whatever the driver knows of its tasks."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
@@ -20,6 +20,7 @@ from tailrace.spark.writing.member_leases import MemberLeases
 from tailrace.spark.writing.sink_batch import SinkBatch, drivers_mark, streamed
 from tailrace.spark.writing.sink_options import SinkTransactions, parse_sink_options
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 ROWS = pa.RecordBatch.from_pydict({"value": ["a", "b"]})
 MARK, OTHERS = "0123456789abcdef", "fedcba9876543210"
@@ -257,13 +258,6 @@ def test_a_worker_gives_no_signs_to_a_cluster_that_takes_none(
     leases = MemberLeases(ClientSettings(query.servers), period_s=60)
     leases.hold(SinkMember("copy", "r", 3, 0, 0))
     wait_until(lambda: not leases.is_at_work)
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIME_LIMIT_S
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class MarkedTask:
