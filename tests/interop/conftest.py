@@ -29,12 +29,23 @@ PROGRAMS = {
 """Places of programs, by the function that returns the reason for a program's absence."""
 
 
+@pytest.fixture(scope="module", name="kafka_tools")
+def _kafka_tools() -> None:
+    """Apache Kafka's tools, or the test is skipped."""
+    if why := kafka_tools.absent():
+        pytest.skip(why)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """A test module that asks whether a program is absent needs the program."""
+    """A test module that asks whether a program is absent needs the program; so does a test with its fixture."""
     if session.config.option.collectonly:
         return
     modules = {item.module for item in session.items if isinstance(item, pytest.Function)}
-    asked = {value for module in modules for value in vars(module).values() if isinstance(value, FunctionType)}
+    asked: set[object] = {
+        value for module in modules for value in vars(module).values() if isinstance(value, FunctionType)
+    }
+    if any("kafka_tools" in getattr(item, "fixturenames", ()) for item in session.items):
+        asked.add(kafka_tools.absent)
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     for absent, home in PROGRAMS.items():
         of_any_client = bool(asked & {clients.absent, rack_consumers.absent})

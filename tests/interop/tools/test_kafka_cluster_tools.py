@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.kafka_tools import Dump, absent, run
+from interop.kafka_tools import Dump, run
 from tailrace.metadata.commands import ReplicaAssignment, TopicSpec
 from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.ids import BrokerId
@@ -19,17 +19,11 @@ from testkit.nodes.admin_server import AdminServer
 from testkit.nodes.data_path import BROKER
 from testkit.quorum.controller_commands import create_topics
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_tools")]
 
 Tool = Callable[..., Dump]
 OTHER = BrokerId(BROKER + 1)
 ORDERS = TopicPartition("orders", 0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kafka() -> None:
-    if why := absent():
-        pytest.skip(why)
 
 
 @pytest.fixture

@@ -4,17 +4,11 @@ from uuid import uuid4
 
 import pytest
 
-from interop.kafka_tools import absent, run
+from interop.kafka_tools import run
 from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
 
-pytestmark = pytest.mark.interop
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kafka() -> None:
-    if why := absent():
-        pytest.skip(why)
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("kafka_tools")]
 
 
 def kafka_configs(cluster: Cluster, *options: str) -> str:

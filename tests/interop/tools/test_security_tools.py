@@ -9,7 +9,7 @@ import kafka.admin
 import kafka.errors
 import pytest
 
-from interop.kafka_tools import absent, command, run
+from interop.kafka_tools import command, run
 from interop.librdkafka import ConfluentAdmin, librdkafka
 from tailrace.testing import Cluster
 
@@ -17,12 +17,6 @@ pytestmark = pytest.mark.interop
 
 NO_AUTHORIZER = "SecurityDisabledException: No Authorizer is configured."
 OF_ALICE = ("--allow-principal", "User:alice", "--operation", "READ", "--topic", "orders")
-
-
-@pytest.fixture
-def _kafka() -> None:
-    if why := absent():
-        pytest.skip(why)
 
 
 @pytest.fixture
@@ -40,13 +34,13 @@ def refusal(cluster: Cluster, script: str, *options: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.usefixtures("_kafka")
+@pytest.mark.usefixtures("kafka_tools")
 @pytest.mark.parametrize("options", [("--list",), ("--add", *OF_ALICE), ("--remove", "--force", *OF_ALICE)])
 def test_kafka_acls_says_that_there_is_no_authorizer(tailrace_cluster: Cluster, options: tuple[str, ...]) -> None:
     assert NO_AUTHORIZER in refusal(tailrace_cluster, "kafka-acls", *options)
 
 
-@pytest.mark.usefixtures("_kafka")
+@pytest.mark.usefixtures("kafka_tools")
 @pytest.mark.parametrize(
     "entity",
     [
@@ -63,7 +57,7 @@ def test_kafka_configs_finds_no_quotas_and_no_users(tailrace_cluster: Cluster, e
     assert shown.out == ""
 
 
-@pytest.mark.usefixtures("_kafka")
+@pytest.mark.usefixtures("kafka_tools")
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
@@ -77,7 +71,7 @@ def test_kafka_configs_is_refused_a_setting_of_a_user(tailrace_cluster: Cluster,
     assert f"UnsupportedVersionException: {reason}" in said
 
 
-@pytest.mark.usefixtures("_kafka")
+@pytest.mark.usefixtures("kafka_tools")
 def test_kafka_broker_api_versions_lists_the_apis(tailrace_cluster: Cluster) -> None:
     listed = run("kafka-broker-api-versions", "--bootstrap-server", tailrace_cluster.bootstrap_servers).out
     for name, key, versions in (
