@@ -12,6 +12,7 @@ producer.end(is_commit=True)
 from collections.abc import Sequence
 from typing import Any
 
+from tailrace.coordinators.transactions.transaction import Transaction
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.groups import FindCoordinatorRequest
 from tailrace.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -47,6 +48,10 @@ _TRANSACTION = 1
 
 class TransactionPath(GroupPath):
     """A node that coordinates transactions. Defaults as `--dev`: four partitions of `__transaction_state`."""
+
+    def transaction(self, name: str = "pay") -> Transaction:
+        """The transaction as its coordinator knows it."""
+        return self.transactions.host_of(name).machine.transactions[name]
 
     def find_transaction_coordinator(self, transactional_id: str) -> ErrorCode:
         """Find the coordinator; the topic is there and loaded afterwards, if flushes are immediate."""

@@ -1,6 +1,7 @@
 """A command of `tailrace`, run in the test's own process."""
 
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -20,6 +21,10 @@ class CommandResult(NamedTuple):
         """The table that was printed; a cell has no spaces."""
         head, *rows = [line.split() for line in self.out.splitlines()]
         return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+Run = Callable[..., CommandResult]
+"""Run a command with these words."""
 
 
 def run_command(

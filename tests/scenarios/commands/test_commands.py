@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -25,9 +25,6 @@ PROGRAM = (sys.executable, "-m", "tailrace")
 SECONDS = 60.0
 SAME_WISH_S = 1.0
 """A later signal ends a command at once."""
-
-
-Run = Callable[..., CommandResult]
 
 
 def finished(process: "subprocess.Popen[bytes]", stdin: bytes | None = None) -> CommandResult:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -20,29 +19,10 @@ from tailrace.server.slices import Stepwise
 from testkit.nodes.admin_path import DIRECTORY_ID
 from testkit.nodes.admin_server import AdminServer
 from testkit.nodes.data_path import BROKER, CLUSTER_ID
-from testkit.programs.commands import CommandResult, run_command
+from testkit.programs.commands import Run
 from testkit.quorum.controller_commands import create_topics
 
 OTHER = BrokerId(BROKER + 1)
-
-
-Run = Callable[..., CommandResult]
-
-
-@pytest.fixture
-def server() -> Iterator[AdminServer]:
-    with AdminServer() as server:
-        yield server
-
-
-@pytest.fixture
-def run(server: AdminServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("TAILRACE_BOOTSTRAP", server.bootstrap_servers)
-
-    def call(*words: str) -> CommandResult:
-        return run_command(words, capsys)
-
-    return call
 
 
 def create(server: AdminServer, *replicas: int, topic: str = "orders") -> None:

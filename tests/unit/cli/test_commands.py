@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import NoReturn
@@ -20,12 +19,9 @@ from tailrace.client.blocking import Consumer, ConsumerRecord, Producer
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.protocol.schema import Buffer
 from tailrace.testing import Cluster
-from testkit.programs.commands import CommandResult, run_command
+from testkit.programs.commands import CommandResult, Run, run_command
 
 SECONDS = 60.0
-
-
-Run = Callable[..., CommandResult]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,33 +17,16 @@ from testkit.nodes.admin_server import AdminServer
 from testkit.nodes.data_path import BROKER
 from testkit.nodes.fetch_sessions import open_session
 from testkit.nodes.session_reader import SessionReader
-from testkit.programs.commands import CommandResult, run_command
+from testkit.programs.commands import CommandResult, Run, run_command
 
 OTHER = BrokerId(BROKER + 1)
 SECONDS = 60.0
-Run = Callable[..., CommandResult]
-
-
-@pytest.fixture
-def server() -> Iterator[AdminServer]:
-    with AdminServer() as server:
-        yield server
 
 
 @pytest.fixture
 def cache(server: AdminServer) -> FetchSessionCache:
     """The sessions of the broker."""
     return server.node.broker.fetch_sessions.cache
-
-
-@pytest.fixture
-def run(server: AdminServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("TAILRACE_BOOTSTRAP", server.bootstrap_servers)
-
-    def call(*words: str) -> CommandResult:
-        return run_command(words, capsys)
-
-    return call
 
 
 def test_sessions_are_shown_with_readers_and_savings(run: Run, cache: FetchSessionCache, server: AdminServer) -> None:

@@ -17,7 +17,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId, format_topic_id
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
-from testkit.programs.commands import CommandResult, run_command
+from testkit.programs.commands import CommandResult, Run, run_command
 
 CONNECTOR = Path(__file__).parents[2] / "golden" / "connector_checkpoint"
 QUERY = "0b6cbb38-0000-4000-8000-{:012}"
@@ -25,7 +25,6 @@ OTHER_SOURCE = '{"offset":3,"timestamp":1000}'
 DAY_MS = 86_400_000
 
 _numbers = count()
-Run = Callable[..., CommandResult]
 Json = Mapping[str, Mapping[str, int]]
 
 

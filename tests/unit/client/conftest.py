@@ -1,4 +1,4 @@
-"""A foreign peer for clients: librdkafka's mock cluster of three brokers; and a longer wait for unknown topics."""
+"""A foreign peer for clients: librdkafka's mock cluster of three brokers; a served node; a longer wait for topics."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,8 @@ import pytest
 
 from interop.librdkafka import librdkafka
 from tailrace.client import producer
+from tailrace.client.blocking import Admin
+from testkit.nodes.admin_server import AdminServer
 
 
 @pytest.fixture(autouse=True)
@@ -20,3 +22,15 @@ def mock_cluster() -> Iterator[str]:
     cluster = librdkafka().MockCluster()
     yield cluster.bootstrap()
     del cluster  # it lives as long as its stand-in
+
+
+@pytest.fixture
+def server() -> Iterator[AdminServer]:
+    with AdminServer() as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: AdminServer) -> Iterator[Admin]:
+    with Admin(server.bootstrap_servers) as admin:
+        yield admin

@@ -1,7 +1,5 @@
 """Brokers, the quorum, features, elections and moves, asked for by our client of a cluster of two."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tailrace.client.admin.cluster import UpgradeType
@@ -25,18 +23,6 @@ from testkit.quorum.controller_commands import create_topics
 
 OTHER = BrokerId(BROKER + 1)
 ORDERS = TopicPartition("orders", 0)
-
-
-@pytest.fixture
-def server() -> Iterator[AdminServer]:
-    with AdminServer() as server:
-        yield server
-
-
-@pytest.fixture
-def admin(server: AdminServer) -> Iterator[Admin]:
-    with Admin(server.bootstrap_servers) as admin:
-        yield admin
 
 
 def create(server: AdminServer, *replicas: BrokerId) -> None:

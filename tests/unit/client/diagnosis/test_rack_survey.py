@@ -1,7 +1,6 @@
 """The survey of a cluster for a diagnosis of racks, also of brokers that do not answer."""
 
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,18 +17,6 @@ from testkit.nodes.admin_server import AdminServer
 from testkit.nodes.data_path import BROKER
 
 OTHER = BrokerId(BROKER + 1)
-
-
-@pytest.fixture
-def server() -> Iterator[AdminServer]:
-    with AdminServer() as server:
-        yield server
-
-
-@pytest.fixture
-def admin(server: AdminServer) -> Iterator[Admin]:
-    with Admin(server.bootstrap_servers) as admin:
-        yield admin
 
 
 def test_a_broker_is_surveyed_with_version_and_settings(admin: Admin) -> None:

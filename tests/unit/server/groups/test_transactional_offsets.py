@@ -2,23 +2,18 @@
 
 import pytest
 
-from tailrace.coordinators.transactions.transaction import Transaction
 from tailrace.metadata.commands import TopicReference
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath, transaction_node
+from testkit.coordinators.transaction_path import TransactionalClient, transaction_node
 from testkit.nodes.faults import lose_power
 from testkit.nodes.ports import HoldingDisk
 from testkit.quorum.controller_commands import delete_topics
 
 E = ErrorCode
 versions = pytest.mark.parametrize("version", [0, 2])
-
-
-def _known(node: TransactionPath, name: str = "pay") -> Transaction:
-    return node.transactions.host_of(name).machine.transactions[name]
 
 
 @versions

@@ -26,11 +26,6 @@ from unit.server.partitions.table_nodes import (
 )
 
 
-@pytest.fixture
-def files() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
 def test_a_partition_sleeps_until_it_is_requested(files: SimulatedDisk) -> None:
     stopped_node(files)
     operations = files.operations

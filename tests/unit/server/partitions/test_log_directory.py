@@ -18,11 +18,6 @@ FIRST_ID, SECOND_ID = TopicId(b"1" * 16), TopicId(b"2" * 16)
 SMALL = TopicConfig(segment_bytes=1000, retention_ms=-1)
 
 
-@pytest.fixture
-def files() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
 def scanned(files: SimulatedDisk) -> LogDirectory:
     directory = LogDirectory("/logs", files=files, is_durable=True)
     directory.scan()

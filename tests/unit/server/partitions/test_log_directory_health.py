@@ -70,11 +70,6 @@ def periodic_work(
 
 
 @pytest.fixture
-def files() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
-@pytest.fixture
 def node(files: SimulatedDisk) -> DataPath:
     node = DataPath("/logs", files=files)
     periodic_work(node, RESERVE).start()

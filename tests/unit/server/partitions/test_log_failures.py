@@ -24,11 +24,6 @@ from unit.server.partitions.table_nodes import (
 )
 
 
-@pytest.fixture
-def files() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
 @pytest.mark.parametrize("is_damaged", [True, False])
 def test_a_fault_of_a_deleted_log_is_not_charged_to_a_topic_that_has_its_name(is_damaged: bool) -> None:
     files, disk, failures = SimulatedDisk(), DeferredDisk(), NotedFailures()

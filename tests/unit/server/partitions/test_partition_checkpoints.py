@@ -13,11 +13,6 @@ from testkit.nodes.data_path import DataPath
 from unit.server.partitions.table_nodes import new_node, write_recovery_points
 
 
-@pytest.fixture
-def files() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
 def two_partitions(files: SimulatedDisk) -> tuple[DataPath, Partition, Partition]:
     """A node whose partitions have a record each, and no checkpoint of them."""
     node = new_node(files)

@@ -16,11 +16,6 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def files() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
-@pytest.fixture
 def node(files: SimulatedDisk) -> DataPath:
     node = DataPath("/logs", files=files)
     for number in range(PARTITIONS):

@@ -19,11 +19,6 @@ from testkit.nodes.ports import DeferredDisk, LedElsewhere, NotedFailures
 from unit.server.partitions.table_nodes import ORDERS, OTHER_ID, add, added_node, code_of, new_node, started_node
 
 
-@pytest.fixture
-def files() -> SimulatedDisk:
-    return SimulatedDisk()
-
-
 def test_a_partition_is_found_by_name_and_by_id() -> None:
     node = new_node()
     partition = node.create("orders", partition=2)

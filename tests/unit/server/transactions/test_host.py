@@ -2,7 +2,6 @@
 
 import pytest
 
-from tailrace.coordinators.transactions.transaction import Transaction
 from tailrace.metadata.commands import TopicReference
 from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
@@ -10,17 +9,13 @@ from tailrace.protocol.messages.metadata import MetadataRequest
 from tailrace.protocol.messages.transactions import ListTransactionsRequest
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath, transaction_node
+from testkit.coordinators.transaction_path import TransactionalClient, transaction_node
 from testkit.nodes.faults import lose_power
 from testkit.nodes.ports import HoldingDisk
 from testkit.quorum.controller_commands import delete_topics
 
 E = ErrorCode
 versions = pytest.mark.parametrize("version", [0, 2])
-
-
-def _known(node: TransactionPath, name: str = "pay") -> Transaction:
-    return node.transactions.host_of(name).machine.transactions[name]
 
 
 def test_the_topic_of_transactions_is_kafkas() -> None:
@@ -110,10 +105,10 @@ def test_a_power_cut_between_decision_and_completion_changes_nothing(version: in
     ending = client.ask_for_end(is_commit=is_commit)
     disk.run()
     assert ending.response.error_code == E.NONE
-    assert _known(node).state.is_prepared, "the markers are on their way, and not on disk"
+    assert node.transaction().state.is_prepared, "the markers are on their way, and not on disk"
     lose_power(files)
     again = transaction_node(files, start=2)
-    assert not _known(again).state.is_prepared
+    assert not again.transaction().state.is_prepared
     for topic in ("orders", "bills"):
         assert again.committed_values(topic) == ([b"one"] if is_commit else [])
     successor = TransactionalClient.begun(again, version=version)
@@ -137,11 +132,11 @@ def test_a_completion_that_is_committed_late_is_not_taken_for_the_next_ones(vers
         disk.run()
         node.end_turn()
     clock.advance(5_000)
-    assert _known(node).state.is_prepared, "the completion is not on disk yet"
+    assert node.transaction().state.is_prepared, "the completion is not on disk yet"
     disk.run()
     disk.holds = False
     node.end_turn()
-    assert not _known(node).state.is_prepared
+    assert not node.transaction().state.is_prepared
     answer = ending.response
     if version >= 2:
         client.take(answer.producer_id, answer.producer_epoch)
@@ -150,12 +145,12 @@ def test_a_completion_that_is_committed_late_is_not_taken_for_the_next_ones(vers
     client.ask_for_end(is_commit=is_commit)
     disk.run()
     clock.advance(500)
-    assert _known(node).state.is_prepared, "its marker is not on disk"
+    assert node.transaction().state.is_prepared, "its marker is not on disk"
     disk.holds = False
     disk.run()
     node.end_turn()
     clock.advance(1_000)
-    assert not _known(node).state.is_prepared
+    assert not node.transaction().state.is_prepared
     assert node.committed_values("orders") == ([b"one", b"two"] if is_commit else [b"one"])
     assert node.produce("orders", b"plain").produced.error_code == E.NONE
     assert node.committed_values("orders")[-1] == b"plain", "no transaction is left open"
@@ -286,7 +281,7 @@ def test_a_transaction_ends_as_it_was_decided_whichever_write_fails(version: int
         try:
             code = client.end(is_commit=is_commit)
             node.clock.advance(5_000)
-            assert code is not E.NONE or not _known(node).state.is_prepared, "a marker that fails is tried again"
+            assert code is not E.NONE or not node.transaction().state.is_prepared, "a marker that fails is tried again"
         except StorageError:
             pass
         answers.add(code)
@@ -297,7 +292,7 @@ def test_a_transaction_ends_as_it_was_decided_whichever_write_fails(version: int
             client.node = again
             code = client.end(is_commit=is_commit)
             assert code is E.NONE
-        assert not _known(again).state.is_prepared
+        assert not again.transaction().state.is_prepared
         expected = [b"one"] if is_commit else []
         assert [again.committed_values(topic) for topic in ("orders", "bills")] == [expected, expected]
         assert again.stable_offset("g", "orders") == (5 if is_commit else -1)

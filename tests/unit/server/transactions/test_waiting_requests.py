@@ -4,21 +4,16 @@ from itertools import cycle
 
 import pytest
 
-from tailrace.coordinators.transactions.transaction import Transaction
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from tailrace.server.transactions import next_transactions
 from tailrace.testing.clock import ManualClock
-from testkit.coordinators.transaction_path import TransactionalClient, TransactionPath, transaction_node
+from testkit.coordinators.transaction_path import TransactionalClient, transaction_node
 from testkit.nodes.data_path import Exchange
 from testkit.nodes.ports import HoldingDisk, RecordingConnection
 
 E = ErrorCode
 versions = pytest.mark.parametrize("version", [0, 2])
-
-
-def _known(node: TransactionPath, name: str = "pay") -> Transaction:
-    return node.transactions.host_of(name).machine.transactions[name]
 
 
 def test_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
@@ -60,7 +55,7 @@ def _ending(*, version: int = 0) -> tuple[TransactionalClient, HoldingDisk]:
     answer = client.ask_for_end(is_commit=True)
     disk.run()
     assert answer.response.error_code == E.NONE
-    assert _known(client.node).state.is_prepared
+    assert client.node.transaction().state.is_prepared
     if version >= 2:
         client.take(answer.response.producer_id, answer.response.producer_epoch)
     return client, disk
@@ -155,7 +150,7 @@ def test_a_request_ends_with_its_connection() -> None:
     disk.run()
     client.node.end_turn()
     assert _added(added) is E.NONE
-    assert {each.topic for each in _known(client.node).partitions} == {"orders"}
+    assert {each.topic for each in client.node.transaction().partitions} == {"orders"}
     assert connection.answers == {}
 
 
@@ -188,7 +183,7 @@ class TestTheNextTransaction:
             next(steps)()
         assert ends == {E.CONCURRENT_TRANSACTIONS}
         assert (_added(added), offsets.response.error_code) == (E.NONE, E.NONE)
-        assert {each.topic for each in _known(client.node).partitions} == {"bills", "__consumer_offsets"}
+        assert {each.topic for each in client.node.transaction().partitions} == {"bills", "__consumer_offsets"}
         disk.holds = False
         assert client.end(is_commit=False) is E.NONE
         assert client.node.describe_transaction("pay").transaction_state == "CompleteAbort"
