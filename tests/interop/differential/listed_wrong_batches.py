@@ -111,7 +111,7 @@ WRONG_BATCHES_OF_TOPICS = (
         "Produce",
         ("always-gzip: producer_id=-2;*", "never-compressed: producer_id=-2;*"),
         {_CODE: (_TAKEN, _UNKNOWN)},
-        "no producer; Kafka takes it too, but where it compresses a batch anew",
+        "-2 stands for no producer; Kafka takes the batch too, except where Kafka compresses it again",
     ),
     Difference(
         "Produce",
