@@ -1,7 +1,8 @@
 """A consumer whose two nodes are scripted. A poll returns what has come; `read` polls until so many records have."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -59,20 +60,14 @@ class ConsumerBench:
         ]
 
 
-def run_bench(
-    test: Callable[[ConsumerBench], Awaitable[None]],
-    *,
-    partitions: Sequence[TopicPartition] = (ORDERS,),
-    **settings: Any,
-) -> None:
-    """Run a test of a consumer to which these partitions are assigned; it begins at offset 0 of every partition."""
-
-    async def run() -> None:
-        bench = ConsumerBench(partitions, **settings)
-        await bench.consumer.assign(partitions)
-        for partition in partitions:
-            await bench.consumer.seek(partition, 0)
-        await test(bench)
-        await bench.consumer.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def consumer_bench(
+    *, partitions: Sequence[TopicPartition] = (ORDERS,), **settings: Any
+) -> AsyncIterator[ConsumerBench]:
+    """A consumer to which these partitions are assigned; it begins at offset 0 of every partition."""
+    bench = ConsumerBench(partitions, **settings)
+    await bench.consumer.assign(partitions)
+    for partition in partitions:
+        await bench.consumer.seek(partition, 0)
+    yield bench
+    await bench.consumer.close()

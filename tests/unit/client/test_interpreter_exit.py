@@ -3,15 +3,15 @@
 import subprocess
 import sys
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 import tailrace
-from tailrace.client.blocking import Admin, Producer
+from tailrace.client.blocking import Admin
 from tailrace.client.offsets import LATEST
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from unit.client.new_topics import new_topic
 
 START = """
 import sys
@@ -35,12 +35,7 @@ def _run(program: str, bootstrap: str, topic: str) -> "subprocess.CompletedProce
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> str:
     """A topic with one record."""
-    name = f"topic-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin:
-        admin.create_topics({name: 1})
-    with Producer(tailrace_cluster.bootstrap_servers) as producer:
-        producer.send(name, b"first")
-    return name
+    return new_topic(tailrace_cluster, b"first")
 
 
 def test_records_without_a_flush_are_written_before_the_interpreter_ends(tailrace_cluster: Cluster, topic: str) -> None:

@@ -42,6 +42,11 @@ class LeadershipBench:
     def safe(self, own: int = 20) -> int:
         return self.leadership.safe_end_offset(own, log_end_offset=20, now_ms=self.now_ms, lag_ms=LAG_MS)
 
+    def proposed(self) -> InSyncProposal:
+        proposal = self.leadership.propose(self.horizon)
+        assert proposal is not None
+        return proposal
+
     def propose(self) -> tuple[int, ...] | None:
         proposal = self.leadership.propose(self.horizon)
         return None if proposal is None else tuple(member for member, _ in proposal.members)
@@ -108,26 +113,25 @@ def test_a_replica_leaves_when_it_has_lagged_for_too_long() -> None:
 def test_a_proposed_replica_holds_the_high_watermark_until_the_outcome_is_known() -> None:
     bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 15, may_join=True)
-    proposal = bench.leadership.propose(bench.horizon)
-    assert proposal is not None
+    proposal = bench.proposed()
     assert proposal == InSyncProposal(5, 0, ((ONE, -1), (TWO, -1)))
     bench.now_ms = 10 * LAG_MS
     assert bench.safe() == 15
     assert bench.propose() is None, "a single change at a time"
 
 
-def refused(bench: LeadershipBench, code: ErrorCode = ErrorCode.INELIGIBLE_REPLICA) -> None:
-    """Replica 2 at offset 15 is proposed, and refused."""
+def refused() -> LeadershipBench:
+    """A leader that has proposed replica 2 at offset 15, and was refused."""
+    bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 15)
-    proposal = bench.leadership.propose(bench.horizon)
-    assert proposal is not None
-    assert bench.leadership.on_response(proposal, KafkaError(code)) is AfterAnswer.PROPOSE_ANEW
+    proposal = bench.proposed()
+    assert bench.leadership.on_response(proposal, KafkaError(ErrorCode.INELIGIBLE_REPLICA)) is AfterAnswer.PROPOSE_ANEW
     bench.now_ms = 10 * LAG_MS
+    return bench
 
 
 def test_a_refused_replica_holds_the_high_watermark_until_no_late_copy_of_the_proposal_can_be_carried_out() -> None:
-    bench = LeadershipBench(state(ONE))
-    refused(bench)
+    bench = refused()
     assert bench.safe() == 15
     barrier = bench.leadership.propose(bench.horizon)
     assert barrier == InSyncProposal(5, 0, ((ONE, -1),)), "the present in-sync replicas, for a later partition epoch"
@@ -138,8 +142,7 @@ def test_a_refused_replica_holds_the_high_watermark_until_no_late_copy_of_the_pr
 
 
 def test_a_refused_replica_is_not_proposed_again_before_the_partition_epoch_has_risen() -> None:
-    bench = LeadershipBench(state(ONE))
-    refused(bench)
+    bench = refused()
     assert not bench.fetch(TWO, 20)
     assert bench.propose() == (ONE,)
     bench.leadership.take_state(state(ONE, epoch=1))
@@ -148,10 +151,8 @@ def test_a_refused_replica_is_not_proposed_again_before_the_partition_epoch_has_
 
 
 def test_a_late_copy_that_is_carried_out_after_all_ends_the_doubt() -> None:
-    bench = LeadershipBench(state(ONE))
-    refused(bench)
-    barrier = bench.leadership.propose(bench.horizon)
-    assert barrier is not None
+    bench = refused()
+    barrier = bench.proposed()
     outcome = KafkaError(ErrorCode.INVALID_UPDATE_VERSION)
     assert bench.leadership.on_response(barrier, outcome) is AfterAnswer.NOTHING
     bench.leadership.take_state(state(ONE, TWO, epoch=1))
@@ -160,19 +161,15 @@ def test_a_late_copy_that_is_carried_out_after_all_ends_the_doubt() -> None:
 
 def test_a_controller_that_changes_nothing_ends_the_doubt_as_it_does_for_its_own_brokers() -> None:
     """Apache Kafka's controller answers a proposal that changes nothing with the unchanged partition epoch."""
-    bench = LeadershipBench(state(ONE))
-    refused(bench)
-    barrier = bench.leadership.propose(bench.horizon)
-    assert barrier is not None
+    bench = refused()
+    barrier = bench.proposed()
     bench.leadership.on_response(barrier, state(ONE))
     assert (bench.leadership.pending, bench.safe()) == (None, 20)
 
 
 def test_a_refused_barrier_is_tried_again_at_the_next_look_and_not_at_once() -> None:
-    bench = LeadershipBench(state(ONE))
-    refused(bench)
-    barrier = bench.leadership.propose(bench.horizon)
-    assert barrier is not None
+    bench = refused()
+    barrier = bench.proposed()
     outcome = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
     assert bench.leadership.on_response(barrier, outcome) is AfterAnswer.NOTHING
     assert (bench.safe(), bench.propose()) == (15, (ONE,))
@@ -182,8 +179,7 @@ def test_a_refused_departure_leaves_no_doubt() -> None:
     bench = LeadershipBench(state(ONE, TWO, THREE))
     bench.now_ms = LAG_MS + 1
     bench.fetch(TWO, 20)
-    proposal = bench.leadership.propose(bench.horizon)
-    assert proposal is not None
+    proposal = bench.proposed()
     outcome = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
     assert bench.leadership.on_response(proposal, outcome) is AfterAnswer.NOTHING
     assert bench.propose() == (ONE, TWO), "looked at again"
@@ -200,8 +196,7 @@ def test_a_state_of_the_same_partition_epoch_does_not_end_a_proposal() -> None:
 
 
 def test_a_state_of_the_same_partition_epoch_does_not_end_a_doubt() -> None:
-    bench = LeadershipBench(state(ONE))
-    refused(bench)
+    bench = refused()
     bench.leadership.take_state(state(ONE))
     assert bench.safe() == 15
 
@@ -260,8 +255,7 @@ def test_a_proposal_that_may_have_been_carried_out_stays_pending(
 ) -> None:
     bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20)
-    proposal = bench.leadership.propose(bench.horizon)
-    assert proposal is not None
+    proposal = bench.proposed()
     assert bench.leadership.on_response(proposal, KafkaError(code)) is next_step
     assert (bench.leadership.pending is proposal) is is_pending
 
@@ -269,8 +263,7 @@ def test_a_proposal_that_may_have_been_carried_out_stays_pending(
 def test_an_answer_that_changes_nothing_ends_the_proposal() -> None:
     bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20)
-    proposal = bench.leadership.propose(bench.horizon)
-    assert proposal is not None
+    proposal = bench.proposed()
     assert bench.leadership.on_response(proposal, state(ONE, TWO)) is AfterAnswer.NOTHING
     assert bench.leadership.pending is None
 
@@ -286,8 +279,7 @@ def test_a_leader_reports_its_recovery_before_any_replica_joins() -> None:
 def test_the_epochs_of_registrations_go_with_a_proposal() -> None:
     bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20, broker_epoch=77)
-    proposal = bench.leadership.propose(bench.horizon)
-    assert proposal is not None
+    proposal = bench.proposed()
     assert proposal.members == ((ONE, -1), (TWO, 77))
 
 

@@ -195,24 +195,10 @@ def test_markers_need_enough_replicas_and_a_leader(
     assert leader.outcomes[0].code is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: TransactionalReplica) -> None:
-    """A consumer commits offsets in the transaction. The commits have no sequence numbers of the producer's."""
-    for _ in range(2):
-        leader.partition.staging.append_records(
-            [(b"group", b"offset")],
-            now_ms=NOW_MS,
-            on_done=leader.outcomes.append,
-            producer_id=7,
-            producer_epoch=0,
-            verification=UNVERIFIED,
-        )
-        leader.node.end_turn()
-    assert leader.partition.log.log_end_offset == 2, "the second is no duplicate"
-    assert leader.ends == (2, 0)
-    leader.end(COMMIT, epoch=1)
-    assert leader.ends == (3, 3)
+def commit_offset(leader: TransactionalReplica, value: bytes) -> None:
+    """Append a record of a group coordinator in the transaction."""
     leader.partition.staging.append_records(
-        [(b"group", b"late")],
+        [(b"group", value)],
         now_ms=NOW_MS,
         on_done=leader.outcomes.append,
         producer_id=7,
@@ -220,6 +206,17 @@ def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: Transa
         verification=UNVERIFIED,
     )
     leader.node.end_turn()
+
+
+def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: TransactionalReplica) -> None:
+    """A consumer commits offsets in the transaction. The commits have no sequence numbers of the producer's."""
+    for _ in range(2):
+        commit_offset(leader, b"offset")
+    assert leader.partition.log.log_end_offset == 2, "the second is no duplicate"
+    assert leader.ends == (2, 0)
+    leader.end(COMMIT, epoch=1)
+    assert leader.ends == (3, 3)
+    commit_offset(leader, b"late")
     refused = leader.outcomes[-1]
     assert isinstance(refused, KafkaError)
     assert refused.code is ErrorCode.INVALID_PRODUCER_EPOCH

@@ -76,7 +76,9 @@ async def test_a_close_that_is_cancelled_while_it_leaves_the_group_closes_the_co
     assert _last_epoch(bench) == -1
 
 
-async def test_a_close_that_is_cancelled_twice_closes_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_close_that_is_cancelled_twice_closes_the_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     commit, end_session = _Hanging(), _Hanging()
     bench, closed = await _reader(monkeypatch, commit)
     monkeypatch.setattr("tailrace.client.reading.fetcher.end_session", end_session)

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from uuid import uuid4
 
 import pytest
 
@@ -15,6 +14,7 @@ from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from unit.client.new_topics import new_topic
 
 SECONDS = 60.0
 RECORDS = 10
@@ -23,13 +23,7 @@ RECORDS = 10
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> str:
     """Ten records in one partition, of two."""
-    name = f"topic-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin:
-        admin.create_topics({name: 2})
-    with Producer(tailrace_cluster.bootstrap_servers) as producer:
-        for number in range(RECORDS):
-            producer.send(name, b"%d" % number, partition=0)
-    return name
+    return new_topic(tailrace_cluster, *(b"%d" % number for number in range(RECORDS)), partitions=2)
 
 
 def _until_records(consumer: Consumer) -> int:
@@ -284,34 +278,31 @@ def test_a_partition_without_a_leader_keeps_no_other_from_being_read() -> None:
             assert [record.partition for record in consumer.poll(SECONDS)] == [0]
 
 
-def test_an_auto_commit_that_is_not_answered_keeps_no_record_back(
+async def test_an_auto_commit_that_is_not_answered_keeps_no_record_back(
     tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        asked = asyncio.Event()
+    asked = asyncio.Event()
 
-        async def hang(*_: object, **__: object) -> None:
-            asked.set()
-            await asyncio.Event().wait()
+    async def hang(*_: object, **__: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
 
-        consumer = asyncio_consumer.AsyncConsumer(
-            tailrace_cluster.bootstrap_servers,
-            group=f"group-{topic}",
-            auto_offset_reset="earliest",
-            auto_commit_interval_ms=1,
-        )
-        await consumer.assign([TopicPartition(topic, 0)])
-        assert len(await consumer.poll(SECONDS, max_records=2)) == 2
-        await asyncio.sleep(0.01)
-        with monkeypatch.context() as patch:
-            patch.setattr(consumer_reader, "commit_group_offsets", hang)
-            async with asyncio.timeout(SECONDS):
-                records = await consumer.poll(SECONDS, max_records=3)
-            assert [record.offset for record in records] == [2, 3, 4]
-            await asked.wait()
-        await consumer.close()
-
-    asyncio.run(run())
+    consumer = asyncio_consumer.AsyncConsumer(
+        tailrace_cluster.bootstrap_servers,
+        group=f"group-{topic}",
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=1,
+    )
+    await consumer.assign([TopicPartition(topic, 0)])
+    assert len(await consumer.poll(SECONDS, max_records=2)) == 2
+    await asyncio.sleep(0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer_reader, "commit_group_offsets", hang)
+        async with asyncio.timeout(SECONDS):
+            records = await consumer.poll(SECONDS, max_records=3)
+        assert [record.offset for record in records] == [2, 3, 4]
+        await asked.wait()
+    await consumer.close()
     assert _committed(tailrace_cluster, f"group-{topic}", TopicPartition(topic, 0)) == 5
 
 

@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from tailrace.client.blocking import Admin, Consumer, Producer
+from tailrace.client.blocking import Admin, Consumer
 from tailrace.client.consumer import AsyncConsumer as AsyncioConsumer
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from unit.client.new_topics import new_topic
 
 SECONDS = 60.0
 FAILING = 4
@@ -24,13 +24,9 @@ class Failure(Exception):
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> Iterator[str]:
     """Ten records in one partition; each value is the record's offset."""
-    name = f"topic-{uuid4()}"
+    name = new_topic(tailrace_cluster, *(b"%d" % number for number in range(10)))
+    yield name
     with Admin(tailrace_cluster.bootstrap_servers) as admin:
-        admin.create_topics({name: 1})
-        with Producer(tailrace_cluster.bootstrap_servers) as producer:
-            for number in range(10):
-                producer.send(name, b"%d" % number)
-        yield name
         admin.delete_topics([name])
 
 
@@ -221,7 +217,7 @@ def test_a_failed_block_of_asyncio_commits_what_its_loop_has_passed(
     assert _committed(tailrace_cluster, topic) == committed
 
 
-def test_a_cancelled_block_of_asyncio_withholds_its_records(tailrace_cluster: Cluster, topic: str) -> None:
+async def test_a_cancelled_block_of_asyncio_withholds_its_records(tailrace_cluster: Cluster, topic: str) -> None:
     async def read(has_records: asyncio.Event) -> None:
         async with AsyncioConsumer(tailrace_cluster.bootstrap_servers, **_settings(topic)) as consumer:
             while True:
@@ -229,13 +225,10 @@ def test_a_cancelled_block_of_asyncio_withholds_its_records(tailrace_cluster: Cl
                     has_records.set()
                     await asyncio.Event().wait()
 
-    async def run() -> None:
-        has_records = asyncio.Event()
-        task = asyncio.create_task(read(has_records))
-        await has_records.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
+    has_records = asyncio.Event()
+    task = asyncio.create_task(read(has_records))
+    await has_records.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert _committed(tailrace_cluster, topic) == 0

@@ -1,14 +1,13 @@
 """The identity of a consumer's commits, for a producer that makes them in a transaction."""
 
-from uuid import uuid4
-
 import pytest
 
-from tailrace.client.blocking import Admin, Consumer, Producer
+from tailrace.client.blocking import Consumer
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from unit.client.new_topics import new_topic
 
 SECONDS = 60.0
 
@@ -16,11 +15,7 @@ SECONDS = 60.0
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> str:
     """A topic with one record."""
-    name = f"topic-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin, Producer(tailrace_cluster.bootstrap_servers) as producer:
-        admin.create_topics({name: 1})
-        producer.send(name, b"v")
-    return name
+    return new_topic(tailrace_cluster, b"v")
 
 
 def test_a_member_is_named_with_its_generation(tailrace_cluster: Cluster, topic: str) -> None:

@@ -13,7 +13,7 @@ from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest
-from testkit.clients.scripted_consumer import ORDERS, ConsumerBench, run_bench
+from testkit.clients.scripted_consumer import ORDERS, ConsumerBench, consumer_bench
 
 OTHER = TopicPartition("orders", 1)
 BOTH = (ORDERS, OTHER)
@@ -32,8 +32,8 @@ def _requests(bench: ConsumerBench) -> int:
     return len(bench.nodes.requests(FetchRequest))
 
 
-def test_a_paused_partition_is_not_fetched_and_reads_on_where_it_stood() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_paused_partition_is_not_fetched_and_reads_on_where_it_stood() -> None:
+    async with consumer_bench(partitions=BOTH) as bench:
         await bench.read(8)
         await bench.consumer.pause([ORDERS])
         assert bench.consumer.paused() == {ORDERS}
@@ -48,11 +48,9 @@ def test_a_paused_partition_is_not_fetched_and_reads_on_where_it_stood() -> None
         assert bench.consumer.paused() == frozenset()
         assert await _read_of(bench, ORDERS, 2) == [4, 5]
 
-    run_bench(test, partitions=BOTH)
 
-
-def test_fetched_records_of_a_paused_partition_are_kept_and_returned_after_it_is_resumed() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_fetched_records_of_a_paused_partition_are_kept_and_returned_after_it_is_resumed() -> None:
+    async with consumer_bench(partitions=BOTH) as bench:
         records = await bench.consumer.poll(60, max_records=1)
         assert [(record.partition, record.offset) for record in records] == [(0, 0)]
         await bench.consumer.pause([OTHER])
@@ -64,20 +62,16 @@ def test_fetched_records_of_a_paused_partition_are_kept_and_returned_after_it_is
         assert (await bench.consumer.poll(0))[0].offset == 0
         assert bench.fetched_offsets(1) == fetched
 
-    run_bench(test, partitions=BOTH)
 
-
-def test_a_consumer_whose_partitions_are_all_paused_fetches_nothing() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_consumer_whose_partitions_are_all_paused_fetches_nothing() -> None:
+    async with consumer_bench(partitions=BOTH) as bench:
         await bench.consumer.pause(BOTH)
         assert await bench.consumer.poll(0.05) == []
         assert _requests(bench) == 0
 
-    run_bench(test, partitions=BOTH)
 
-
-def test_a_seek_moves_a_paused_partition() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_seek_moves_a_paused_partition() -> None:
+    async with consumer_bench() as bench:
         await bench.read(4)
         await bench.consumer.pause([ORDERS])
         await bench.consumer.seek(ORDERS, 2)
@@ -86,11 +80,9 @@ def test_a_seek_moves_a_paused_partition() -> None:
         await bench.consumer.resume([ORDERS])
         assert await bench.read(2) == [2, 3]
 
-    run_bench(test)
 
-
-def test_records_that_a_loop_has_polled_ahead_are_kept_too() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_records_that_a_loop_has_polled_ahead_are_kept_too() -> None:
+    async with consumer_bench(partitions=BOTH) as bench:
         while bench.consumer.next_ahead() is None:
             await bench.consumer.poll_ahead(0.05)
         assert bench.consumer.position(OTHER) == 0
@@ -102,11 +94,9 @@ def test_records_that_a_loop_has_polled_ahead_are_kept_too() -> None:
         await bench.consumer.resume([OTHER])
         assert await _read_of(bench, OTHER, 4) == [0, 1, 2, 3]
 
-    run_bench(test, partitions=BOTH)
 
-
-def test_a_rebalance_forgets_the_pause_of_a_partition_that_is_lost() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_rebalance_forgets_the_pause_of_a_partition_that_is_lost() -> None:
+    async with consumer_bench(partitions=BOTH) as bench:
         await bench.consumer.pause(BOTH)
         bench.consumer._reader.assigned_by_group((OTHER,))
         assert bench.consumer.paused() == {OTHER}
@@ -116,24 +106,20 @@ def test_a_rebalance_forgets_the_pause_of_a_partition_that_is_lost() -> None:
         bench.consumer._reader.assigned_by_group(BOTH)
         assert bench.consumer.paused() == frozenset()
 
-    run_bench(test, partitions=BOTH)
 
-
-def test_a_partition_that_is_not_assigned_cannot_be_paused_and_then_none_is() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_partition_that_is_not_assigned_cannot_be_paused_and_then_none_is() -> None:
+    async with consumer_bench() as bench:
         for call in (bench.consumer.pause, bench.consumer.resume):
             with pytest.raises(KafkaError, match="orders-1 is not assigned") as caught:
                 await call(BOTH)
             assert caught.value.code is ErrorCode.INVALID_REQUEST
         assert bench.consumer.paused() == frozenset()
 
-    run_bench(test)
 
-
-def test_an_answer_that_comes_after_a_pause_follows_the_records_that_the_pause_has_put_back(
+async def test_an_answer_that_comes_after_a_pause_follows_the_records_that_the_pause_has_put_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test(bench: ConsumerBench) -> None:
+    async with consumer_bench() as bench:
         leader, asked, may_answer = bench.replicas[1], asyncio.Event(), asyncio.Event()
         leader.batch_records, leader.epochs = 4, [0] * 8
         answer = leader.answer
@@ -157,8 +143,6 @@ def test_an_answer_that_comes_after_a_pause_follows_the_records_that_the_pause_h
         await bench.consumer.resume([ORDERS])
         assert await bench.read(7) == [1, 2, 3, 4, 5, 6, 7]
         assert bench.fetched_offsets(1).count(4) == 1
-
-    run_bench(test)
 
 
 # records that a loop has polled ahead, in a log that does not have the position behind them
@@ -184,8 +168,8 @@ async def _put_back(bench: ConsumerBench, state: PositionState, log_start: int, 
     assert bench.consumer._positions()[ORDERS].offset == 1
 
 
-def test_records_that_a_pause_puts_back_survive_a_reset() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_records_that_a_pause_puts_back_survive_a_reset() -> None:
+    async with consumer_bench(auto_offset_reset="earliest") as bench:
         await _put_back(bench, PositionState.AWAITING_RESET, 7, [0] * 9)
         await bench.consumer.resume([ORDERS])
         assert await bench.read(3) == [1, 2, 3]
@@ -193,11 +177,9 @@ def test_records_that_a_pause_puts_back_survive_a_reset() -> None:
         assert await bench.read(2) == [7, 8]
         assert bench.consumer._positions()[ORDERS].offset == 9
 
-    run_bench(test, auto_offset_reset="earliest")
 
-
-def test_records_that_a_pause_puts_back_come_before_the_error_of_a_consumer_without_a_reset_policy() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_records_that_a_pause_puts_back_come_before_the_error_of_a_consumer_without_a_reset_policy() -> None:
+    async with consumer_bench() as bench:
         await _put_back(bench, PositionState.AWAITING_RESET, 7, [0] * 9)
         await bench.consumer.resume([ORDERS])
         assert await bench.read(3) == [1, 2, 3]
@@ -206,11 +188,9 @@ def test_records_that_a_pause_puts_back_come_before_the_error_of_a_consumer_with
                 await bench.read(1)
         assert bench.consumer._positions()[ORDERS].offset == 4
 
-    run_bench(test)
 
-
-def test_records_that_a_pause_puts_back_survive_a_truncation_below_the_diverging_offset() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_records_that_a_pause_puts_back_survive_a_truncation_below_the_diverging_offset() -> None:
+    async with consumer_bench(auto_offset_reset="latest") as bench:
         await _put_back(bench, PositionState.AWAITING_VALIDATION, 0, [0, 0])
         bench.replicas[1].epochs += [7, 7, 7]
         await bench.consumer.resume([ORDERS])
@@ -219,11 +199,9 @@ def test_records_that_a_pause_puts_back_survive_a_truncation_below_the_diverging
         assert await bench.read(3) == [2, 3, 4]
         assert bench.consumer._positions()[ORDERS] == (5, 7, "")
 
-    run_bench(test, auto_offset_reset="latest")
 
-
-def test_a_truncation_without_a_reset_policy_is_an_error_after_the_records_that_a_pause_has_put_back() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_truncation_without_a_reset_policy_is_an_error_after_the_records_that_a_pause_has_put_back() -> None:
+    async with consumer_bench() as bench:
         await _put_back(bench, PositionState.AWAITING_VALIDATION, 0, [0, 0])
         await bench.consumer.resume([ORDERS])
         assert await bench.read(1) == [1]
@@ -233,14 +211,12 @@ def test_a_truncation_without_a_reset_policy_is_an_error_after_the_records_that_
             assert (caught.value.offset, caught.value.diverging_offset) == (4, 2)
         assert bench.consumer._positions()[ORDERS].offset == 2
 
-    run_bench(test)
-
 
 # metrics
 
 
-def test_metrics_count_fetches_records_and_the_lag() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_metrics_count_fetches_records_and_the_lag() -> None:
+    async with consumer_bench() as bench:
         assert MetricName("records-lag", ORDERS) not in bench.consumer.metrics()
         for replica in bench.replicas.values():
             replica.log_start, replica.epochs = 0, [0] * 5
@@ -254,11 +230,9 @@ def test_metrics_count_fetches_records_and_the_lag() -> None:
         assert metrics[MetricName("records-lag", ORDERS)] == metrics[MetricName("records-lag-max")] == 3
         assert metrics[MetricName("records-lead", ORDERS)] == metrics[MetricName("records-lead-min")] == 2
 
-    run_bench(test)
 
-
-def test_metrics_name_the_replica_that_serves_a_partition() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_metrics_name_the_replica_that_serves_a_partition() -> None:
+    async with consumer_bench(client_rack="a") as bench:
         replica = MetricName("preferred-read-replica", ORDERS)
         assert bench.consumer.metrics()[replica] == NO_REPLICA
         bench.replicas[1].preferred = 2
@@ -267,11 +241,9 @@ def test_metrics_name_the_replica_that_serves_a_partition() -> None:
         assert metrics[replica] == 2
         assert metrics[MetricName("preferred-read-replica-changes-total", ORDERS)] == 1
 
-    run_bench(test, client_rack="a")
 
-
-def test_metrics_have_the_session_with_each_node() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_metrics_have_the_session_with_each_node() -> None:
+    async with consumer_bench() as bench:
         bench.replicas[1].session_id = 8
         await bench.read(4)
         await bench.until(lambda: _requests(bench) > 9)
@@ -283,5 +255,3 @@ def test_metrics_have_the_session_with_each_node() -> None:
         assert incremental >= 7
         assert metrics[MetricName("fetch-session-epoch", node_id=1)] == incremental + 1
         assert metrics[MetricName("fetch-total")] == incremental + 1
-
-    run_bench(test)

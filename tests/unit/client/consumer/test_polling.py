@@ -64,33 +64,30 @@ async def test_a_poll_lists_no_assigned_partitions(now: list[int], monkeypatch: 
         assert assigned.listings == 1
 
 
-def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
+async def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
     now: list[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        async with AsyncConsumer("127.0.0.1:1", client_id="tests") as consumer:
-            await consumer.assign([BUSY, GONE])
-            for partition in (BUSY, GONE):
-                await consumer.seek(partition, 0)
-            monkeypatch.setattr(Router, "has_answered", True)
-            monkeypatch.setattr(consumer._reader.fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
-            checked_ms = []
-            check = consumer._reader._notices.check
+    async with AsyncConsumer("127.0.0.1:1", client_id="tests") as consumer:
+        await consumer.assign([BUSY, GONE])
+        for partition in (BUSY, GONE):
+            await consumer.seek(partition, 0)
+        monkeypatch.setattr(Router, "has_answered", True)
+        monkeypatch.setattr(consumer._reader.fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
+        checked_ms = []
+        check = consumer._reader._notices.check
 
-            def counted(trouble: KafkaError | None, now_ms: int, **reached: Any) -> None:
-                checked_ms.append(now_ms)
-                check(trouble, now_ms, **reached)
+        def counted(trouble: KafkaError | None, now_ms: int, **reached: Any) -> None:
+            checked_ms.append(now_ms)
+            check(trouble, now_ms, **reached)
 
-            monkeypatch.setattr(consumer._reader._notices, "check", counted)
-            consumer._reader.fetcher._troubles[GONE] = NO_LEADER
-            for now[0] in range(0, 40_000, 10):
-                assert len(await consumer.poll(1.0)) == 1
-            assert checked_ms == list(range(0, 40_000, 1_000)), "a poll that gives records looks once a second"
-            consumer._reader.fetcher._troubles.clear()
-            now[0] = 40_000
-            await consumer.poll(1.0)
-
-    asyncio.run(run())
+        monkeypatch.setattr(consumer._reader._notices, "check", counted)
+        consumer._reader.fetcher._troubles[GONE] = NO_LEADER
+        for now[0] in range(0, 40_000, 10):
+            assert len(await consumer.poll(1.0)) == 1
+        assert checked_ms == list(range(0, 40_000, 1_000)), "a poll that gives records looks once a second"
+        consumer._reader.fetcher._troubles.clear()
+        now[0] = 40_000
+        await consumer.poll(1.0)
     warning = "consumer tests cannot read: partition gone-0 has no leader now"
     assert lines(caplog) == [warning, warning, "consumer tests reads again"]
 
@@ -130,17 +127,13 @@ async def test_a_poll_after_a_pause_does_not_raise_for_what_failed_before_it(
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_a_poll_of_no_record_is_refused(count: int) -> None:
+async def test_a_poll_of_no_record_is_refused(count: int) -> None:
     """Such a poll would look for records without a pause until the deadline, and never take a record."""
-
-    async def run() -> None:
-        async with AsyncConsumer("127.0.0.1:1") as consumer:
-            await consumer.assign([BUSY])
-            with pytest.raises(KafkaError, match=f"max_records {count}; ") as caught:
-                await consumer.poll(0.05, max_records=count)
-            assert caught.value.code is ErrorCode.INVALID_CONFIG
-
-    asyncio.run(run())
+    async with AsyncConsumer("127.0.0.1:1") as consumer:
+        await consumer.assign([BUSY])
+        with pytest.raises(KafkaError, match=f"max_records {count}; ") as caught:
+            await consumer.poll(0.05, max_records=count)
+        assert caught.value.code is ErrorCode.INVALID_CONFIG
     with Consumer("127.0.0.1:1") as blocking:
         blocking.assign([BUSY])
         with pytest.raises(KafkaError, match=f"max_records {count}; ") as caught:

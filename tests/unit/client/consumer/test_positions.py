@@ -12,7 +12,7 @@ from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.messages.list_offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
-from testkit.clients.scripted_consumer import ORDERS, ConsumerBench, run_bench
+from testkit.clients.scripted_consumer import ORDERS, ConsumerBench, consumer_bench
 
 MINUTE_MS = 60_000
 
@@ -20,8 +20,8 @@ MINUTE_MS = 60_000
 # a change of leader (KIP-320)
 
 
-def test_a_position_is_compared_with_the_new_leader_before_the_next_fetch() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_position_is_compared_with_the_new_leader_before_the_next_fetch() -> None:
+    async with consumer_bench() as bench:
         assert await bench.read(4) == [0, 1, 2, 3]
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
         bench.elect(2, 7)
@@ -34,22 +34,18 @@ def test_a_position_is_compared_with_the_new_leader_before_the_next_fetch() -> N
         of_node_2 = [request for node, request in bench.nodes.asked if node == 2]
         assert of_node_2[0] is asked
 
-    run_bench(test)
 
-
-def test_a_truncation_has_a_consumer_with_a_reset_policy_go_on_where_the_logs_diverge(
+async def test_a_truncation_has_a_consumer_with_a_reset_policy_go_on_where_the_logs_diverge(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, logger="tailrace.client")
 
-    async def test(bench: ConsumerBench) -> None:
+    async with consumer_bench(auto_offset_reset="latest") as bench:
         await bench.read(4)
         bench.replicas[2].epochs = [0, 0, 7, 7, 7, 7]
         bench.elect(2, 7)
         assert await bench.read(4) == [2, 3, 4, 5]
         assert not bench.nodes.requests(ListOffsetsRequest)
-
-    run_bench(test, auto_offset_reset="latest")
     (line,) = [record.getMessage() for record in caplog.records if record.name == "tailrace.client"]
     assert line == (
         "consumer tailrace-consumer: offset 4 of orders-0 was truncated after it was read (epoch 0): "
@@ -57,8 +53,8 @@ def test_a_truncation_has_a_consumer_with_a_reset_policy_go_on_where_the_logs_di
     )
 
 
-def test_a_truncation_without_a_reset_policy_is_an_error_of_each_poll_until_a_seek() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_truncation_without_a_reset_policy_is_an_error_of_each_poll_until_a_seek() -> None:
+    async with consumer_bench() as bench:
         await bench.read(4)
         bench.replicas[2].epochs = [0, 0, 7]
         bench.elect(2, 7)
@@ -70,11 +66,9 @@ def test_a_truncation_without_a_reset_policy_is_an_error_of_each_poll_until_a_se
         await bench.consumer.seek(ORDERS, 2)
         assert await bench.read(1) == [2]
 
-    run_bench(test)
 
-
-def test_a_leader_that_has_no_answer_yet_is_asked_again() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_leader_that_has_no_answer_yet_is_asked_again() -> None:
+    async with consumer_bench() as bench:
         await bench.read(4)
         bench.replicas[2].epochs.append(7)
         bench.replicas[2].end_faults = [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -84,11 +78,9 @@ def test_a_leader_that_has_no_answer_yet_is_asked_again() -> None:
         assert len(bench.nodes.requests(OffsetForLeaderEpochRequest)) == 3
         assert bench.nodes.metadata_requests > before
 
-    run_bench(test)
 
-
-def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised() -> None:
+    async with consumer_bench() as bench:
         await bench.read(4)
         bench.replicas[2].end_faults = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         bench.elect(2, 7)
@@ -96,11 +88,9 @@ def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised() -> None:
             await bench.read(1)
         assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-    run_bench(test)
 
-
-def test_a_leader_without_this_request_is_not_asked() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_leader_without_this_request_is_not_asked() -> None:
+    async with consumer_bench() as bench:
         bench.nodes.newest = {23: 1}
         await bench.read(4)
         bench.replicas[2].epochs.append(7)
@@ -108,13 +98,10 @@ def test_a_leader_without_this_request_is_not_asked() -> None:
         assert await bench.read(1) == [4]
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
-    run_bench(test)
 
-
-def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once() -> None:
+async def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once() -> None:
     """The metadata may name a leader that was deposed and does not know: that leader was never sent the records."""
-
-    async def test(bench: ConsumerBench) -> None:
+    async with consumer_bench() as bench:
         bench.nodes.epochs[ORDERS] = 3
         bench.nodes.describe()
         bench.replicas[1].epochs = [0, 0]
@@ -125,19 +112,14 @@ def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once
         bench.nodes.leaders[ORDERS], bench.nodes.epochs[ORDERS] = 2, 7
         assert await bench.read(1) == [4]
 
-    run_bench(test)
 
-
-def test_a_topic_that_was_created_again_is_read_by_the_reset_policy() -> None:
+async def test_a_topic_that_was_created_again_is_read_by_the_reset_policy() -> None:
     """The topic's epochs begin anew, so all metadata have a lower epoch than the position."""
-
-    async def test(bench: ConsumerBench) -> None:
+    async with consumer_bench(auto_offset_reset="earliest") as bench:
         await bench.consumer.seek(ORDERS, OffsetAndMetadata(3, 7))
         bench.replicas[1].epochs = [9, 9]
         bench.nodes.epochs[ORDERS] = 0
         assert await bench.read(2) == [0, 1]
-
-    run_bench(test, auto_offset_reset="earliest")
 
 
 # an offset out of range, and the closest replica (KIP-392)
@@ -150,8 +132,8 @@ async def _follow(bench: ConsumerBench) -> None:
     await bench.until(lambda: bench.fetched_offsets(2)[-1:] == [4])
 
 
-def test_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_that_follower() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_that_follower() -> None:
+    async with consumer_bench(auto_offset_reset="earliest", client_rack="a") as bench:
         await _follow(bench)
         follower = bench.replicas[2]
         follower.epochs, follower.log_start = [0] * 9, 7
@@ -161,11 +143,9 @@ def test_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_that_fo
         assert (asked.replica_id, asked.topics[0].partitions[0].timestamp) == (-2, -2)
         assert [r.topics[0].partitions[0].timestamp for r in bench.nodes.requests(ListOffsetsRequest, 1)] == [-1]
 
-    run_bench(test, auto_offset_reset="earliest", client_rack="a")
 
-
-def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_with_latest() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_with_latest() -> None:
+    async with consumer_bench(auto_offset_reset="latest", client_rack="a") as bench:
         await _follow(bench)
         bench.replicas[2].epochs, bench.replicas[2].log_start = [0] * 9, 7
         bench.replicas[1].epochs = [0] * 9
@@ -173,11 +153,9 @@ def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_wi
         asked = bench.nodes.requests(ListOffsetsRequest, 1)[0]
         assert (asked.replica_id, asked.topics[0].partitions[0].timestamp) == (-1, -1)
 
-    run_bench(test, auto_offset_reset="latest", client_rack="a")
 
-
-def test_an_offset_that_the_follower_has_lost_is_an_error_without_a_reset_policy() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_an_offset_that_the_follower_has_lost_is_an_error_without_a_reset_policy() -> None:
+    async with consumer_bench(client_rack="a") as bench:
         await _follow(bench)
         bench.replicas[2].epochs, bench.replicas[2].log_start = [0] * 9, 7
         with pytest.raises(KafkaError, match=r"auto\.offset\.reset is none") as caught:
@@ -185,12 +163,10 @@ def test_an_offset_that_the_follower_has_lost_is_an_error_without_a_reset_policy
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
-    run_bench(test, client_rack="a")
-
 
 @pytest.mark.parametrize("reset", ["latest", "earliest", "none"])
-def test_an_offset_above_the_end_of_a_follower_is_confirmed_by_the_leader_and_read_there(reset: str) -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_an_offset_above_the_end_of_a_follower_is_confirmed_by_the_leader_and_read_there(reset: str) -> None:
+    async with consumer_bench(auto_offset_reset=reset, client_rack="a") as bench:
         await _follow(bench)
         bench.replicas[2].epochs = [0, 0]
         bench.replicas[1].epochs = [0] * 5
@@ -200,24 +176,19 @@ def test_an_offset_above_the_end_of_a_follower_is_confirmed_by_the_leader_and_re
         assert not bench.nodes.requests(ListOffsetsRequest)
         assert bench.nodes.metadata_requests > before
 
-    run_bench(test, auto_offset_reset=reset, client_rack="a")
 
-
-def test_an_offset_above_the_end_of_a_follower_that_the_leader_lacks_too_is_a_truncation() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_an_offset_above_the_end_of_a_follower_that_the_leader_lacks_too_is_a_truncation() -> None:
+    async with consumer_bench(client_rack="a") as bench:
         await _follow(bench)
         bench.replicas[1].epochs = bench.replicas[2].epochs = [0, 0]
         with pytest.raises(LogTruncation):
             await bench.read(1)
 
-    run_bench(test, client_rack="a")
-
 
 @pytest.mark.parametrize("reset", ["latest", "earliest", "none"])
-def test_a_follower_that_gives_no_bounds_leaves_the_word_to_the_leader(reset: str) -> None:
+async def test_a_follower_that_gives_no_bounds_leaves_the_word_to_the_leader(reset: str) -> None:
     """As Apache Kafka's brokers do: Java's client fetches the same offset from the leader."""
-
-    async def test(bench: ConsumerBench) -> None:
+    async with consumer_bench(auto_offset_reset=reset, client_rack="a") as bench:
         await _follow(bench)
         bench.replicas[2].gives_bounds = False
         bench.replicas[2].epochs = [0, 0]
@@ -226,25 +197,21 @@ def test_a_follower_that_gives_no_bounds_leaves_the_word_to_the_leader(reset: st
         assert not bench.nodes.requests(ListOffsetsRequest)
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
-    run_bench(test, auto_offset_reset=reset, client_rack="a")
 
-
-def test_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy() -> None:
+    async with consumer_bench(auto_offset_reset="earliest") as bench:
         await bench.read(4)
         leader = bench.replicas[1]
         leader.epochs, leader.log_start, leader.gives_bounds = [0] * 9, 7, False
         assert await bench.read(2) == [7, 8]
         assert len(bench.nodes.requests(OffsetForLeaderEpochRequest)) == 1  # the cause may have been a truncation
 
-    run_bench(test, auto_offset_reset="earliest")
-
 
 # the lease on a replica
 
 
-def test_a_lease_on_a_follower_ends_at_its_time_however_often_the_leader_names_it() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_lease_on_a_follower_ends_at_its_time_however_often_the_leader_names_it() -> None:
+    async with consumer_bench(client_rack="a") as bench:
         await _follow(bench)
         at_leader = len(bench.nodes.requests(FetchRequest, 1))
         bench.nodes.passed_ms += 299_000
@@ -255,11 +222,9 @@ def test_a_lease_on_a_follower_ends_at_its_time_however_often_the_leader_names_i
         served = len(bench.nodes.requests(FetchRequest, 2))
         await bench.until(lambda: len(bench.nodes.requests(FetchRequest, 2)) > served)
 
-    run_bench(test, client_rack="a")
 
-
-def test_a_follower_that_is_gone_and_named_again_costs_less_than_a_change_and_a_request_a_minute() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_follower_that_is_gone_and_named_again_costs_less_than_a_change_and_a_request_a_minute() -> None:
+    async with consumer_bench(client_rack="a") as bench:
         await _follow(bench)
         bench.nodes.gone = {2}
         partition = bench.consumer._reader.fetcher.assigned.by_name[ORDERS]
@@ -272,11 +237,9 @@ def test_a_follower_that_is_gone_and_named_again_costs_less_than_a_change_and_a_
         assert bench.nodes.metadata_requests - requests < minutes
         assert partition.replica_changes - changes < minutes
 
-    run_bench(test, client_rack="a")
 
-
-def test_a_follower_that_metadata_do_not_have_is_not_read_from() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_follower_that_metadata_do_not_have_is_not_read_from() -> None:
+    async with consumer_bench(client_rack="a") as bench:
         bench.nodes.brokers = [1]
         bench.nodes.describe()
         bench.replicas[1].preferred = 2
@@ -285,13 +248,10 @@ def test_a_follower_that_metadata_do_not_have_is_not_read_from() -> None:
         assert bench.nodes.metadata_requests == before + 1
         assert not bench.nodes.requests(FetchRequest, 2)
 
-    run_bench(test, client_rack="a")
 
-
-def test_a_follower_that_only_new_metadata_have_is_read_from_at_once() -> None:
+async def test_a_follower_that_only_new_metadata_have_is_read_from_at_once() -> None:
     """The follower was fenced when the metadata came, for it was restarting."""
-
-    async def test(bench: ConsumerBench) -> None:
+    async with consumer_bench(client_rack="a") as bench:
         bench.nodes.brokers = [1]
         bench.nodes.describe()
         bench.nodes.brokers = [1, 2]
@@ -300,14 +260,12 @@ def test_a_follower_that_only_new_metadata_have_is_read_from_at_once() -> None:
         assert bench.nodes.metadata_requests == 1
         assert bench.fetched_offsets(2)[:4] == [0, 1, 2, 3]
 
-    run_bench(test, client_rack="a")
-
 
 @pytest.mark.parametrize(
     "code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH]
 )
-def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_catch_up(code: ErrorCode) -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_catch_up(code: ErrorCode) -> None:
+    async with consumer_bench(client_rack="a") as bench:
         await _follow(bench)
         bench.replicas[2].faults = [code, code]
         bench.replicas[2].epochs.append(0)
@@ -319,8 +277,6 @@ def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_ca
         assert await bench.read(1) == [5]
         assert partition.replica is None
         assert len(bench.replicas[2].faults) == 6
-
-    run_bench(test, client_rack="a")
 
 
 @pytest.mark.parametrize(
@@ -337,23 +293,19 @@ def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_ca
         (ErrorCode.UNKNOWN_LEADER_EPOCH, False),
     ],
 )
-def test_a_fault_of_the_leader_has_metadata_refreshed_unless_the_broker_is_the_one_behind(
+async def test_a_fault_of_the_leader_has_metadata_refreshed_unless_the_broker_is_the_one_behind(
     code: ErrorCode, refreshes: bool
 ) -> None:
-    async def test(bench: ConsumerBench) -> None:
+    async with consumer_bench() as bench:
         bench.replicas[1].faults = [code]
         before = bench.nodes.metadata_requests
         assert await bench.read(4) == [0, 1, 2, 3]
         assert (bench.nodes.metadata_requests > before) is refreshes
 
-    run_bench(test)
 
-
-def test_a_committed_position_goes_with_the_epoch_of_its_last_record() -> None:
-    async def test(bench: ConsumerBench) -> None:
+async def test_a_committed_position_goes_with_the_epoch_of_its_last_record() -> None:
+    async with consumer_bench() as bench:
         bench.replicas[1].epochs = [0, 0, 3, 3, 5]
         for count, epoch in ((2, 0), (1, 3), (1, 3), (1, 5)):
             await bench.read(count)
             assert bench.consumer._positions()[ORDERS].leader_epoch == epoch
-
-    run_bench(test)

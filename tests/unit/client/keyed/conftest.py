@@ -1,21 +1,17 @@
 """A topic for keyed consumers, pauses that are short, logs that are cut, and servers of progress."""
 
-from uuid import uuid4
-
 import pytest
 
-from tailrace.client.blocking import Admin
 from tailrace.client.keyed import outcomes
 from tailrace.testing import Cluster
 from unit.client.keyed.keyed_runs import RECORDS, write
+from unit.client.new_topics import new_topic
 
 
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> str:
     """Records of ten keys in three partitions; the values of a key count up."""
-    name = f"topic-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin:
-        admin.create_topics({name: 3})
+    name = new_topic(tailrace_cluster, partitions=3)
     write(tailrace_cluster, name, RECORDS)
     return name
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -14,6 +13,7 @@ import tailrace
 from tailrace import Admin, Done, KeyedConsumer, KeyedRecord, Outcome, Producer, Retry, Skip
 from tailrace.model.errors import KafkaError
 from tailrace.testing import Cluster
+from unit.client.new_topics import new_topic
 
 KEYS, RECORDS = 4, 80
 
@@ -21,9 +21,7 @@ KEYS, RECORDS = 4, 80
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> str:
     """Records of four keys; the values of a key count up."""
-    name = f"topic-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin:
-        admin.create_topics({name: 2})
+    name = new_topic(tailrace_cluster, partitions=2)
     with Producer(tailrace_cluster.bootstrap_servers) as producer:
         for number in range(RECORDS):
             producer.send(name, b"%d" % (number // KEYS), key=b"%d" % (number % KEYS))

@@ -1,6 +1,5 @@
 """The last commit of a keyed consumer before its partitions leave covers what is done: a stop repeats nothing."""
 
-import asyncio
 import random
 from collections import defaultdict
 from uuid import uuid4
@@ -23,7 +22,7 @@ def write_keys(cluster: Cluster, topic: str, *, records: int, keys: int) -> dict
     return counts
 
 
-def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(tailrace_cluster: Cluster) -> None:
+async def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(tailrace_cluster: Cluster) -> None:
     """Three keys of ten fail until the last life: more keys are held than a periodic commit has holes, and the last
     commit of a life has more rectangles than a request may have."""
     name, records, lives = f"topic-{uuid4()}", 4_000, 5
@@ -47,12 +46,9 @@ def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(tailrace_cluster: C
 
         await consumer.run(handle)
 
-    async def main() -> None:
-        for life in range(lives):
-            await live(400 * (life + 1))
-        await live(records)
-
-    asyncio.run(main())
+    for life in range(lives):
+        await live(400 * (life + 1))
+    await live(records)
     assert len(done) == records
     assert [place for place, times in done.items() if times > 1] == []
     assert dict(in_order) == {key: list(range(count)) for key, count in counts.items()}

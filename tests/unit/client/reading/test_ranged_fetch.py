@@ -352,7 +352,7 @@ def test_a_range_of_a_topic_deleted_meanwhile_fails_before_its_timeout(
     assert gone.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_next_range_of_a_deleted_topic_fails_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_range_of_a_deleted_topic_fails_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task may have a hundred partitions of the topic."""
     questions: list[int] = []
 
@@ -360,18 +360,15 @@ def test_the_next_range_of_a_deleted_topic_fails_without_a_wait(monkeypatch: pyt
         questions.append(1)
         return True
 
-    async def run() -> None:
-        node = ScriptedLeader(_log(end=0), is_gone)
-        server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
-        node.port = server.sockets[0].getsockname()[1]
-        async with server, AsyncRangedFetch(f"127.0.0.1:{node.port}", timeout_ms=60_000) as reader:
-            for partition in range(20):
-                with pytest.raises(KafkaError) as gone:
-                    await anext(reader.fetch_range(TopicPartition(PARTITION.topic, partition), 0, 100))
-                assert gone.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
     monkeypatch.setattr(ranged_fetch, "UNKNOWN_WAIT_MS", 200, raising=False)
-    asyncio.run(run())
+    node = ScriptedLeader(_log(end=0), is_gone)
+    server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
+    node.port = server.sockets[0].getsockname()[1]
+    async with server, AsyncRangedFetch(f"127.0.0.1:{node.port}", timeout_ms=60_000) as reader:
+        for partition in range(20):
+            with pytest.raises(KafkaError) as gone:
+                await anext(reader.fetch_range(TopicPartition(PARTITION.topic, partition), 0, 100))
+            assert gone.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert len(questions) < 19 + 10, "a question per partition, and more for the first: its absence may be a mistake"
 
 

@@ -18,6 +18,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
 from testkit.clients.scripted_nodes import ScriptedNodes, ScriptedReplica
+from unit.client.new_topics import new_topic
 
 SECONDS = 60.0
 UNREACHABLE = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cannot connect to 127.0.0.1:1: Connection refused")
@@ -212,7 +213,7 @@ def test_a_chosen_partition_of_a_topic_that_does_not_exist_is_named() -> None:
 
 
 @pytest.mark.parametrize("has_sought", [False, True])
-def test_the_first_poll_of_a_topic_that_exists_warns_of_nothing(
+async def test_the_first_poll_of_a_topic_that_exists_warns_of_nothing(
     tailrace_cluster: Cluster, caplog: pytest.LogCaptureFixture, has_sought: bool
 ) -> None:
     topic = f"topic-{uuid4()}"
@@ -226,16 +227,12 @@ def test_the_first_poll_of_a_topic_that_exists_warns_of_nothing(
             consumer.seek(partition, 0)
         assert [record.value for record in consumer.poll(SECONDS)] == [b"v"]
         assert consumer.trouble is None
-
-    async def read() -> None:
-        async with AsyncioConsumer(tailrace_cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
-            await consumer.assign([partition])
-            if has_sought:
-                await consumer.seek(partition, 0)
-            assert [record.value for record in await consumer.poll(SECONDS)] == [b"v"]
-            assert consumer.trouble is None
-
-    asyncio.run(read())
+    async with AsyncioConsumer(tailrace_cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        await consumer.assign([partition])
+        if has_sought:
+            await consumer.seek(partition, 0)
+        assert [record.value for record in await consumer.poll(SECONDS)] == [b"v"]
+        assert consumer.trouble is None
     assert lines(caplog) == []
 
 
@@ -282,12 +279,7 @@ async def test_a_broker_that_has_not_answered_yet_has_not_said_that_a_topic_is_a
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> str:
     """Five records in one of two partitions."""
-    name = f"topic-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin, Producer(tailrace_cluster.bootstrap_servers) as producer:
-        admin.create_topics({name: 2})
-        for _ in range(5):
-            producer.send(name, b"v", partition=0)
-    return name
+    return new_topic(tailrace_cluster, *[b"v"] * 5, partitions=2)
 
 
 def skips(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -87,7 +87,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
         (LATEST, 100, (None, 1000), 1000, "is out of range; goes on at 1000"),
     ],
 )
-def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_read(
+async def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_read(
     reset: int,
     lost: int,
     bounds: tuple[int | None, int],
@@ -96,63 +96,50 @@ def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_read(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run() -> None:
-        bench = StartSearchBench(monkeypatch, reset, bounds)
-        bench.notices.report_skipped({RNG: 1}, has_offsets=False)  # the notice of a new topic is another matter
-        caplog.clear()
-        await bench.lose(lost)
-        assert bench.fetcher.assigned.position(RNG) == position
-        assert bench.search.trouble is None
-
-    asyncio.run(run())
+    bench = StartSearchBench(monkeypatch, reset, bounds)
+    bench.notices.report_skipped({RNG: 1}, has_offsets=False)  # the notice of a new topic is another matter
+    caplog.clear()
+    await bench.lose(lost)
+    assert bench.fetcher.assigned.position(RNG) == position
+    assert bench.search.trouble is None
     assert lines(caplog) == [f"group 'g': offset {lost} of rng-0 {line}"]
     assert caplog.records[0].levelno == logging.WARNING
 
 
-def test_a_cancelled_search_reports_its_decisions(
+async def test_a_cancelled_search_reports_its_decisions(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
-        bench.on_ask = lambda: bench.search.cancel() if len(bench.asked) == 2 else None
-        await bench.lose(100)
-        await asyncio.sleep(0)
-
-    asyncio.run(run())
+    bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
+    bench.on_ask = lambda: bench.search.cancel() if len(bench.asked) == 2 else None
+    await bench.lose(100)
+    await asyncio.sleep(0)
     assert len(lines(caplog)) == 1
 
 
-def test_a_partition_that_was_sought_meanwhile_has_lost_nothing(
+async def test_a_partition_that_was_sought_meanwhile_has_lost_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
-        bench.on_ask = lambda: bench.fetcher.assigned.seek(RNG, 300)
-        await bench.lose(100)
-        assert bench.fetcher.assigned.position(RNG) == 300
-
-    asyncio.run(run())
+    bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
+    bench.on_ask = lambda: bench.fetcher.assigned.seek(RNG, 300)
+    await bench.lose(100)
+    assert bench.fetcher.assigned.position(RNG) == 300
     assert lines(caplog) == []
 
 
-def test_a_log_that_outruns_its_reader_is_reported_at_once_and_every_30_seconds(
+async def test_a_log_that_outruns_its_reader_is_reported_at_once_and_every_30_seconds(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that refuses every offset must not fill the log of its client."""
     now = [0]
     monkeypatch.setattr(Router, "now_ms", lambda _: now[0])
-
-    async def run() -> None:
-        bench = StartSearchBench(monkeypatch, EARLIEST, (0, 1000))
-        for lost in range(0, 50, 10):
-            bench.bounds[EARLIEST] = lost + 10
-            await bench.lose(lost)
-        bench.notices.check(None, 29_999, has_answered=True)
-        assert len(lines(caplog)) == 1
-        bench.notices.check(None, 30_000, has_answered=True)
-        bench.notices.check(None, 90_000, has_answered=True)
-
-    asyncio.run(run())
+    bench = StartSearchBench(monkeypatch, EARLIEST, (0, 1000))
+    for lost in range(0, 50, 10):
+        bench.bounds[EARLIEST] = lost + 10
+        await bench.lose(lost)
+    bench.notices.check(None, 29_999, has_answered=True)
+    assert len(lines(caplog)) == 1
+    bench.notices.check(None, 30_000, has_answered=True)
+    bench.notices.check(None, 90_000, has_answered=True)
     first, later = lines(caplog)
     assert first == (
         "group 'g': offset 0 of rng-0 is gone (log 10 to 1000); goes on at 10: 10 records are removed unread"

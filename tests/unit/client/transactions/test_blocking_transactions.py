@@ -14,16 +14,14 @@ from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from unit.client.new_topics import new_topic
 
 SECONDS = 60.0
 
 
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> str:
-    name = f"topic-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin:
-        admin.create_topics({name: 1})
-    return name
+    return new_topic(tailrace_cluster)
 
 
 @pytest.fixture

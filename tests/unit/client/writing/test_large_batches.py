@@ -2,13 +2,13 @@
 
 import os
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from tailrace.client.blocking import Admin, NewTopic, Producer
+from tailrace.client.blocking import Producer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
+from unit.client.new_topics import new_topic
 
 SECONDS = 60.0
 RECORDS = 300
@@ -18,10 +18,7 @@ LIMIT = 20_000
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> str:
     """A topic that takes batches of 20 KB at most."""
-    name = f"topic-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(name=name, partitions=1, configs={"max.message.bytes": str(LIMIT)})])
-    return name
+    return new_topic(tailrace_cluster, configs={"max.message.bytes": str(LIMIT)})
 
 
 @pytest.mark.parametrize("idempotent", [True, False])

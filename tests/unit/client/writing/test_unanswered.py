@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
@@ -11,6 +10,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.testing import Cluster
+from unit.client.new_topics import new_topic
 
 SECONDS = 60.0
 BATCH = bytes(build_batch([Record(0, 1, None, b"x" * 900_000)]))
@@ -20,10 +20,9 @@ BATCHES = 40
 @pytest.fixture
 def topic(tailrace_cluster: Cluster) -> Iterator[str]:
     """A topic of one partition, deleted afterwards: what is written here is large."""
-    name = f"topic-{uuid4()}"
+    name = new_topic(tailrace_cluster)
+    yield name
     with Admin(tailrace_cluster.bootstrap_servers) as admin:
-        admin.create_topics({name: 1})
-        yield name
         admin.delete_topics([name])
 
 

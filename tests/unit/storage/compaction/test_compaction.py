@@ -11,6 +11,7 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.records.spans import STEP_RECORDS
 from tailrace.storage import AppendBatch, Log, ReadLimits, checkpoints, readable_log
+from tailrace.storage.compaction.compaction import Compaction
 from tailrace.storage.segment_files.segment_limits import SegmentLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.records.batches import stored_batch, stored_marker
@@ -32,6 +33,22 @@ def fill(log: Log, count: int, *, keys: int = 1, value: bytes = b"v" * 30) -> No
         buffer = build_batch(records, base_offset=start, leader_epoch=0)
         log.append([AppendBatch(bytes(buffer), read_header(buffer))])
     log.flush()
+
+
+def log_of_empty_batches(disk: SimulatedDisk) -> Log:
+    """A compacted log with the last batch of each of 40 producers: two of the batches have a record."""
+    log = open_log(disk)
+    for producer_id in range(40):
+        log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
+    log.flush()
+    compact(log, NOW_MS, end_offset=log.log_end_offset)
+    return log
+
+
+def begun(log: Log) -> Compaction:
+    compaction = log.compactions.begin(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
+    assert compaction is not None
+    return compaction
 
 
 def offsets(log: Log) -> list[int]:
@@ -127,11 +144,7 @@ def test_segments_without_anything_do_not_hide_where_the_rewritten_part_ends(dis
 
 def test_a_read_goes_on_over_segments_that_hold_empty_batches_alone(disk: SimulatedDisk) -> None:
     """Every producer's last batch stays. A reader that gets no record takes the batch for a too large record."""
-    log = open_log(disk)
-    for producer_id in range(40):
-        log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
-    log.flush()
-    compact(log, NOW_MS, end_offset=log.log_end_offset)
+    log = log_of_empty_batches(disk)
     assert [header.records_count for header in batches(disk)] == [0] * 38 + [1, 1]
     assert len(bases(disk)) > 10
     for max_bytes in (1, 61, 1000, 1 << 20):
@@ -143,11 +156,7 @@ def test_a_read_goes_on_over_segments_that_hold_empty_batches_alone(disk: Simula
 
 
 def test_a_read_over_empty_batches_keeps_to_its_end_and_to_its_bytes(disk: SimulatedDisk) -> None:
-    log = open_log(disk)
-    for producer_id in range(40):
-        log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
-    log.flush()
-    compact(log, NOW_MS, end_offset=log.log_end_offset)
+    log = log_of_empty_batches(disk)
     assert log.read(ReadLimits(0, 1 << 20), 30).next_offset == 30
     # Not the first partition of an answer: there is no more room than this.
     result = log.read(ReadLimits(0, 200, min_one_message=False))
@@ -160,11 +169,7 @@ def test_a_read_over_empty_batches_looks_into_so_many_segments(
 ) -> None:
     """The read must not hold up the event loop."""
     monkeypatch.setattr(readable_log, "MAX_READS", 3)
-    log = open_log(disk)
-    for producer_id in range(40):
-        log.append([stored_batch(log.log_end_offset, value_bytes=400, producer_id=producer_id)])
-    log.flush()
-    compact(log, NOW_MS, end_offset=log.log_end_offset)
+    log = log_of_empty_batches(disk)
     assert len(bases(disk)) > 10
     offset, reads = 0, 0
     while offset < 40:
@@ -222,8 +227,7 @@ def test_reads_between_two_steps_see_one_log_or_the_other(disk: SimulatedDisk) -
     log = open_log(disk)
     fill(log, 10, keys=2)
     last = offsets(log)[-1]
-    compaction = log.compactions.begin(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
-    assert compaction is not None
+    compaction = begun(log)
     steps = 0
     while not compaction.is_over:
         compaction.step(1)
@@ -246,8 +250,7 @@ def test_a_batch_of_many_records_is_compacted_in_steps(disk: SimulatedDisk, code
     log.append([AppendBatch(bytes(buffer), read_header(buffer))])
     fill(log, 10)
     expected = {b"%d" % (at % 700): at for at in range(count)}
-    compaction = log.compactions.begin(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
-    assert compaction is not None
+    compaction = begun(log)
     of_batch = 0
     while not compaction.is_over:
         of_batch += compaction.step(1 << 20) == 0
@@ -273,8 +276,7 @@ def test_a_reader_that_was_given_bytes_keeps_them(disk: SimulatedDisk) -> None:
 def test_a_cut_of_the_log_ends_the_compaction(disk: SimulatedDisk, way: str) -> None:
     log = open_log(disk)
     fill(log, 10)
-    compaction = log.compactions.begin(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
-    assert compaction is not None
+    compaction = begun(log)
     while not compaction.needs_sync:
         compaction.step(1)
     match way:
@@ -298,8 +300,7 @@ def test_a_cut_of_the_log_ends_the_compaction(disk: SimulatedDisk, way: str) -> 
 def test_a_flush_that_was_under_way_at_the_end_of_a_compaction_does_no_harm(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
-    compaction = log.compactions.begin(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
-    assert compaction is not None
+    compaction = begun(log)
     while not compaction.needs_sync:
         compaction.step(1)
     ticket = log.flushes.begin()
