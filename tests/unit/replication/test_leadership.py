@@ -150,7 +150,7 @@ def test_a_refused_replica_is_not_proposed_again_before_the_partition_epoch_has_
     assert bench.propose() == (ONE, TWO)
 
 
-def test_a_late_copy_that_is_carried_out_after_all_ends_the_doubt() -> None:
+def test_a_late_copy_of_an_isr_proposal_that_is_carried_out_after_all_ends_the_doubt() -> None:
     bench = refused()
     barrier = bench.proposed()
     outcome = KafkaError(ErrorCode.INVALID_UPDATE_VERSION)
@@ -159,7 +159,7 @@ def test_a_late_copy_that_is_carried_out_after_all_ends_the_doubt() -> None:
     assert (bench.leadership.pending, bench.safe()) == (None, 15)
 
 
-def test_a_controller_that_changes_nothing_ends_the_doubt_as_it_does_for_its_own_brokers() -> None:
+def test_a_controller_that_changes_nothing_ends_the_doubt_about_an_isr_proposal() -> None:
     """Apache Kafka's controller answers a proposal that changes nothing with the unchanged partition epoch."""
     bench = refused()
     barrier = bench.proposed()
@@ -167,7 +167,7 @@ def test_a_controller_that_changes_nothing_ends_the_doubt_as_it_does_for_its_own
     assert (bench.leadership.pending, bench.safe()) == (None, 20)
 
 
-def test_a_refused_barrier_is_tried_again_at_the_next_look_and_not_at_once() -> None:
+def test_a_refused_barrier_of_an_isr_proposal_is_tried_again_at_the_next_look_and_not_at_once() -> None:
     bench = refused()
     barrier = bench.proposed()
     outcome = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
@@ -175,7 +175,7 @@ def test_a_refused_barrier_is_tried_again_at_the_next_look_and_not_at_once() -> 
     assert (bench.safe(), bench.propose()) == (15, (ONE,))
 
 
-def test_a_refused_departure_leaves_no_doubt() -> None:
+def test_a_refused_departure_from_the_isr_leaves_no_doubt() -> None:
     bench = LeadershipBench(state(ONE, TWO, THREE))
     bench.now_ms = LAG_MS + 1
     bench.fetch(TWO, 20)
@@ -185,7 +185,7 @@ def test_a_refused_departure_leaves_no_doubt() -> None:
     assert bench.propose() == (ONE, TWO), "looked at again"
 
 
-def test_a_state_of_the_same_partition_epoch_does_not_end_a_proposal() -> None:
+def test_a_state_of_the_same_partition_epoch_does_not_end_an_isr_proposal() -> None:
     """The state that a leader has is followed again whenever a setting of its topic changes."""
     bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 15)
@@ -195,7 +195,7 @@ def test_a_state_of_the_same_partition_epoch_does_not_end_a_proposal() -> None:
     assert (bench.leadership.pending, bench.safe()) == (proposal, 15)
 
 
-def test_a_state_of_the_same_partition_epoch_does_not_end_a_doubt() -> None:
+def test_a_state_of_the_same_partition_epoch_does_not_end_a_doubt_about_an_isr_proposal() -> None:
     bench = refused()
     bench.leadership.take_state(state(ONE))
     assert bench.safe() == 15
@@ -250,7 +250,7 @@ def test_a_replica_that_is_to_leave_holds_the_high_watermark_until_it_has_left()
         (ErrorCode.INVALID_REQUEST, AfterAnswer.NOTHING, False),
     ],
 )
-def test_a_proposal_that_may_have_been_carried_out_stays_pending(
+def test_an_isr_proposal_that_may_have_been_carried_out_stays_pending(
     code: ErrorCode, next_step: AfterAnswer, is_pending: bool
 ) -> None:
     bench = LeadershipBench(state(ONE))
@@ -260,7 +260,7 @@ def test_a_proposal_that_may_have_been_carried_out_stays_pending(
     assert (bench.leadership.pending is proposal) is is_pending
 
 
-def test_an_answer_that_changes_nothing_ends_the_proposal() -> None:
+def test_an_answer_that_changes_nothing_ends_the_isr_proposal() -> None:
     bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20)
     proposal = bench.proposed()
@@ -276,14 +276,14 @@ def test_a_leader_reports_its_recovery_before_any_replica_joins() -> None:
     assert bench.propose() == (ONE, TWO)
 
 
-def test_the_epochs_of_registrations_go_with_a_proposal() -> None:
+def test_the_epochs_of_registrations_go_with_an_isr_proposal() -> None:
     bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20, broker_epoch=77)
     proposal = bench.proposed()
     assert proposal.members == ((ONE, -1), (TWO, 77))
 
 
-def test_a_fetch_of_an_earlier_registration_is_refused() -> None:
+def test_a_leader_refuses_a_fetch_of_an_earlier_registration() -> None:
     bench = LeadershipBench(state(ONE, TWO))
     bench.fetch(TWO, 13, broker_epoch=8)
     with pytest.raises(KafkaError) as refusal:
@@ -292,7 +292,7 @@ def test_a_fetch_of_an_earlier_registration_is_refused() -> None:
     assert bench.safe() == 13
 
 
-def test_a_stranger_is_refused_and_a_new_replica_is_not() -> None:
+def test_a_leader_refuses_a_stranger_and_not_a_new_replica() -> None:
     bench = LeadershipBench(state(ONE, TWO))
     four = BrokerId(4)
     with pytest.raises(KafkaError) as refusal:
@@ -386,7 +386,7 @@ def test_a_refused_replica_that_fetches_again_is_as_good_as_any_other() -> None:
     assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.PROPOSE_ANEW
 
 
-def test_a_leader_whose_doubts_are_refused_asks_again_after_a_while() -> None:
+def test_a_leader_whose_doubts_about_isr_proposals_are_refused_asks_again_after_a_while() -> None:
     bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20)
     refusal = KafkaError(ErrorCode.INELIGIBLE_REPLICA)

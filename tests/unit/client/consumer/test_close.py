@@ -47,7 +47,7 @@ def _last_epoch(bench: ConsumerBench) -> int:
     return epoch
 
 
-async def test_a_close_that_runs_out_of_time_ends_the_fetches_and_closes_the_connections(
+async def test_a_close_of_a_consumer_that_runs_out_of_time_ends_the_fetches_and_closes_the_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench, closed = await _reader(monkeypatch, _Hanging())
@@ -60,7 +60,7 @@ async def test_a_close_that_runs_out_of_time_ends_the_fetches_and_closes_the_con
     await bench.consumer.close()
 
 
-async def test_a_close_that_is_cancelled_while_it_leaves_the_group_closes_the_connections(
+async def test_a_close_of_a_consumer_that_is_cancelled_while_it_leaves_the_group_closes_the_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench, closed = await _reader(monkeypatch, _Hanging())
@@ -76,7 +76,7 @@ async def test_a_close_that_is_cancelled_while_it_leaves_the_group_closes_the_co
     assert _last_epoch(bench) == -1
 
 
-async def test_a_close_that_is_cancelled_twice_closes_the_connections(
+async def test_a_close_of_a_consumer_that_is_cancelled_twice_closes_the_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commit, end_session = _Hanging(), _Hanging()

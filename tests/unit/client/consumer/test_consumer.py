@@ -71,7 +71,9 @@ def overdue(tailrace_cluster: Cluster, topic: str) -> Iterator[Consumer]:
         yield consumer
 
 
-def test_a_removed_member_cannot_commit(tailrace_cluster: Cluster, topic: str, overdue: Consumer) -> None:
+def test_a_consumer_that_was_removed_from_its_group_cannot_commit(
+    tailrace_cluster: Cluster, topic: str, overdue: Consumer
+) -> None:
     for offsets in (None, {TopicPartition(topic, 0): 3}):
         with pytest.raises(KafkaError, match="no member of group") as caught:
             overdue.commit(offsets)

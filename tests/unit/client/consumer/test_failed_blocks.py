@@ -189,7 +189,7 @@ def test_a_failed_block_without_auto_commit_commits_nothing(tailrace_cluster: Cl
     assert _committed(tailrace_cluster, topic) is None
 
 
-def test_chosen_partitions_are_committed_alike(tailrace_cluster: Cluster, topic: str) -> None:
+def test_a_failed_block_commits_chosen_partitions_alike(tailrace_cluster: Cluster, topic: str) -> None:
     settings = _settings(topic) | {"topics": ()}
 
     def read() -> None:

@@ -81,7 +81,7 @@ async def test_a_seek_moves_a_paused_partition() -> None:
         assert await bench.read(2) == [2, 3]
 
 
-async def test_records_that_a_loop_has_polled_ahead_are_kept_too() -> None:
+async def test_records_of_a_paused_partition_that_a_loop_has_polled_ahead_are_kept_too() -> None:
     async with consumer_bench(partitions=BOTH) as bench:
         while bench.consumer.next_ahead() is None:
             await bench.consumer.poll_ahead(0.05)
@@ -215,7 +215,7 @@ async def test_a_truncation_without_a_reset_policy_is_an_error_after_the_records
 # metrics
 
 
-async def test_metrics_count_fetches_records_and_the_lag() -> None:
+async def test_metrics_of_a_consumer_count_fetches_records_and_the_lag() -> None:
     async with consumer_bench() as bench:
         assert MetricName("records-lag", ORDERS) not in bench.consumer.metrics()
         for replica in bench.replicas.values():
@@ -231,7 +231,7 @@ async def test_metrics_count_fetches_records_and_the_lag() -> None:
         assert metrics[MetricName("records-lead", ORDERS)] == metrics[MetricName("records-lead-min")] == 2
 
 
-async def test_metrics_name_the_replica_that_serves_a_partition() -> None:
+async def test_metrics_of_a_consumer_name_the_replica_that_serves_a_partition() -> None:
     async with consumer_bench(client_rack="a") as bench:
         replica = MetricName("preferred-read-replica", ORDERS)
         assert bench.consumer.metrics()[replica] == NO_REPLICA
@@ -242,7 +242,7 @@ async def test_metrics_name_the_replica_that_serves_a_partition() -> None:
         assert metrics[MetricName("preferred-read-replica-changes-total", ORDERS)] == 1
 
 
-async def test_metrics_have_the_session_with_each_node() -> None:
+async def test_metrics_of_a_consumer_have_the_session_with_each_node() -> None:
     async with consumer_bench() as bench:
         bench.replicas[1].session_id = 8
         await bench.read(4)

@@ -35,7 +35,7 @@ async def test_a_position_is_compared_with_the_new_leader_before_the_next_fetch(
         assert of_node_2[0] is asked
 
 
-async def test_a_truncation_has_a_consumer_with_a_reset_policy_go_on_where_the_logs_diverge(
+async def test_a_consumer_with_a_reset_policy_goes_on_after_a_truncation_where_the_logs_diverge(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, logger="tailrace.client")
@@ -67,7 +67,7 @@ async def test_a_truncation_without_a_reset_policy_is_an_error_of_each_poll_unti
         assert await bench.read(1) == [2]
 
 
-async def test_a_leader_that_has_no_answer_yet_is_asked_again() -> None:
+async def test_a_consumer_that_validates_a_position_asks_a_leader_that_has_no_answer_yet_again() -> None:
     async with consumer_bench() as bench:
         await bench.read(4)
         bench.replicas[2].epochs.append(7)
@@ -79,7 +79,7 @@ async def test_a_leader_that_has_no_answer_yet_is_asked_again() -> None:
         assert bench.nodes.metadata_requests > before
 
 
-async def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised() -> None:
+async def test_a_consumer_raises_a_fault_of_the_validation_of_a_position_that_no_retry_cures() -> None:
     async with consumer_bench() as bench:
         await bench.read(4)
         bench.replicas[2].end_faults = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
@@ -89,7 +89,7 @@ async def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised() -> None
         assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-async def test_a_leader_without_this_request_is_not_asked() -> None:
+async def test_a_consumer_does_not_validate_a_position_with_a_leader_without_the_request() -> None:
     async with consumer_bench() as bench:
         bench.nodes.newest = {23: 1}
         await bench.read(4)
@@ -99,7 +99,7 @@ async def test_a_leader_without_this_request_is_not_asked() -> None:
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
 
-async def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once() -> None:
+async def test_a_consumer_does_not_believe_metadata_older_than_the_records_that_it_has_read_at_once() -> None:
     """The metadata may name a leader that was deposed and does not know: that leader was never sent the records."""
     async with consumer_bench() as bench:
         bench.nodes.epochs[ORDERS] = 3
@@ -132,7 +132,7 @@ async def _follow(bench: ConsumerBench) -> None:
     await bench.until(lambda: bench.fetched_offsets(2)[-1:] == [4])
 
 
-async def test_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_that_follower() -> None:
+async def test_a_consumer_at_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_that_follower() -> None:
     async with consumer_bench(auto_offset_reset="earliest", client_rack="a") as bench:
         await _follow(bench)
         follower = bench.replicas[2]
@@ -144,7 +144,7 @@ async def test_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_t
         assert [r.topics[0].partitions[0].timestamp for r in bench.nodes.requests(ListOffsetsRequest, 1)] == [-1]
 
 
-async def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_with_latest() -> None:
+async def test_a_consumer_at_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_with_latest() -> None:
     async with consumer_bench(auto_offset_reset="latest", client_rack="a") as bench:
         await _follow(bench)
         bench.replicas[2].epochs, bench.replicas[2].log_start = [0] * 9, 7
@@ -154,7 +154,7 @@ async def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_lea
         assert (asked.replica_id, asked.topics[0].partitions[0].timestamp) == (-1, -1)
 
 
-async def test_an_offset_that_the_follower_has_lost_is_an_error_without_a_reset_policy() -> None:
+async def test_a_consumer_at_an_offset_that_the_follower_has_lost_gets_an_error_without_a_reset_policy() -> None:
     async with consumer_bench(client_rack="a") as bench:
         await _follow(bench)
         bench.replicas[2].epochs, bench.replicas[2].log_start = [0] * 9, 7
@@ -198,7 +198,7 @@ async def test_a_follower_that_gives_no_bounds_leaves_the_word_to_the_leader(res
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
 
-async def test_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy() -> None:
+async def test_a_consumer_at_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy() -> None:
     async with consumer_bench(auto_offset_reset="earliest") as bench:
         await bench.read(4)
         leader = bench.replicas[1]

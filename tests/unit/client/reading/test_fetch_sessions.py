@@ -113,7 +113,7 @@ def test_a_partition_with_records_to_return_is_not_read_again_meanwhile() -> Non
     _run(test)
 
 
-def test_a_session_that_the_broker_has_lost_is_made_anew_at_once_without_loss() -> None:
+def test_a_fetch_session_that_the_broker_has_lost_is_made_anew_at_once_without_loss() -> None:
     async def test(bench: ConsumerSessionBench) -> None:
         await bench.take(6)
         await bench.until(lambda: len(bench.requests) > 5)
@@ -130,7 +130,7 @@ def test_a_session_that_the_broker_has_lost_is_made_anew_at_once_without_loss() 
     _run(test)
 
 
-def test_a_close_ends_the_session_at_the_broker() -> None:
+def test_a_close_of_a_reader_ends_its_fetch_session_at_the_broker() -> None:
     async def test(bench: ConsumerSessionBench) -> None:
         await bench.take(6)
         await bench.fetcher.close()
@@ -140,7 +140,7 @@ def test_a_close_ends_the_session_at_the_broker() -> None:
     _run(test)
 
 
-def test_a_close_does_not_wait_for_a_broker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_of_a_reader_does_not_wait_for_a_broker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tailrace.client.reading.fetcher.CLOSE_MS", 10)
     assert fetch_sessions.CLOSE_MS == 1_000
 
@@ -159,7 +159,7 @@ def test_a_close_does_not_wait_for_a_broker_that_hangs(monkeypatch: pytest.Monke
     _run(test)
 
 
-def test_a_stop_tells_the_broker_nothing() -> None:
+def test_a_stop_of_a_reader_tells_the_broker_of_its_fetch_session_nothing() -> None:
     async def test(bench: ConsumerSessionBench) -> None:
         await bench.take(6)
         await bench.fetcher.stop()
@@ -168,7 +168,7 @@ def test_a_stop_tells_the_broker_nothing() -> None:
     _run(test)
 
 
-def test_a_lost_connection_has_the_session_begun_anew() -> None:
+def test_a_lost_connection_makes_a_reader_begin_its_fetch_session_anew() -> None:
     async def test(bench: ConsumerSessionBench) -> None:
         await bench.take(6)
         await bench.until(lambda: len(bench.requests) > 5)
@@ -189,7 +189,7 @@ def test_a_lost_connection_has_the_session_begun_anew() -> None:
     _run(test)
 
 
-def test_each_step_of_a_session_is_logged_with_its_id_and_epoch(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reader_logs_each_step_of_a_fetch_session_with_its_id_and_epoch(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="tailrace.client")
     _run(lambda bench: _until_idle(bench))
     lines = [record.getMessage() for record in caplog.records if "session" in record.getMessage()]
@@ -203,7 +203,7 @@ async def _until_idle(bench: ConsumerSessionBench) -> None:
     await bench.take(6)
 
 
-async def test_a_turn_without_news_looks_at_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_of_a_fetch_session_without_news_looks_at_no_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost of a poll must not grow with the number of partitions that are idle."""
     names = [TopicPartition("orders", number) for number in range(500)]
     bench = ConsumerSessionBench(names)

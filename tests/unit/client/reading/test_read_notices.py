@@ -48,7 +48,7 @@ def notices(group: str | None = "g", timeout_ms: int = 10_000) -> ReadNotices:
     return ReadNotices(group, "tests", bootstrap_timeout_ms=timeout_ms)
 
 
-def test_it_warns_at_once_and_every_30_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_that_cannot_read_warns_at_once_and_every_30_seconds(caplog: pytest.LogCaptureFixture) -> None:
     notice = notices(timeout_ms=10**9)
     for now_ms in range(0, 60_001, 1_000):
         notice.check(UNREACHABLE, now_ms, has_answered=False)
@@ -56,14 +56,14 @@ def test_it_warns_at_once_and_every_30_seconds(caplog: pytest.LogCaptureFixture)
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_a_fault_that_comes_and_goes_is_reported_no_more_often(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_reports_a_fault_that_comes_and_goes_no_more_often(caplog: pytest.LogCaptureFixture) -> None:
     notice = notices(None, timeout_ms=10**9)
     for now_ms in range(0, 29_000, 10):
         notice.check(UNREACHABLE if now_ms % 20 else None, now_ms, has_answered=False)
     assert lines(caplog) == ["consumer tests cannot read: cannot connect to 127.0.0.1:1: Connection refused"]
 
 
-def test_a_fault_of_less_than_two_seconds_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_does_not_report_a_fault_of_less_than_two_seconds(caplog: pytest.LogCaptureFixture) -> None:
     notice = notices()
     notice.check(NO_LEADER, 0, has_answered=True)
     notice.check(NO_LEADER, 1_900, has_answered=True)
@@ -76,7 +76,7 @@ def test_a_fault_of_less_than_two_seconds_is_not_reported(caplog: pytest.LogCapt
     assert lines(caplog) == ["group g cannot read: partition orders-0 has no leader now", "group g reads again"]
 
 
-def test_a_cluster_that_was_never_reached_raises_each_time_its_time_is_over() -> None:
+def test_a_consumer_of_a_cluster_that_was_never_reached_raises_each_time_its_time_is_over() -> None:
     notice = notices(timeout_ms=1_000)
     notice.begin_poll(0)
     notice.check(UNREACHABLE, 0, has_answered=False)
@@ -93,7 +93,7 @@ def test_a_cluster_that_was_never_reached_raises_each_time_its_time_is_over() ->
     notice.check(UNREACHABLE, 99_000, has_answered=True)
 
 
-def test_only_the_time_of_polls_counts() -> None:
+def test_only_the_time_of_polls_counts_for_a_cluster_that_was_never_reached() -> None:
     """Between two polls a program processes records, or sleeps, and sends no request."""
     notice = notices(timeout_ms=1_000)
     for began_ms in range(0, 100_000, 10_000):
@@ -105,7 +105,7 @@ def test_only_the_time_of_polls_counts() -> None:
         notice.check(UNREACHABLE, 100_100, has_answered=False, failed_attempt_ms=100_000)
 
 
-def test_after_a_pause_an_attempt_has_to_fail_first() -> None:
+def test_after_a_pause_between_polls_an_attempt_to_connect_has_to_fail_first() -> None:
     notice = notices(timeout_ms=1_000)
     notice.begin_poll(0)
     notice.check(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
@@ -116,7 +116,7 @@ def test_after_a_pause_an_attempt_has_to_fail_first() -> None:
         notice.check(UNREACHABLE, 60_501, has_answered=False, failed_attempt_ms=60_001)
 
 
-def test_an_attempt_that_hangs_is_not_waited_for_longer_than_the_time_itself() -> None:
+def test_a_poll_does_not_wait_for_an_attempt_to_connect_that_hangs_longer_than_the_time_itself() -> None:
     notice = notices(timeout_ms=1_000)
     notice.begin_poll(0)
     notice.check(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
@@ -126,7 +126,7 @@ def test_an_attempt_that_hangs_is_not_waited_for_longer_than_the_time_itself() -
         notice.check(UNREACHABLE, 61_000, has_answered=False, failed_attempt_ms=900)
 
 
-def test_polls_with_short_pauses_count_as_one() -> None:
+def test_polls_with_short_pauses_count_as_one_for_a_cluster_that_was_never_reached() -> None:
     """An attempt to connect to an address that drops packets takes longer than most polls."""
     notice = notices(timeout_ms=10_000)
     for began_ms in range(0, 10_000, 1_000):

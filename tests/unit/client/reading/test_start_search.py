@@ -87,7 +87,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
         (LATEST, 100, (None, 1000), 1000, "is out of range; goes on at 1000"),
     ],
 )
-async def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_read(
+async def test_a_consumer_names_an_offset_that_the_log_does_not_hold_with_what_is_not_read(
     reset: int,
     lost: int,
     bounds: tuple[int | None, int],
@@ -106,7 +106,7 @@ async def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_re
     assert caplog.records[0].levelno == logging.WARNING
 
 
-async def test_a_cancelled_search_reports_its_decisions(
+async def test_a_cancelled_search_for_the_start_of_a_consumer_reports_its_decisions(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
@@ -116,7 +116,7 @@ async def test_a_cancelled_search_reports_its_decisions(
     assert len(lines(caplog)) == 1
 
 
-async def test_a_partition_that_was_sought_meanwhile_has_lost_nothing(
+async def test_a_partition_that_was_sought_while_a_consumer_looks_for_its_start_has_lost_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
@@ -126,7 +126,7 @@ async def test_a_partition_that_was_sought_meanwhile_has_lost_nothing(
     assert lines(caplog) == []
 
 
-async def test_a_log_that_outruns_its_reader_is_reported_at_once_and_every_30_seconds(
+async def test_a_consumer_reports_a_log_that_outruns_it_at_once_and_every_30_seconds(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that refuses every offset must not fill the log of its client."""

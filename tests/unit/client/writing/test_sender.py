@@ -54,7 +54,7 @@ class ClockedRouter(Router):
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "there is no cluster")
 
 
-def test_the_sleep_ends_for_a_batch_that_became_due_after_the_turn() -> None:
+def test_the_sleep_of_a_sender_ends_for_a_batch_that_became_due_after_the_turn() -> None:
     asyncio.run(_send_at_the_edge_of_a_tick())
 
 
@@ -108,7 +108,7 @@ class WritingConnection:
         return answer
 
 
-async def test_a_node_without_leaderships_is_no_trouble() -> None:
+async def test_a_node_without_leaderships_is_no_trouble_of_a_sender() -> None:
     router, accumulator = MovingRouter(), _accumulator(0)
     sender = Sender(router, accumulator, acks=-1, idempotent=False, on_release=lambda cost: None)
     completion: Future[RecordMetadata] = Future()

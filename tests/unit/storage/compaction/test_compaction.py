@@ -69,7 +69,7 @@ def bases(disk: SimulatedDisk) -> list[int]:
     return [int(name[:20]) for name in disk.list_dir(DIRECTORY) if name.endswith(".log")]
 
 
-def test_old_segments_become_one_and_only_the_last_of_each_key_stays(disk: SimulatedDisk) -> None:
+def test_compaction_makes_one_of_old_segments_and_keeps_the_last_record_of_each_key(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
     active = bases(disk)[-1]
@@ -130,7 +130,7 @@ def test_an_empty_batch_stays_if_the_rewritten_part_ends_without_a_record(disk: 
     assert (again.log_end_offset, offsets(again)) == (log.log_end_offset, offsets(log))
 
 
-def test_segments_without_anything_do_not_hide_where_the_rewritten_part_ends(disk: SimulatedDisk) -> None:
+def test_segments_without_anything_do_not_hide_where_the_compacted_part_ends(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     append_without_keys(log, 8)
     compact(log, NOW_MS, end_offset=log.log_end_offset)
@@ -179,7 +179,7 @@ def test_a_read_over_empty_batches_looks_into_so_many_segments(
     assert reads > 3
 
 
-def test_a_log_without_repeated_keys_is_not_written_anew(disk: SimulatedDisk) -> None:
+def test_compaction_does_not_write_a_log_without_repeated_keys_anew(disk: SimulatedDisk) -> None:
     config = replace(CONFIG, segment_bytes=400)
     log = open_log(disk, config)
     fill(log, 5, keys=1000)
@@ -190,7 +190,7 @@ def test_a_log_without_repeated_keys_is_not_written_anew(disk: SimulatedDisk) ->
     assert bases(disk) == before
 
 
-def test_a_gap_at_the_end_of_a_segment_is_clean_too(disk: SimulatedDisk) -> None:
+def test_a_gap_at_the_end_of_a_compacted_segment_is_clean_too(disk: SimulatedDisk) -> None:
     """A follower's log of what its leader has compacted: its segments end where they are full, at a gap mostly."""
     log = open_log(disk)
     for offset in (0, 6, 20, 26, 40):
@@ -203,7 +203,7 @@ def test_a_gap_at_the_end_of_a_segment_is_clean_too(disk: SimulatedDisk) -> None
     assert compact(log, NOW_MS, end_offset=log.log_end_offset) is None, "nothing is dirty"
 
 
-def test_a_segment_with_an_undecided_transaction_stays_dirty(disk: SimulatedDisk) -> None:
+def test_a_segment_with_an_undecided_transaction_stays_dirty_for_compaction(disk: SimulatedDisk) -> None:
     """A transaction whose end is in the active segment keeps the segment it begins in dirty."""
     log = open_log(disk)
     for offset in range(3):
@@ -223,7 +223,7 @@ def test_a_segment_with_an_undecided_transaction_stays_dirty(disk: SimulatedDisk
     assert (log.compactions.first_dirty_offset, again.bytes_written) == (1, 0)
 
 
-def test_reads_between_two_steps_see_one_log_or_the_other(disk: SimulatedDisk) -> None:
+def test_reads_between_two_steps_of_a_compaction_see_one_log_or_the_other(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10, keys=2)
     last = offsets(log)[-1]
@@ -263,7 +263,7 @@ def test_a_batch_of_many_records_is_compacted_in_steps(disk: SimulatedDisk, code
     assert kept == sorted(offset for key, offset in expected.items() if key != b"0")
 
 
-def test_a_reader_that_was_given_bytes_keeps_them(disk: SimulatedDisk) -> None:
+def test_a_reader_of_a_log_that_is_compacted_keeps_its_bytes(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
     (chunk,) = log.read(ReadLimits(0, 10_000)).records
@@ -313,7 +313,7 @@ def test_a_flush_that_was_under_way_at_the_end_of_a_compaction_does_no_harm(disk
 
 @pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("offset", range(24))
-def test_a_log_may_be_truncated_into_a_gap(disk: SimulatedDisk, offset: int, is_clean: bool) -> None:
+def test_a_compacted_log_may_be_truncated_into_a_gap(disk: SimulatedDisk, offset: int, is_clean: bool) -> None:
     log = open_log(disk)
     fill(log, 10)
     compact(log, NOW_MS, end_offset=log.log_end_offset)
@@ -330,7 +330,7 @@ def test_a_log_may_be_truncated_into_a_gap(disk: SimulatedDisk, offset: int, is_
     assert offsets(again)[-1] == end_offset + 8
 
 
-def test_gaps_stay_legal_when_the_topic_is_not_compacted_any_more(disk: SimulatedDisk) -> None:
+def test_gaps_of_a_log_stay_legal_when_the_topic_is_not_compacted_any_more(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
     compact(log, NOW_MS, end_offset=log.log_end_offset)
@@ -363,7 +363,7 @@ def test_a_change_of_the_policy_costs_no_sync_where_nothing_new_is_to_be_noted(d
     assert offsets(open_log(disk, plain, recovery_point=60)) == kept
 
 
-def test_gaps_that_another_program_has_made_stay_legal(disk: SimulatedDisk) -> None:
+def test_gaps_of_a_compacted_log_that_another_program_has_made_stay_legal(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
     compact(log, NOW_MS, end_offset=14)
@@ -379,7 +379,7 @@ def test_gaps_that_another_program_has_made_stay_legal(disk: SimulatedDisk) -> N
     assert offsets(open_log(disk, recovery_point=end_offset))[-6:] == [*kept[-3:], *range(end_offset, end_offset + 3)]
 
 
-def test_a_segment_that_is_lost_above_the_compacted_part_is_damage(disk: SimulatedDisk) -> None:
+def test_a_segment_that_is_lost_above_the_compacted_part_of_a_log_is_damage(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 4)
     compact(log, NOW_MS, end_offset=log.log_end_offset)
@@ -403,7 +403,7 @@ def test_compact_and_delete_removes_old_segments_of_a_compacted_log(disk: Simula
     assert offsets(log) == list(range(active, 30))
 
 
-def test_without_space_for_a_copy_the_log_stays_as_it_is(disk: SimulatedDisk) -> None:
+def test_compaction_without_space_for_a_copy_leaves_the_log_as_it_is(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
     disk.free_space = 100
