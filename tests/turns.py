@@ -6,6 +6,8 @@
 - Every run has, beside the first cases, an exchange of records with each foreign client, a story of faults for each
   promise (kills and power cuts of a node, of replicas, of a quorum, of transactions, of workers by key, of a copy by
   Spark), and the mutants of files that the latest commit changed.
+- Four long stories of operations under load have a turn each: a rolling restart (0), moves of replicas (1), a rolling
+  upgrade (2), flipped bits (3).
 - A case has one of four turns, by the hash of its name, or of its file's; `in_turn(n)` chooses it, for cases of equal
   weight. A run has the turn that the hash of the sources gives: runs of the same sources have the same cases on every
   machine, and each change moves the turn. `make test` prints the turn.

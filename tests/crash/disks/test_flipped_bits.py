@@ -171,6 +171,7 @@ def have_segments_at_rest(cluster: Cluster) -> bool:
 
 
 @pytest.mark.crash
+@pytest.mark.in_turn(3)
 @pytest.mark.timeout(600 + FLIPS * 300)
 def test_a_flipped_bit_costs_no_acknowledged_record_and_heals_by_itself(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", random.randrange(2**32)))

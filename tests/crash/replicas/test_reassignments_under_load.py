@@ -30,6 +30,7 @@ def epochs(admin: Admin) -> dict[TopicPartition, tuple[int | None, int]]:
 
 
 @pytest.mark.crash
+@pytest.mark.in_turn(1)
 @pytest.mark.timeout(900)
 def test_no_produce_fails_while_replicas_move(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", random.randrange(2**32)))

@@ -28,6 +28,7 @@ def all_are_in_sync(servers: str) -> bool:
 
 
 @pytest.mark.crash
+@pytest.mark.in_turn(0)
 @pytest.mark.timeout(900)
 def test_no_produce_fails_while_every_node_is_restarted(tmp_path: Path) -> None:
     with Cluster(brokers=3, directory=tmp_path / "cluster") as cluster:

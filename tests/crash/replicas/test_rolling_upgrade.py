@@ -31,6 +31,7 @@ def finalized(cluster: Cluster) -> set[int]:
     return levels
 
 
+@pytest.mark.in_turn(2)
 def test_nodes_are_replaced_one_by_one_and_then_the_format_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
