@@ -54,6 +54,12 @@ class Difference(NamedTuple):
         return [part for part in (*self.fields, *self.steps) if part not in seen and not part.startswith(_BY_LOT)]
 
 
+def never_seen(differences: Iterable[Difference], findings: Sequence[Finding]) -> list[str]:
+    """The listed differences that have not occurred."""
+    unseen = [(difference, missing) for difference in differences if (missing := difference.unseen(findings))]
+    return [f"{entry.api}, {entry.why!r}: never seen: {', '.join(missing)}" for entry, missing in unseen]
+
+
 def unlisted(findings: Iterable[Finding], differences: Sequence[Difference]) -> list[Finding]:
     """The differences that are not listed."""
     return [finding for finding in findings if not any(difference.covers(finding) for difference in differences)]

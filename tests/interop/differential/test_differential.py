@@ -11,7 +11,7 @@ import pytest
 from interop.differential.apache import ApacheKafka
 from interop.differential.catalogue.whole import SETTINGS, whole
 from interop.differential.comparison import Comparison, Runner
-from interop.differential.differences import unlisted
+from interop.differential.differences import never_seen, unlisted
 from interop.differential.listed import DIFFERENCES
 from interop.kafka_tools import absent
 from tailrace.protocol.registry import CLIENT_APIS, OWN_APIS
@@ -44,8 +44,7 @@ def test_answers_differ_only_where_the_list_says_so(comparison: Comparison) -> N
 
 
 def test_every_listed_difference_occurs(comparison: Comparison) -> None:
-    unseen = [(each.api, each.why, missing) for each in DIFFERENCES if (missing := each.unseen(comparison.findings))]
-    assert not unseen, "\n".join(f"{api}, {why!r}: never seen: {', '.join(parts)}" for api, why, parts in unseen)
+    assert never_seen(DIFFERENCES, comparison.findings) == []
 
 
 def test_every_api_is_compared_in_its_first_and_last_version(comparison: Comparison) -> None:

@@ -7,7 +7,7 @@ import pytest
 from interop.differential.apache import ApacheCluster
 from interop.differential.catalogue.replicated import RACKS, SETTINGS, replicated
 from interop.differential.comparison import Comparison, Runner
-from interop.differential.differences import unlisted
+from interop.differential.differences import never_seen, unlisted
 from interop.differential.listed_replicated import REPLICATED
 from interop.kafka_tools import absent
 from tailrace.testing import Cluster
@@ -41,8 +41,7 @@ def test_answers_of_clusters_differ_only_where_the_list_says_so(comparison: Comp
 
 
 def test_every_listed_difference_of_clusters_occurs(comparison: Comparison) -> None:
-    unseen = [(each.api, each.why, missing) for each in REPLICATED if (missing := each.unseen(comparison.findings))]
-    assert not unseen, "\n".join(f"{api}, {why!r}: never seen: {', '.join(parts)}" for api, why, parts in unseen)
+    assert never_seen(REPLICATED, comparison.findings) == []
 
 
 def test_the_comparison_of_clusters_is_not_empty(comparison: Comparison) -> None:

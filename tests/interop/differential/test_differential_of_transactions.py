@@ -16,7 +16,7 @@ from interop.differential.catalogue.conversations import conversations
 from interop.differential.catalogue.unfinished_ends import unfinished_ends
 from interop.differential.catalogue.whole import SETTINGS
 from interop.differential.comparison import Comparison, Runner
-from interop.differential.differences import unlisted
+from interop.differential.differences import never_seen, unlisted
 from interop.differential.listed_transactions import TRANSACTIONS
 from interop.kafka_tools import absent
 from tailrace.testing import Cluster
@@ -60,8 +60,7 @@ def test_conversations_differ_only_where_the_list_says_so(comparison: Comparison
 
 
 def test_every_listed_difference_of_conversations_occurs(comparison: Comparison) -> None:
-    unseen = [(each.api, each.why, missing) for each in TRANSACTIONS if (missing := each.unseen(comparison.findings))]
-    assert not unseen, "\n".join(f"{api}, {why!r}: never seen: {', '.join(parts)}" for api, why, parts in unseen)
+    assert never_seen(TRANSACTIONS, comparison.findings) == []
 
 
 def test_the_comparison_of_conversations_is_not_empty(comparison: Comparison) -> None:
