@@ -12,18 +12,6 @@ from testkit.nodes.ports import DeferredDisk
 from unit.server.produce.produce_requests import codes_of, flush, request_of, to_topic
 
 
-@pytest.fixture
-def disk() -> DeferredDisk:
-    return DeferredDisk()
-
-
-@pytest.fixture
-def node(disk: DeferredDisk) -> DataPath:
-    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
-    node.create()
-    return node
-
-
 def produce_to(*partitions: int, timeout_ms: int) -> ProduceRequest:
     """A request with acks=all."""
     return request_of(to_topic("orders", *((index, batch_of(b"a")) for index in partitions)), timeout_ms=timeout_ms)

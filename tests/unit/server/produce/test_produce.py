@@ -23,18 +23,6 @@ from unit.server.produce.produce_requests import codes_of, flush, request_of, to
 
 
 @pytest.fixture
-def disk() -> DeferredDisk:
-    return DeferredDisk()
-
-
-@pytest.fixture
-def node(disk: DeferredDisk) -> DataPath:
-    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
-    node.create()
-    return node
-
-
-@pytest.fixture
 def quick() -> DataPath:
     """A node whose flushes are done at once."""
     node = DataPath("/logs", files=SimulatedDisk())
