@@ -8,15 +8,9 @@ from hypothesis import strategies as st
 
 from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, Subscriber, assign_uniform
-from tailrace.coordinators.groups.records import GroupLogRecord, decode_record, encode_record
-from tailrace.coordinators.groups.store import GroupStore
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.records.batch import iter_batches
-from tailrace.protocol.records.record import read_records
-from tailrace.storage import ReadLimits
-from tailrace.testing.disk import SimulatedDisk
 from testkit.coordinators.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
-from testkit.coordinators.group_path import GroupPath
+from testkit.coordinators.replayed_node import ReplayedNode
 
 TOPICS = ("orders", "returns")
 PARTITIONS = {"orders": 5, "returns": 2}
@@ -46,16 +40,11 @@ ACTIONS = st.tuples(
 )
 
 
-class _ConsumerGroupHistory:
+class _ConsumerGroupHistory(ReplayedNode):
     """A node, three clients that obey it, and what must hold after each step."""
 
     def __init__(self) -> None:
-        self.files = SimulatedDisk(seed=1)
-        self.starts = 1
-        self.node = GroupPath("/data", files=self.files)
-        for topic, count in PARTITIONS.items():
-            self.node.create_topics(topic, partitions=count)
-        self.node.find_coordinator("g")
+        super().__init__(PARTITIONS)
         self.members = {
             name: TableMember(self.node, name, instance_id="i" if name == "a" else None, topics=TOPICS)
             for name in NAMES
@@ -98,21 +87,12 @@ class _ConsumerGroupHistory:
             self.members[name].owned = {}
 
     def _restart(self) -> None:
-        before = self._committed()
-        self.files.power_cut()
-        self.files.reboot()
-        self.starts += 1
-        self.node = GroupPath("/data", files=self.files, start=self.starts)
-        assert self._committed() == before, "a restart is a replay"
+        self.restart()
         for member in self.members.values():
             member.node = self.node
 
-    def _committed(self) -> dict[str, Any]:
-        hosts = self.node.coordinators.active_hosts()
-        return {name: group for host in hosts for name, group in host.machine.committed.groups.items()}
-
     def check(self) -> None:
-        stored = self._committed().get("g")
+        stored = self.committed().get("g")
         group = None if stored is None else stored.consumer
         held: set[tuple[bytes, int]] = set()
         for member in group.members.values() if group is not None else ():
@@ -123,26 +103,6 @@ class _ConsumerGroupHistory:
             if member.member_id in self.joined:
                 owned = {(topic_id, partition) for topic_id in owner.owned for partition in owner.owned[topic_id]}
                 assert owned <= _pairs(member.held), "no lost partition is read"
-
-    def check_compacted(self, luck: Random) -> None:
-        """The next coordinator has the state of this coordinator, whatever compaction removes."""
-        records = self._log()
-        last = {encode_record(record)[0]: index for index, record in enumerate(records)}
-        store = GroupStore()
-        for index, record in enumerate(records):
-            if last[encode_record(record)[0]] == index or luck.random() < 0.5:
-                store.apply(record)
-        assert store.groups == {name: group for name, group in self._committed().items() if name == "g"}
-
-    def _log(self) -> list[GroupLogRecord]:
-        log = self.node.coordinators.host_of("g").partition
-        data = log.read(ReadLimits(0, 1 << 24)).records
-        decoded = [
-            decode_record(record.key, record.value)
-            for position, _ in iter_batches(data)
-            for record in read_records(data, position)
-        ]
-        return [record for record in decoded if record is not None]
 
     def converge(self) -> None:
         """No member leaves: the group comes to rest with every partition read once."""

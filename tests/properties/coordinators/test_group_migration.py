@@ -1,21 +1,15 @@
 """Groups whose members speak either protocol, under random histories: conversions, failing writes, new coordinators."""
 
 from random import Random
-from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tailrace.coordinators.groups.records import decode_record, encode_record
-from tailrace.coordinators.groups.store import GroupStore
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.records.batch import iter_batches
-from tailrace.protocol.records.record import read_records
-from tailrace.storage import ReadLimits
-from tailrace.testing.disk import SimulatedDisk
 from testkit.coordinators.classic_members import ClassicTableMember
 from testkit.coordinators.consumer_groups import LEAVE_FOR_A_WHILE, TableMember
 from testkit.coordinators.group_path import GroupPath
+from testkit.coordinators.replayed_node import ReplayedNode
 
 TOPICS = ("orders", "returns")
 PARTITIONS = {"orders": 4, "returns": 1}
@@ -101,16 +95,11 @@ class _Client:
         return {(topic, partition) for topic in topics for partition in self.member.partitions(topic)}
 
 
-class _MigrationHistory:
+class _MigrationHistory(ReplayedNode):
     """A node, three clients that obey it, and what must hold after each step."""
 
     def __init__(self, *, is_cooperative: bool) -> None:
-        self.files = SimulatedDisk(seed=1)
-        self.starts = 1
-        self.node = GroupPath("/data", files=self.files)
-        for topic in TOPICS[:1]:
-            self.node.create_topics(topic, partitions=PARTITIONS[topic])
-        self.node.find_coordinator("g")
+        super().__init__({"orders": PARTITIONS["orders"]})
         self.clients = {name: _Client(self.node, name, is_cooperative=is_cooperative) for name in NAMES}
 
     def act(self, name: str, action: str) -> None:
@@ -138,12 +127,7 @@ class _MigrationHistory:
                 self.node.create_topics("returns", partitions=PARTITIONS["returns"])
 
     def _restart(self) -> None:
-        before = self.committed()
-        self.files.power_cut()
-        self.files.reboot()
-        self.starts += 1
-        self.node = GroupPath("/data", files=self.files, start=self.starts)
-        assert self.committed() == before, "a restart is a replay"
+        self.restart()
         for client in self.clients.values():
             client.node = self.node
             if client.member is not None:
@@ -152,10 +136,6 @@ class _MigrationHistory:
                 # Its connection is gone, and the answer with it: it asks again.
                 client.member.must_join |= client.member.joining is not None or client.member.syncing is not None
                 client.member.joining = client.member.syncing = None
-
-    def committed(self) -> dict[str, Any]:
-        hosts = self.node.coordinators.active_hosts()
-        return {name: group for host in hosts for name, group in host.machine.committed.groups.items()}
 
     def members(self) -> set[str]:
         """The members by the coordinator's state."""
@@ -172,23 +152,6 @@ class _MigrationHistory:
             if client.member_id in members:
                 assert not read & client.reads, "no partition is read by two members"
                 read |= client.reads
-
-    def check_compacted(self, luck: Random) -> None:
-        """The next coordinator has the state of this coordinator, whatever compaction removes."""
-        partition = self.node.coordinators.host_of("g").partition
-        data = partition.read(ReadLimits(0, 1 << 24)).records
-        decoded = [
-            decode_record(record.key, record.value)
-            for position, _ in iter_batches(data)
-            for record in read_records(data, position)
-        ]
-        records = [record for record in decoded if record is not None]
-        last = {encode_record(record)[0]: index for index, record in enumerate(records)}
-        store = GroupStore()
-        for index, record in enumerate(records):
-            if last[encode_record(record)[0]] == index or luck.random() < 0.5:
-                store.apply(record)
-        assert store.groups == {name: group for name, group in self.committed().items() if name == "g"}
 
     def converge(self) -> None:
         """Nothing happens any more: the running clients share all partitions, in a group of the right kind."""
