@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from interop.differential.apache import ApacheCluster
-from interop.differential.catalogue.replicated import RACKS, SETTINGS, replicated
+from interop.differential.catalogue.records.replicated import RACKS, SETTINGS, replicated
 from interop.differential.comparison import Comparison, Runner
 from interop.differential.differences import never_seen, unlisted
 from interop.differential.listed_replicated import REPLICATED

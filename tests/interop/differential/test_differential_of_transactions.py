@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.peers.peer import free_addresses
 from interop.differential.apache import ApacheKafka
-from interop.differential.catalogue import silent_broker
-from interop.differential.catalogue.conversations import conversations
-from interop.differential.catalogue.unfinished_ends import unfinished_ends
+from interop.differential.catalogue.transactions import silent_broker
+from interop.differential.catalogue.transactions.conversations import conversations
+from interop.differential.catalogue.transactions.unfinished_ends import unfinished_ends
 from interop.differential.catalogue.whole import SETTINGS
 from interop.differential.comparison import Comparison, Runner
 from interop.differential.differences import never_seen, unlisted

@@ -16,8 +16,8 @@ import pytest
 
 from interop.differential.apache import ApacheKafka
 from interop.differential.catalogue.preparation import LIMIT_MS
+from interop.differential.catalogue.records.wrong_batches import WrongBatch, pairs_of_faults, single_faults
 from interop.differential.catalogue.whole import SETTINGS
-from interop.differential.catalogue.wrong_batches import WrongBatch, pairs_of_faults, single_faults
 from interop.differential.comparison import Finding
 from interop.differential.differences import unlisted
 from interop.differential.listed_wrong_batches import WRONG_BATCHES, WRONG_BATCHES_OF_TOPICS

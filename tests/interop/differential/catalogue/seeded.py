@@ -8,13 +8,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from interop.differential.catalogue.classic_groups import beat, join, leave, sync
-from interop.differential.catalogue.configs import describe as describe_configs
-from interop.differential.catalogue.fetch import fetch
-from interop.differential.catalogue.group_offsets import commit, fetch_offsets
-from interop.differential.catalogue.offsets import delete_records, list_offsets
+from interop.differential.catalogue.administration.configs import describe as describe_configs
+from interop.differential.catalogue.administration.topics import create, topic
+from interop.differential.catalogue.groups.classic_groups import beat, join, leave, sync
+from interop.differential.catalogue.groups.group_offsets import commit, fetch_offsets
 from interop.differential.catalogue.preparation import NOW_MS, created, ends, produce, records
-from interop.differential.catalogue.topics import create, topic
+from interop.differential.catalogue.records.fetch import fetch
+from interop.differential.catalogue.records.offsets import delete_records, list_offsets
 from interop.differential.script import Answers, Ask, Build, Script, every_version
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.messages.list_offsets import (

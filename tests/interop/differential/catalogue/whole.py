@@ -2,21 +2,21 @@
 
 from collections.abc import Mapping
 
-from interop.differential.catalogue.classic_groups import classic_groups
-from interop.differential.catalogue.cluster import cluster
-from interop.differential.catalogue.configs import configs
-from interop.differential.catalogue.consumer_groups import consumer_groups
-from interop.differential.catalogue.features import features
-from interop.differential.catalogue.fetch import fetches
-from interop.differential.catalogue.group_offsets import group_offsets
-from interop.differential.catalogue.offsets import offsets
-from interop.differential.catalogue.produce import produces
-from interop.differential.catalogue.replicas import replicas
-from interop.differential.catalogue.security import security
+from interop.differential.catalogue.administration.cluster import cluster
+from interop.differential.catalogue.administration.configs import configs
+from interop.differential.catalogue.administration.features import features
+from interop.differential.catalogue.administration.replicas import replicas
+from interop.differential.catalogue.administration.security import security
+from interop.differential.catalogue.administration.topics import topics
+from interop.differential.catalogue.groups.classic_groups import classic_groups
+from interop.differential.catalogue.groups.consumer_groups import consumer_groups
+from interop.differential.catalogue.groups.group_offsets import group_offsets
+from interop.differential.catalogue.records.fetch import fetches
+from interop.differential.catalogue.records.offsets import offsets
+from interop.differential.catalogue.records.produce import produces
+from interop.differential.catalogue.records.sessions import drawn_sessions, drawn_turns, sessions
 from interop.differential.catalogue.seeded import seeded
-from interop.differential.catalogue.sessions import drawn_sessions, drawn_turns, sessions
-from interop.differential.catalogue.topics import topics
-from interop.differential.catalogue.transactions import everything, transactions
+from interop.differential.catalogue.transactions.transactions import everything, transactions
 from interop.differential.script import Script
 
 SETTINGS: Mapping[str, str] = {

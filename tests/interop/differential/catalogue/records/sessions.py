@@ -5,9 +5,9 @@ from itertools import groupby
 from random import Random
 from typing import Any, NamedTuple
 
-from interop.differential.catalogue.offsets import delete_records
+from interop.differential.catalogue.administration.topics import delete
 from interop.differential.catalogue.preparation import batch, created, filled, gone, records
-from interop.differential.catalogue.topics import delete
+from interop.differential.catalogue.records.offsets import delete_records
 from interop.differential.script import Answers, Ask, Build, Script, ask
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, ReplicaState
 from tailrace.protocol.records.record import build_batch

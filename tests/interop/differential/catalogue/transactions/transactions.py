@@ -1,6 +1,6 @@
 """Requests of transactional producers. Last in the script: there is another internal topic then."""
 
-from interop.differential.catalogue.transactional_requests import (
+from interop.differential.catalogue.transactions.transactional_requests import (
     Identity,
     adds,
     adds_offsets,

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from interop.differential.catalogue.fetch import fetch
-from interop.differential.catalogue.offsets import delete_records
 from interop.differential.catalogue.preparation import LIMIT_MS, batch, produce
-from interop.differential.catalogue.sessions import Session, Want, fetch_of
+from interop.differential.catalogue.records.fetch import fetch
+from interop.differential.catalogue.records.offsets import delete_records
+from interop.differential.catalogue.records.sessions import Session, Want, fetch_of
 from interop.differential.catalogue.whole import SETTINGS as SETTINGS_OF_ONE
 from interop.differential.script import Ask, Build, Script, ask, every_version
 from tailrace.protocol.messages.list_offsets import (

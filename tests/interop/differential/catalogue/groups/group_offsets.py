@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from interop.differential.catalogue.classic_groups import OTHER_SUBSCRIPTION, join, joined, leave
+from interop.differential.catalogue.groups.classic_groups import OTHER_SUBSCRIPTION, join, joined, leave
 from interop.differential.catalogue.preparation import created
 from interop.differential.script import Answers, Ask, Script, ask
 from tailrace.protocol.messages.offsets import (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from interop.differential.catalogue.classic_groups import beat, join, joined, leave
-from interop.differential.catalogue.group_offsets import Offsets, commit, fetch_offsets
+from interop.differential.catalogue.groups.classic_groups import beat, join, joined, leave
+from interop.differential.catalogue.groups.group_offsets import Offsets, commit, fetch_offsets
 from interop.differential.catalogue.preparation import created
 from interop.differential.script import Answers, Ask, Build, Script, ask
 from tailrace.protocol.messages.consumer_groups import (

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from interop.differential.catalogue.fetch import fetch
-from interop.differential.catalogue.group_offsets import fetch_offsets
+from interop.differential.catalogue.groups.group_offsets import fetch_offsets
 from interop.differential.catalogue.preparation import batch, created, produce
-from interop.differential.catalogue.transactional_requests import (
+from interop.differential.catalogue.records.fetch import fetch
+from interop.differential.catalogue.transactions.transactional_requests import (
     Identity,
     adds,
     adds_offsets,
