@@ -11,8 +11,13 @@ from typing import Any, Final
 
 import confluent_kafka
 
+import tailrace
+
 DEADLINE_S: Final = 120
 REPORT_EVERY_S: Final = 0.02
+_TESTS: Final = Path(__file__).parents[1]
+IMPORT_PATH: Final = os.pathsep.join(map(str, (_TESTS, _TESTS.parent, Path(tailrace.__file__).parents[1])))
+"""The PYTHONPATH of a process that imports these tests."""
 
 
 class Program:

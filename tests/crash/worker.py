@@ -10,10 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import tailrace
-from crash.program import DEADLINE_S
-
-TESTS = Path(__file__).parent.parent
+from crash.program import DEADLINE_S, IMPORT_PATH
 
 
 class Worker:
@@ -31,14 +28,13 @@ class Worker:
         self._errors = directory / f"{name}.txt"
         self.done = 0
         self.in_flight = 0
-        path = os.pathsep.join([str(TESTS), str(Path(tailrace.__file__).parent.parent)])
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 place([sys.executable, "-m", program, *words, str(self.history)]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": IMPORT_PATH},
             )
         self._reader = threading.Thread(target=self._read_reports, daemon=True)
         self._reader.start()

@@ -3,7 +3,6 @@
 BAD_DISKS in the environment says how many faults of each kind, BAD_DISK_KINDS which; `make soak` runs more.
 """
 
-import json
 import os
 import random
 import shutil
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,99 +18,17 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from crash.librdkafka_offsets import is_there
+from crash.disks.orders import obeying
 from crash.networks.racked_cluster import nodes_in
-from crash.replicas.test_replica_kills import PARTITIONS, TOPIC, acknowledged, read_all
+from crash.replicas.replicated_load import PARTITIONS, RESUMES_WITHIN_S, TOPIC, ReplicatedLoad, wait_until_whole
 from tailrace.testing import Cluster
 
 FAULTS = int(os.environ.get("BAD_DISKS", "1"))
 KINDS = os.environ.get("BAD_DISK_KINDS", "hung full eio").split()
 SIGNS = {"hung": "cause=flush-hangs", "full": "No space left on device", "eio": "Input/output error"}
 """The lines of a log that tell that a disk was so."""
-RESUMES_WITHIN_S = 60
-"""A deadline for a busy machine; the figure to reach is five seconds, and is printed."""
-WHOLE_WITHIN_S = 240
 FAULT_S = 0.5
 """A record that is acknowledged later than this after the begin of a fault was written in spite of it."""
-_CODE = Path(__file__).with_name("bad_disk")
-
-
-@contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
-
-
-class ReplicatedLoad:
-    """A program that produces with acks=all to every partition, and its acknowledgements."""
-
-    def __init__(self, servers: str, history: Path) -> None:
-        self._history = history
-        self._read_to = 0
-        self._times = dict.fromkeys(range(PARTITIONS), 0.0)
-        command = [sys.executable, "-m", "crash.replicas.producer", servers, TOPIC, str(PARTITIONS), str(history)]
-        self._program = subprocess.Popen(
-            command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "tests"])}
-        )
-
-    def last_times(self) -> dict[int, float]:
-        """When something was last acknowledged of each partition."""
-        if self._history.exists():
-            with self._history.open() as file:
-                file.seek(self._read_to)
-                *lines, rest = file.read().split("\n")
-                self._read_to = file.tell() - len(rest)
-            for line in lines:
-                at, partition, *_ = json.loads(line)
-                self._times[partition] = at
-        return self._times
-
-    def wait_for_each(self, after: float, within_s: float) -> float:
-        """Wait until a record of each partition was acknowledged after this time, which is returned."""
-        deadline = time.monotonic() + within_s
-        while min((times := self.last_times()).values()) < after:
-            assert time.monotonic() < deadline, f"nothing acknowledged since {after}: {times}"
-            assert self._program.poll() is None
-            time.sleep(0.1)
-        return after
-
-    def end(self) -> None:
-        assert self._program.stdin is not None
-        self._program.stdin.close()
-        assert self._program.wait(150) == 0
-
-    def kill(self) -> None:
-        self._program.kill()
-        self._program.wait()
-
-
-def wait_until_whole(servers: str, topic: str = TOPIC) -> None:
-    """Until all replicas of all partitions are in sync, as every broker knows.
-
-    The metadata of a node whose disk has just hung or been full stands where it did before the fault.
-    """
-    deadline = time.monotonic() + WHOLE_WITHIN_S
-    while not_whole := {server: found for server in servers.split(",") if (found := _not_whole(server, topic))}:
-        assert time.monotonic() < deadline, f"in sync: {not_whole}"
-        time.sleep(0.2)
-
-
-def _not_whole(server: str, topic: str) -> str:
-    """The in-sync replicas of each partition by this broker, or its error; empty if all replicas are in sync."""
-    admin = AdminClient({"bootstrap.servers": server})
-    try:
-        partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions
-    except confluent_kafka.KafkaException as fault:
-        return str(fault)
-    in_sync = {number: sorted(partition.isrs) for number, partition in partitions.items()}
-    return (
-        "" if in_sync and all(members == [1, 2, 3] for members in in_sync.values()) else str(in_sync or "unknown topic")
-    )
 
 
 def resumed_after(times: Sequence[Sequence[float]], began: float) -> float:
@@ -119,11 +36,9 @@ def resumed_after(times: Sequence[Sequence[float]], began: float) -> float:
     return max(each[bisect_right(each, began + FAULT_S)] for each in times) - began
 
 
-def check(cluster: Cluster, history: Path, begins: list[tuple[str, int, float]]) -> None:
-    acked = acknowledged(history)
-    found = read_all(cluster.bootstrap_servers)
-    lost = [record for record in acked if not is_there(found[record[1]], *record[2:])]
-    assert not lost, f"{len(lost)} of {len(acked)} are lost or changed: {lost[:5]}"
+def check(load: ReplicatedLoad, begins: list[tuple[str, int, float]]) -> None:
+    acked = load.acknowledged()
+    load.read_all(acked)
     times = [sorted(at for at, partition, *_ in acked if partition == number) for number in range(PARTITIONS)]
     for fault, node, began in begins:
         print(f"{fault} on node {node}: writes resumed after {resumed_after(times, began):.1f} s")  # noqa: T201
@@ -139,28 +54,23 @@ def run_faults(
     )
     begins: list[tuple[str, int, float]] = []
     load = ReplicatedLoad(cluster.bootstrap_servers, history)
-    try:
-        load.wait_for_each(time.monotonic(), RESUMES_WITHIN_S)
+    with load.running():
+        load.wait_for_each(time.monotonic())
         for fault in faults * FAULTS:
             node, began = random.choice(cluster.broker_ids), time.monotonic()
             begin(fault, node)
             begins.append((fault, node, began))
-            load.wait_for_each(began + FAULT_S, RESUMES_WITHIN_S)
+            load.wait_for_each(began + FAULT_S)
             end(fault, node)
             wait_until_whole(cluster.bootstrap_servers)
-            load.wait_for_each(time.monotonic(), RESUMES_WITHIN_S)
-        load.end()
-    finally:
-        load.kill()
-    check(cluster, history, begins)
+            load.wait_for_each(time.monotonic())
+    check(load, begins)
 
 
 @pytest.mark.crash
 @pytest.mark.timeout(1800)
 def test_writes_go_on_beside_one_disk_that_is_full_fails_or_hangs(tmp_path: Path) -> None:
     directory, orders = tmp_path / "cluster", tmp_path / "orders"
-    orders.mkdir()
-    values = {"PYTHONPATH": str(_CODE), "BAD_DISK": str(orders), "BAD_DISK_OF": str(directory)}
 
     def begin(fault: str, node: int) -> None:
         (orders / f"node-{node}.new").write_text(fault)
@@ -169,7 +79,7 @@ def test_writes_go_on_beside_one_disk_that_is_full_fails_or_hangs(tmp_path: Path
     def end(_: str, node: int) -> None:
         (orders / f"node-{node}").unlink()
 
-    with environment(values), nodes_in(None), Cluster(brokers=3, directory=directory) as cluster:
+    with obeying(orders, directory), nodes_in(None), Cluster(brokers=3, directory=directory) as cluster:
         run_faults(cluster, tmp_path / "history", begin, end, *KINDS)
         logs = "".join(map(cluster.log_text, cluster.node_ids))
     unnoticed = [kind for kind in KINDS if SIGNS[kind] not in logs]
@@ -199,10 +109,8 @@ def test_an_idle_partition_takes_writes_beside_a_disk_that_hangs(tmp_path: Path)
     Leaders drop no replica here by themselves: a replica that is put back in sync stops acks=all for good.
     """
     directory, orders = tmp_path / "cluster", tmp_path / "orders"
-    orders.mkdir()
-    values = {"PYTHONPATH": str(_CODE), "BAD_DISK": str(orders), "BAD_DISK_OF": str(directory)}
     settings = {"replica.lag.time.max.ms": NEVER_MS}
-    with environment(values), nodes_in(None), Cluster(3, directory=directory, config=settings) as cluster:
+    with obeying(orders, directory), nodes_in(None), Cluster(3, directory=directory, config=settings) as cluster:
         servers = cluster.bootstrap_servers
         bad, first, second = random.sample(cluster.broker_ids, 3)
         replicas = {"busy": [first, second, bad], "idle": [second, first, bad]}

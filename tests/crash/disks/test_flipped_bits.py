@@ -24,13 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash.disks.bit_flips import OF_ALL, OF_PARTITIONS, flip_some_bit, values_on_disk
 from crash.librdkafka_offsets import is_there
-from crash.replicas.test_replica_kills import (
-    PARTITIONS,
-    TOPIC,
-    acknowledged,
-    producing,
-    until_something_is_acknowledged,
-)
+from crash.replicas.replicated_load import PARTITIONS, TOPIC, ReplicatedLoad
 from tailrace.testing import Cluster
 
 FLIPS = int(os.environ.get("FLIPS", "4"))
@@ -173,16 +167,12 @@ def have_segments_at_rest(cluster: Cluster) -> bool:
 @pytest.mark.crash
 @pytest.mark.in_turn(3)
 @pytest.mark.timeout(600 + FLIPS * 300)
-def test_a_flipped_bit_costs_no_acknowledged_record_and_heals_by_itself(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    chance = random.Random(seed)
-    print(f"SEED={seed}")  # noqa: T201
-    history = tmp_path / "history"
+def test_a_flipped_bit_costs_no_acknowledged_record_and_heals_by_itself(tmp_path: Path, chance: random.Random) -> None:
     with Cluster(brokers=3, racks=RACKS, directory=tmp_path / "cluster", config=CONFIG) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers} | QUIET)
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(60)
-        with Reader(cluster.bootstrap_servers) as reader, producing(cluster, history, pause_s=0.02):
-            until_something_is_acknowledged(history)
+        load = ReplicatedLoad(cluster.bootstrap_servers, tmp_path / "history", 0.02)
+        with Reader(cluster.bootstrap_servers) as reader, load.running():
             seconds_until(lambda: have_segments_at_rest(cluster), lambda: "no segment was rolled")
             node = chance.choice(cluster.node_ids)
             for number in range(FLIPS):
@@ -199,7 +189,7 @@ def test_a_flipped_bit_costs_no_acknowledged_record_and_heals_by_itself(tmp_path
                 time.sleep(chance.uniform(0.5, 3))
                 took = seconds_until(lambda: whole(admin), lambda: state_of(cluster, admin))
                 print(f"   in sync after {took:.1f} s")  # noqa: T201
-        acked = [(partition, offset, value) for _, partition, offset, value in acknowledged(history)]
+        acked = [(partition, offset, value) for _, partition, offset, value in load.acknowledged()]
 
         def lacking() -> list[str]:
             """The records that a replica lacks on its disk."""

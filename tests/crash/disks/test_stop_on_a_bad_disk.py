@@ -13,11 +13,11 @@ from typing import IO
 import pytest
 from confluent_kafka import Producer
 
+from crash.disks.orders import environment_of
 from tailrace.client.blocking import Admin
 from tailrace.testing.cluster import package_path
 
 ENDS_WITHIN_S = 60
-_CODE = Path(__file__).with_name("bad_disk")
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
@@ -79,13 +79,7 @@ def _handled(files: Path) -> int:
 @contextmanager
 def serving(directory: Path) -> Iterator[BadNode]:
     data, orders, output = directory / "node-1", directory / "orders", directory / "output"
-    orders.mkdir()
-    environment = {
-        **os.environ,
-        "BAD_DISK": str(orders),
-        "BAD_DISK_OF": str(data),
-        "PYTHONPATH": os.pathsep.join([str(_CODE), package_path(os.environ)]),
-    }
+    environment = {**os.environ, **environment_of(orders, data, package_path(os.environ))}
     command = [sys.executable, "-m", "tailrace", "serve", "--dev", "--data-dir", str(data), "--listen", "127.0.0.1:0"]
     with output.open("w+") as written, output.open() as read:
         process = subprocess.Popen(

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from crash.judge import Judge
+from crash.program import IMPORT_PATH
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.committed_progress import Rectangle
@@ -49,7 +51,6 @@ WORKERS = 3
 PAUSE_S = (0.5, 2.0)
 KEYS = 200
 PRODUCE_PAUSE_S = 0.004
-TESTS = Path(__file__).parents[2]
 
 
 class ProducerThread:
@@ -108,7 +109,7 @@ class WorkerProcess:
                     str(self._directory / f"{name}.jsonl"),
                 ],
                 stderr=errors,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+                env={**os.environ, "PYTHONPATH": IMPORT_PATH},
             )
 
     @property
@@ -200,10 +201,9 @@ def _evidence(
 @pytest.mark.crash
 @pytest.mark.timeout(7200)
 def test_progress_by_key_survives_kills_of_brokers_and_workers(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, chance: random.Random, judge: Judge
 ) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    evidence, counts = run(tmp_path, random.Random(seed))
+    evidence, counts = run(tmp_path, chance)
     faults = broken_promises(evidence)
     places = {(delivery.partition, delivery.offset) for delivery in evidence.deliveries}
     figures = (
@@ -211,9 +211,7 @@ def test_progress_by_key_survives_kills_of_brokers_and_workers(
         f"{len(evidence.deliveries)} deliveries of {len(places)} records, {len(evidence.acknowledged)} commits of "
         f"ranges, {len(faults)} broken promises"
     )
-    record_property("figures", figures)
-    print(figures)  # noqa: T201
-    assert not faults, f"SEED={seed}: {figures}\n" + "\n".join(faults[:20])
+    judge(faults, figures)
     assert evidence.acknowledged
     assert len(places) >= sum(map(len, evidence.produced.values())) > 0
     for kind, planted in plant(evidence).items():

@@ -1,7 +1,6 @@
 """The programs of the ledger as processes, one kind for each client, and the reasons why a client cannot run here."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -14,13 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import tailrace
 from crash.ledger.plan import ABORT_EVERY, END, OF_ONE_COPY, SIGHT, ProgramPlan
+from crash.program import IMPORT_PATH
 from interop import kafka_tools, kafkajs
 from testkit.verdicts.client_errors import HANGS
 
 _HERE: Final = Path(__file__).parent
-_TESTS: Final = _HERE.parent.parent
 _CONSTANTS: Final = json.dumps({"END": END, "ABORT_EVERY": ABORT_EVERY, "OF_ONE_COPY": OF_ONE_COPY, "SIGHT": SIGHT})
 _GONE_S: Final = 300.0
 _BETWEEN_LIVES_S: Final = 0.5
@@ -69,8 +67,7 @@ class Launcher:
         return [sys.executable, "-m", "crash.ledger.program", plan.to_json()]
 
     def environment(self) -> Mapping[str, str]:
-        path = os.pathsep.join([str(_TESTS), str(_TESTS.parent), str(Path(tailrace.__file__).parent.parent)])
-        return {**kafkajs.environment(), "PYTHONPATH": path}
+        return {**kafkajs.environment(), "PYTHONPATH": IMPORT_PATH}
 
 
 class LedgerProcess:

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from crash.disks.test_bad_disks import wait_until_whole
 from crash.ledger.copies import differences, epochs_of
 from crash.ledger.faults import QUICK, LedgerScene, possible_kinds
 from crash.ledger.plan import END, PARTITIONS, READ, WORK, ProgramPlan
@@ -22,6 +21,7 @@ from crash.networks.rack_network import NoNetwork
 from crash.networks.racked_cluster import RackedCluster, nodes_in
 from crash.program import DEADLINE_S
 from crash.replicas.faults import Scene, in_turn
+from crash.replicas.replicated_load import wait_until_whole
 from crash.replicas.run import CONFIG, RACKS, wait_for_brokers
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition

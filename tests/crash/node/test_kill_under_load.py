@@ -8,12 +8,12 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from crash.judge import Judge
 from crash.node.workload import put_to_the_test
 from tailrace.testing import Cluster
 from tailrace.testing.cluster import ClusterError
@@ -48,10 +48,6 @@ def _start_in_vain(cluster: Cluster) -> None:
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
 def test_nothing_acknowledged_is_lost_and_nothing_is_doubled(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, chance: random.Random, judge: Judge
 ) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    faults, figures = put_to_the_test(tmp_path, random.Random(seed), KILLS, kill_and_start)
-    record_property("figures", figures)
-    print(figures)  # noqa: T201
-    assert not faults, f"{len(faults)} promises broken with SEED={seed} ({figures}):\n" + "\n".join(faults[:20])
+    judge(*put_to_the_test(tmp_path, chance, KILLS, kill_and_start))

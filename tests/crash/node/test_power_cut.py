@@ -8,11 +8,11 @@ REAL_POWER_CUTS in the environment says how often; `make soak` runs twenty.
 
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from crash.judge import Judge
 from crash.node.workload import put_to_the_test
 from crash.power import Power
 from tailrace.client.blocking import Admin, Producer
@@ -26,18 +26,14 @@ LATEST = -1
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
 def test_nothing_acknowledged_is_lost_and_nothing_is_doubled(
-    tmp_path: Path, power: Power, record_property: Callable[[str, object], None]
+    tmp_path: Path, power: Power, chance: random.Random, judge: Judge
 ) -> None:
     def cut_and_start(cluster: Cluster, _: random.Random) -> int:
         power.cut(cluster)
         cluster.restart()
         return 1
 
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    faults, figures = put_to_the_test(tmp_path, random.Random(seed), CUTS, cut_and_start)
-    record_property("figures", figures)
-    print(figures)  # noqa: T201
-    assert not faults, f"{len(faults)} promises broken with SEED={seed} ({figures}):\n" + "\n".join(faults[:20])
+    judge(*put_to_the_test(tmp_path, chance, CUTS, cut_and_start))
 
 
 @pytest.mark.crash

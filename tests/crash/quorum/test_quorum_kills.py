@@ -6,11 +6,11 @@ QUORUM_SECONDS in the environment says for how long; `make soak` takes ten minut
 import os
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from crash.judge import Judge
 from crash.quorum.workload import put_to_the_test
 from tailrace.testing import Cluster
 
@@ -27,12 +27,6 @@ def kill_one(cluster: Cluster, chance: random.Random) -> None:
 
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
-def test_no_acknowledged_change_is_lost(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
+def test_no_acknowledged_change_is_lost(tmp_path: Path, chance: random.Random, judge: Judge) -> None:
     end = time.monotonic() + SECONDS
-    faults, figures = put_to_the_test(
-        tmp_path, random.Random(seed), lambda deaths: deaths < 3 or time.monotonic() < end, kill_one
-    )
-    record_property("figures", figures)
-    print(figures)  # noqa: T201
-    assert not faults, f"{len(faults)} promises broken with SEED={seed} ({figures}):\n" + "\n".join(faults[:20])
+    judge(*put_to_the_test(tmp_path, chance, lambda deaths: deaths < 3 or time.monotonic() < end, kill_one))

@@ -6,11 +6,11 @@ often; `make soak` runs fifty.
 
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from crash.judge import Judge
 from crash.power import Power
 from crash.quorum.workload import put_to_the_test
 from crash.topics import make_topic, topics_of
@@ -22,18 +22,12 @@ CUTS = int(os.environ.get("QUORUM_POWER_CUTS", "2"))
 
 @pytest.mark.crash
 @pytest.mark.timeout(7200)
-def test_no_acknowledged_change_is_lost(
-    tmp_path: Path, power: Power, record_property: Callable[[str, object], None]
-) -> None:
+def test_no_acknowledged_change_is_lost(tmp_path: Path, power: Power, chance: random.Random, judge: Judge) -> None:
     def cut_and_start(cluster: Cluster, _: random.Random) -> None:
         power.cut(cluster)
         cluster.start()
 
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    faults, figures = put_to_the_test(tmp_path, random.Random(seed), lambda deaths: deaths < CUTS, cut_and_start)
-    record_property("figures", figures)
-    print(figures)  # noqa: T201
-    assert not faults, f"{len(faults)} promises broken with SEED={seed} ({figures}):\n" + "\n".join(faults[:20])
+    judge(*put_to_the_test(tmp_path, chance, lambda deaths: deaths < CUTS, cut_and_start))
 
 
 @pytest.mark.crash

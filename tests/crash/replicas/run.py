@@ -19,7 +19,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from crash.disks.test_bad_disks import environment, wait_until_whole
+from crash.disks.orders import obeying
 from crash.networks.proxy_network import ProxyNetwork
 from crash.networks.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
 from crash.networks.racked_cluster import RackedCluster, nodes_in
@@ -28,6 +28,7 @@ from crash.program import DEADLINE_S, text_of
 from crash.replicas import load
 from crash.replicas.copies import final_log, replica_log
 from crash.replicas.faults import Scene, in_turn, possible_faults
+from crash.replicas.replicated_load import wait_until_whole
 from crash.worker import Worker
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
@@ -62,7 +63,6 @@ _KEPT_RECORDS = 500
 NO_FAULTS = -1
 _LATEST = -1
 _NETWORKS: Mapping[str, Callable[[int], RackNetwork]] = {"namespaces": NamespaceNetwork, "proxies": ProxyNetwork}
-_BAD_DISK = Path(__file__).parents[1] / "disks" / "bad_disk"
 
 
 @dataclass(slots=True)
@@ -156,14 +156,11 @@ def _in_rack(network: RackNetwork | None, number: int) -> Callable[[list[str]], 
 @contextmanager
 def racked_cluster(directory: Path) -> Iterator[tuple[Cluster, RackNetwork | None, str]]:
     """The cluster, its network, and the network's description. The nodes' disks obey `directory/orders`."""
-    orders = directory / "orders"
-    orders.mkdir()
-    disks = {"PYTHONPATH": str(_BAD_DISK), "BAD_DISK": str(orders), "BAD_DISK_OF": str(directory / "cluster")}
     with ExitStack() as stack:
         network, manner = best_network(len(RACKS), os.environ.get("REPLICA_NETWORK", "").split())
         if network is not None:
             stack.callback(network.close)
-        stack.enter_context(environment(disks))
+        stack.enter_context(obeying(directory / "orders", directory / "cluster"))
         stack.enter_context(nodes_in(network))
         cluster = RackedCluster(network, RACKS, config=CONFIG, directory=directory / "cluster")
         yield stack.enter_context(cluster), network, manner

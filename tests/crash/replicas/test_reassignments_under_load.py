@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crash.replicas.test_replica_kills import PARTITIONS
+from crash.replicas.replicated_load import PARTITIONS
 from crash.replicas.two_loads import TOPICS, TwoLoads
 from tailrace.client.blocking import Admin, TopicPartition
 from tailrace.testing import Cluster
@@ -32,10 +32,7 @@ def epochs(admin: Admin) -> dict[TopicPartition, tuple[int | None, int]]:
 @pytest.mark.crash
 @pytest.mark.in_turn(1)
 @pytest.mark.timeout(900)
-def test_no_produce_fails_while_replicas_move(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    print(f"SEED={seed}")  # noqa: T201
-    chance = random.Random(seed)
+def test_no_produce_fails_while_replicas_move(tmp_path: Path, chance: random.Random) -> None:
     stayed = 0
     with Cluster(brokers=4, directory=tmp_path / "cluster") as cluster:
         loads = TwoLoads(cluster, tmp_path / "history")

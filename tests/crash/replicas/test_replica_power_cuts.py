@@ -6,11 +6,11 @@ often; `make soak` runs fifty.
 
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from crash.judge import Judge
 from crash.power import Power
 from crash.replicas.run import run_power_cuts, run_to_a_power_cut
 from crash.replicas.test_replica_faults import passed
@@ -22,10 +22,9 @@ CUTS = int(os.environ.get("REPLICA_POWER_CUTS", "1"))
 @pytest.mark.crash
 @pytest.mark.timeout(7200)
 def test_no_promise_is_broken_by_power_cuts_of_all_nodes(
-    tmp_path: Path, power: Power, record_property: Callable[[str, object], None]
+    tmp_path: Path, power: Power, chance: random.Random, judge: Judge
 ) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    passed(*run_power_cuts(tmp_path, random.Random(seed), power, CUTS), seed, record_property)
+    passed(*run_power_cuts(tmp_path, chance, power, CUTS), judge)
 
 
 @pytest.mark.crash

@@ -12,16 +12,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from crash.librdkafka_offsets import is_there
 from crash.replicas.producer import DELIVERY_S
-from crash.replicas.test_replica_kills import (
-    PARTITIONS,
-    TOPIC,
-    acknowledged,
-    producing,
-    read_all,
-    until_something_is_acknowledged,
-)
+from crash.replicas.replicated_load import PARTITIONS, TOPIC, ReplicatedLoad
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer, TopicPartition
 from tailrace.client.offsets import LATEST
 from tailrace.testing import Cluster
@@ -95,7 +87,7 @@ class TwoLoads:
     def __init__(self, cluster: Cluster, history: Path) -> None:
         """Creates the topics."""
         self._cluster = cluster
-        self._history = history
+        self._theirs = ReplicatedLoad(cluster.bootstrap_servers, history, 0.001, DELIVERY_S)
         self._ours = OurLoad(cluster.bootstrap_servers)
         settings = {"min.insync.replicas": "2"}
         with Admin(cluster.bootstrap_servers) as admin:
@@ -105,21 +97,18 @@ class TwoLoads:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        with producing(self._cluster, self._history, answer_s=DELIVERY_S), self._ours.running():
-            until_something_is_acknowledged(self._history)
+        with self._theirs.running(), self._ours.running():
             yield
 
     def check(self) -> str:
         """Assert that no produce has failed, and that each record is there once and in order; the figures."""
         servers, ours = self._cluster.bootstrap_servers, self._ours
-        acked = acknowledged(self._history, must_be_all=True)
-        found, found_ours = read_all(servers), read_ours(servers)
+        acked = self._theirs.acknowledged(must_be_all=True)
+        found, found_ours = self._theirs.read_all(acked), read_ours(servers)
         assert not ours.failed, f"{len(ours.failed)} of our producer's records failed: {ours.failed[:3]}"
         assert ours.written
         for partition, offset, value in ours.written:
             assert found_ours[partition][offset] == value
-        for _, partition, offset, text in acked:
-            assert is_there(found[partition], offset, text), f"{text} of partition {partition}, offset {offset}"
         for number in range(PARTITIONS):
             for values in (found[number], found_ours[number]):
                 sequence = [int(values[offset]) for offset in sorted(values)]

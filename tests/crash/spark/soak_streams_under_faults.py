@@ -20,7 +20,7 @@ import pytest
 from crash.replicas.faults import SESSION_S, Fault, Scene, in_turn, possible_faults
 from crash.spark.driver import environment, kill_session
 from crash.transactions.committed_reads import committed_values, is_nothing_open
-from crash.transactions.test_transactions_under_kills import REPLICATED, TransactionWriter
+from crash.transactions.writer import REPLICATED, TransactionWriter
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -45,13 +45,13 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(7200)]
 class NumberWriter(TransactionWriter):
     """Transactions of numbers over all partitions of the source; the fifth part of them is aborted."""
 
-    def _produce(self, producer: confluent_kafka.Producer, number: int) -> None:
-        for value in numbers_of(number):
-            producer.produce(SOURCE, b"%d" % value, partition=value % PARTITIONS)
-
     def _transaction(self, producer: confluent_kafka.Producer, number: int) -> None:
         super()._transaction(producer, number)
         self._is_over.wait(PAUSE_S)
+
+    def produce(self, producer: confluent_kafka.Producer, number: int) -> None:
+        for value in numbers_of(number):
+            producer.produce(SOURCE, b"%d" % value, partition=value % PARTITIONS)
 
 
 def numbers_of(transaction: int) -> range:
@@ -116,14 +116,13 @@ def rows_by_partition(directory: Path) -> dict[int, list[tuple[int, bytes]]]:
 
 
 def test_two_streams_outlive_the_faults_and_have_each_committed_record_once(
-    cluster: Cluster, streams: subprocess.Popen[bytes], tmp_path: Path
+    cluster: Cluster, streams: subprocess.Popen[bytes], tmp_path: Path, chance: random.Random
 ) -> None:
-    seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    scene = Scene(cluster, None, tmp_path, random.Random(seed), topics=(SOURCE, TARGET))
+    scene = Scene(cluster, None, tmp_path, chance, topics=(SOURCE, TARGET))
     writer, counts = NumberWriter(cluster.bootstrap_servers), Counter[str]()
 
     def output() -> str:
-        return f"SEED={seed}, after {dict(counts)}:\n" + (tmp_path / "streams.txt").read_text(errors="replace")[-6000:]
+        return f"after {dict(counts)}:\n" + (tmp_path / "streams.txt").read_text(errors="replace")[-6000:]
 
     def has_begun() -> bool:
         assert streams.poll() is None, output()
@@ -138,12 +137,12 @@ def test_two_streams_outlive_the_faults_and_have_each_committed_record_once(
             FAULTS[kind](scene)
             counts[kind] += 1
             assert streams.poll() is None, output()
-            assert not writer.faults, (seed, writer.faults)
+            assert not writer.faults, writer.faults
             scene.wait(0, CALM_S)
     finally:
         writer.stop()
     writer.new_producer()  # the next instance aborts what the last one left open
-    wait_until(lambda: is_nothing_open(cluster.bootstrap_servers, places(SOURCE)), f"nothing is open, SEED={seed}")
+    wait_until(lambda: is_nothing_open(cluster.bootstrap_servers, places(SOURCE)), "nothing is open")
     streams.communicate(timeout=PATIENCE_S)
     assert streams.returncode == 0, output()
 
@@ -152,9 +151,9 @@ def test_two_streams_outlive_the_faults_and_have_each_committed_record_once(
     sys.stdout.write(
         f"{time.monotonic() - began:.0f} s, {counts.total()} faults {dict(counts)}; transactions:"
         f" {len(writer.committed)} committed, {len(writer.aborted)} aborted; {len(evidence.copies)} records copied,"
-        f" {len(list((tmp_path / 'rows').iterdir()))} batches of rows, {len(faults)} broken promises, SEED={seed}\n"
+        f" {len(list((tmp_path / 'rows').iterdir()))} batches of rows, {len(faults)} broken promises\n"
     )
-    assert not faults, f"SEED={seed}\n" + "\n".join(faults)
+    assert not faults, "\n".join(faults)
 
 
 def evidence_of(servers: str, writer: NumberWriter, rows: Path) -> StreamEvidence:

@@ -15,8 +15,9 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-import tailrace
+from crash.program import IMPORT_PATH
 from crash.transactions.copier import GROUP, OF_ONE_TRANSACTION, SOURCE, TARGET
+from crash.transactions.writer import REPLICATED
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
 from tailrace.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED
@@ -33,21 +34,13 @@ IMPATIENT = {
     "group.min.session.timeout.ms": "1000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
-REPLICATED = {
-    "default.replication.factor": "3",
-    "min.insync.replicas": "2",
-    "transaction.state.log.replication.factor": "3",
-    "transaction.state.log.min.isr": "2",
-    "offsets.topic.replication.factor": "3",
-}
 
 pytestmark = pytest.mark.crash
 
 
 def _copier(servers: str, moment: str = "", *, name: str = "copier") -> "subprocess.Popen[bytes]":
-    path = os.pathsep.join([str(Path(__file__).parents[2]), str(Path(tailrace.__file__).parent.parent)])
     command = [sys.executable, "-m", "crash.transactions.copier", servers, str(RECORDS), name, moment]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": IMPORT_PATH}, stderr=subprocess.PIPE)
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
