@@ -51,10 +51,10 @@ LIMITS = {
     "the size of a batch when decompressed": MAX_DECOMPRESSED,
     "partitions of a fetch session": MAX_PARTITIONS,
     "the wait of a Produce": MAX_TIMEOUT_MS,
-    "what a member says about itself, and its assignment": setting("group.max.metadata.bytes"),
-    "what all members of a classic group say, with their assignments": MEMBERS_OF_FULL_SIZE
+    "the metadata that a member states, and its assignment": setting("group.max.metadata.bytes"),
+    "the metadata of all members of a classic group, with their assignments": MEMBERS_OF_FULL_SIZE
     * setting("group.max.metadata.bytes"),
-    "how long a transaction is open": setting("transaction.max.timeout.ms"),
+    "how long a transaction may be open": setting("transaction.max.timeout.ms"),
     "protocols of a member of a classic group": MOST_PROTOCOLS,
     "partitions of a node": setting("max.partitions.per.node"),
 }

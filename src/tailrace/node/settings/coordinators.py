@@ -10,7 +10,7 @@ GROUP_SETTINGS = (
     setting(
         "group.initial.rebalance.delay.ms", INT, GroupConfig, "How long a new group waits for members.", at_least=0
     ),
-    setting("group.max.size", INT, GroupConfig, "Members of a group (Kafka: no limit).", at_least=1),
+    setting("group.max.size", INT, GroupConfig, "The most members of a classic group (Kafka: no limit).", at_least=1),
     setting(
         "group.consumer.session.timeout.ms",
         INT,
@@ -25,7 +25,13 @@ GROUP_SETTINGS = (
         "The interval of heartbeats of a consumer group (KIP-848), sent to its members.",
         at_least=1,
     ),
-    setting("group.consumer.max.size", INT, GroupConfig, "Members of a consumer group (Kafka: no limit).", at_least=1),
+    setting(
+        "group.consumer.max.size",
+        INT,
+        GroupConfig,
+        "The most members of a consumer group (Kafka: no limit).",
+        at_least=1,
+    ),
     setting(
         "group.consumer.migration.policy",
         STRING,
@@ -40,7 +46,9 @@ GROUP_SETTINGS = (
         "Accepted for Kafka's files; regular expressions are resolved whenever topics come and go.",
         at_least=10_000,
     ),
-    setting("group.max.groups", INT, GroupConfig, "Groups that a node coordinates (Kafka: no limit).", at_least=1),
+    setting(
+        "group.max.groups", INT, GroupConfig, "The most groups that a node coordinates (Kafka: no limit).", at_least=1
+    ),
     setting(
         "group.max.metadata.bytes",
         INT,
@@ -65,7 +73,7 @@ GROUP_SETTINGS = (
         "offsets.topic.compression.codec",
         INT,
         0,
-        "Accepted for Kafka's files; it is not compressed.",
+        "Accepted for Kafka's files; __consumer_offsets is not compressed.",
         at_least=0,
         at_most=4,
     ),
@@ -85,7 +93,7 @@ GROUP_SETTINGS = (
         "offsets.max.ranges.per.partition",
         INT,
         GroupConfig,
-        "The ranges of offsets and key hashes that a group may have committed beyond its offset in a partition.",
+        "The most ranges of offsets and key hashes that a group may have committed beyond its offset in a partition.",
         at_least=1,
         at_most=8_192,
     ),
@@ -107,10 +115,16 @@ TRANSACTION_SETTINGS = (
         "transaction.state.log.min.isr",
         INT,
         TransactionConfig,
-        "Replicas in sync for a transaction; at most as many as there are.",
+        "Replicas that must be in sync for a transaction; fewer if __transaction_state has fewer replicas.",
         at_least=1,
     ),
-    setting("transaction.state.log.segment.bytes", INT, TransactionConfig, "The size of a segment of it.", at_least=1),
+    setting(
+        "transaction.state.log.segment.bytes",
+        INT,
+        TransactionConfig,
+        "The size of a segment of __transaction_state.",
+        at_least=1,
+    ),
     setting("transaction.max.timeout.ms", INT, TransactionConfig, "The longest transaction.", at_least=1),
     setting(
         "transactional.id.expiration.ms",
@@ -140,7 +154,11 @@ TRANSACTION_SETTINGS = (
         "Whether the coordinator is asked before a transaction's first batch is written to a partition.",
     ),
     setting(
-        "transaction.max.ids", INT, TransactionConfig, "Transactional ids of a node (Kafka: no limit).", at_least=1
+        "transaction.max.ids",
+        INT,
+        TransactionConfig,
+        "The most transactional ids of a node (Kafka: no limit).",
+        at_least=1,
     ),
     setting(
         "producer.id.expiration.ms", INT, PeriodicWorkConfig, "How long an idle producer is remembered.", at_least=1
@@ -149,7 +167,7 @@ TRANSACTION_SETTINGS = (
         "producer.id.expiration.check.interval.ms",
         INT,
         PeriodicWorkConfig,
-        "How often idle ones are looked for.",
+        "How often idle producers are looked for.",
         at_least=1,
     ),
 )

@@ -41,7 +41,7 @@ LOG_SETTINGS = (
         "log.roll.jitter.ms",
         LONG,
         None,
-        "At most this is taken from log.roll.ms. Wins over hours.",
+        "The most by which log.roll.ms is shortened, by another share for each log. Wins over hours.",
         at_least=0,
         dynamic=True,
     ),
@@ -128,9 +128,9 @@ LOG_SETTINGS = (
         INT,
         2_500,
         "How long the disk may take for one sync of a round of flushes, or for a round beyond 20 ms for each of its"
-        " syncs, before others lead what this node leads, and it leaves the in-sync replicas until no round has taken"
-        " so long for twice that time, or longer if it happens again soon (ours; Kafka waits for"
-        " replica.lag.time.max.ms).",
+        " syncs. After that other nodes lead the partitions that this node leads, and this node leaves the in-sync"
+        " replicas, until no round has taken so long for twice that time, or longer if the disk hangs again soon (ours;"
+        " Kafka waits for replica.lag.time.max.ms).",
         at_least=1,
     ),
     setting("num.recovery.threads.per.data.dir", INT, 1, "Accepted for Kafka's files.", at_least=1),

@@ -58,9 +58,17 @@ _TOPIC_DEFAULTS = tuple(
 )
 
 _TOPICS = (
-    setting("auto.create.topics.enable", BOOLEAN, True, "Create a topic when it is first asked for."),
-    setting("num.partitions", INT, 1, "Partitions of a topic that is created without saying.", at_least=1),
-    setting("default.replication.factor", INT, 1, "Replicas of a topic that is created without saying.", at_least=1),
+    setting("auto.create.topics.enable", BOOLEAN, True, "Create a topic when a client first asks for it."),
+    setting(
+        "num.partitions", INT, 1, "Partitions of a topic whose creation names no number of partitions.", at_least=1
+    ),
+    setting(
+        "default.replication.factor",
+        INT,
+        1,
+        "Replicas of a topic whose creation names no number of replicas.",
+        at_least=1,
+    ),
     setting("delete.topic.enable", BOOLEAN, True, "Whether topics may be deleted."),
     setting(
         "max.partitions.per.topic", INT, 1_000, "The most partitions a topic may have (Kafka: no limit).", at_least=1
@@ -70,7 +78,7 @@ _TOPICS = (
 
 _SELECTOR_CLASS = (
     "The class that chooses the replica a consumer reads from (KIP-392): package.module:Class, RackAwareReplicaSelector"
-    " or LeaderSelector; without a value it is the last of these."
+    " or LeaderSelector; without a value LeaderSelector."
 )
 
 _REPLICATION = (
@@ -95,7 +103,13 @@ _REPLICATION = (
         "How long a leader may keep a follower waiting.",
         at_least=0,
     ),
-    setting("replica.fetch.min.bytes", INT, ReplicaFetchConfig, "Bytes worth answering a follower for.", at_least=1),
+    setting(
+        "replica.fetch.min.bytes",
+        INT,
+        ReplicaFetchConfig,
+        "The least bytes for which a leader answers a follower at once.",
+        at_least=1,
+    ),
     setting("replica.fetch.backoff.ms", INT, ReplicaFetchConfig, "A follower's rest after an error.", at_least=0),
     setting(
         "replica.socket.timeout.ms", INT, ReplicaFetchConfig, "How long a follower waits for an answer.", at_least=1
@@ -121,12 +135,18 @@ _REPLICATION = (
         "replication.quota.window.num",
         INT,
         ThrottleConfig,
-        "Samples from which the rates of both throttles are computed.",
+        "The number of samples from which the rates of both throttles are computed.",
         at_least=1,
     ),
-    setting("replication.quota.window.size.seconds", INT, ThrottleConfig, "The time of such a sample.", at_least=1),
     setting(
-        "broker.heartbeat.interval.ms", INT, 500, "How often a broker says that it lives (Kafka: 2000).", at_least=1
+        "replication.quota.window.size.seconds",
+        INT,
+        ThrottleConfig,
+        "The time of a sample of the throttles' rates.",
+        at_least=1,
+    ),
+    setting(
+        "broker.heartbeat.interval.ms", INT, 500, "The interval of a broker's heartbeats (Kafka: 2000).", at_least=1
     ),
     setting(
         "broker.session.timeout.ms",
@@ -145,14 +165,14 @@ _REPLICATION = (
         "leader.imbalance.check.interval.seconds",
         LONG,
         LeaderBalanceConfig,
-        "How often it looks whether it has to.",
+        "How often the controller looks whether to elect preferred leaders again.",
         at_least=1,
     ),
     setting(
         "leader.imbalance.per.broker.percentage",
         INT,
         LeaderBalanceConfig,
-        "Of the partitions that prefer a broker, the share that others may lead before it does.",
+        "The share of the partitions that prefer a broker which other brokers may lead before the controller acts.",
         at_least=0,
     ),
     setting(
@@ -170,7 +190,8 @@ _FETCH = (
         "group.key.ranges.enable",
         BOOLEAN,
         KeyRangeConfig,
-        "Whether this broker serves views, and filters records for readers of key ranges (KIP-X), which filter if not.",
+        "Whether this broker serves views, and filters records for readers of key ranges (KIP-X). If not, the readers"
+        " filter.",
     ),
     setting(
         "max.bytes.key.range.hashing",
