@@ -12,7 +12,7 @@ from tailrace.replication.fetcher_events import (
     Unfollow,
 )
 from tailrace.replication.throttle import ALL_PARTITIONS, ReplicationQuota, ReplicationThrottle, ThrottleConfig
-from unit.replication.fetcher_bench import A, B, ReplicaFetcherBench, records
+from unit.replication.fetching.fetcher_bench import A, B, ReplicaFetcherBench, records
 
 T = TopicId(b"the topic's id..")
 OTHER = TopicId(b"another topic id")

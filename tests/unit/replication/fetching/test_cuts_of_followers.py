@@ -16,7 +16,7 @@ from tailrace.replication.fetcher_events import (
 )
 from tailrace.replication.follower_replica import cut_offset, may_cut
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
-from unit.replication.fetcher_bench import A, B, ReplicaFetcherBench, error
+from unit.replication.fetching.fetcher_bench import A, B, ReplicaFetcherBench, error
 
 
 def epochs(*entries: tuple[int, int]) -> EpochCache:

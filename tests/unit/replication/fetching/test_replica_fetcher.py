@@ -9,7 +9,7 @@ from tailrace.replication.fetcher_events import (
     Store,
     Unfollow,
 )
-from unit.replication.fetcher_bench import A, B, ReplicaFetcherBench, error, records
+from unit.replication.fetching.fetcher_bench import A, B, ReplicaFetcherBench, error, records
 
 
 def test_a_follower_has_one_fetch_in_flight_at_a_time() -> None:

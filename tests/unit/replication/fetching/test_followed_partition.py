@@ -13,7 +13,7 @@ from tailrace.replication.fetcher_events import (
 )
 from tailrace.replication.followed_partition import REFUSED_AFTER_MS, REPORTED_EVERY_MS
 from tailrace.replication.replica_fetcher import FIRST_BACKOFF_MS
-from unit.replication.fetcher_bench import A, B, ReplicaFetcherBench, error, records
+from unit.replication.fetching.fetcher_bench import A, B, ReplicaFetcherBench, error, records
 
 
 def test_a_followed_partition_that_is_refused_ends_the_wait_of_the_fetch_when_its_pause_is_over() -> None:
