@@ -1,0 +1,1 @@
+"""A node under mixed load, whose power is cut and whose process is killed."""
