@@ -12,23 +12,23 @@ from typing import Any, NamedTuple
 from simulation.commits.scope import CommitScope
 from simulation.commits.scopes import LONG_SCOPES as LONG_COMMIT_SCOPES
 from simulation.commits.scopes import SHORT_SCOPES as SHORT_COMMIT_SCOPES
-from simulation.commits.scopes import NamedScope as CommitsScope
+from simulation.commits.scopes import NamedCommitScope
 from simulation.harness.shrink import Attempts, explain
-from simulation.harness.small_scope import A, Explored, Model, ScopeBreach, W, explore
+from simulation.harness.small_scope import A, Explored, ScopeBreach, ScopeModel, W, explore
 from simulation.harness.sweep import Sweep, SweepFile, sweep_seeds
 from simulation.mutant_tests import noticed_by, unit_tests_of
 from simulation.mutants import Mutant, all_mutants, hunt, store_seed, store_unit_tests
 from simulation.quorum.sweep import NodesSweep, run_nodes_seed
 from simulation.raft.cluster import RaftCluster
 from simulation.raft.plan import RaftPlan
-from simulation.raft.scope.scope import Budget, RaftScope
+from simulation.raft.scope.scope import QuorumBudget, RaftScope
 from simulation.raft.scope.scopes import LONG_SCOPES, LongScope
 from simulation.raft.sweep import RaftSweep, quorum_code_version, run_quorum_seed
 from simulation.replicas.sweep import ReplicaSweep, run_replicas_seed
 from simulation.sessions.scope import SessionScope
 from simulation.sessions.scopes import LONG_SCOPES as LONG_SESSION_SCOPES
 from simulation.sessions.scopes import SHORT_SCOPES as SHORT_SESSION_SCOPES
-from simulation.sessions.scopes import NamedScope
+from simulation.sessions.scopes import NamedSessionScope
 from simulation.sinks.scope import SinkScope
 from simulation.sinks.scopes import LONG_SCOPES as LONG_SINK_SCOPES
 from simulation.sinks.scopes import SHORT_SCOPES as SHORT_SINK_SCOPES
@@ -113,7 +113,7 @@ def main() -> int:
     scope.add_argument("--max-states", type=int, default=20_000_000)
     scope.add_argument("--max-seconds", type=float, default=1e9)
     scope.add_argument("--processes", type=int, default=2)
-    for name in Budget._fields:
+    for name in QuorumBudget._fields:
         scope.add_argument(f"--{name.replace('_', '-')}", type=int, default=0)
     scope.set_defaults(run=_run_scope)
     scopes = commands.add_parser("scopes", help="try every order in all scopes that end; tens of minutes")
@@ -202,7 +202,7 @@ def _try_unit_tests(directory: Path, mutants: Sequence[Mutant]) -> int:
 
 
 def _run_scope(options: argparse.Namespace) -> int:
-    budget = Budget(*(getattr(options, name) for name in Budget._fields))
+    budget = QuorumBudget(*(getattr(options, name) for name in QuorumBudget._fields))
     scope = LongScope(budget, options.instant_disk, options.may_look)
     found = _search(scope, options.voters, options.max_states, options.max_seconds, options.processes)
     return 1 if found is None else 0
@@ -241,14 +241,14 @@ def _run_scopes(options: argparse.Namespace) -> int:
     return 1 if open_ends else 0
 
 
-def _search_sessions(named: NamedScope, max_states: int, processes: int) -> Explored | None:
+def _search_sessions(named: NamedSessionScope, max_states: int, processes: int) -> Explored | None:
     """None if a law was broken."""
     scope = SessionScope(named.kind)
     _say(f"{named.name}: {named.kind}, {named.budget}")
     return _explored(scope, scope.start(named.budget), max_states, 1e9, processes)
 
 
-def _search_commits(named: CommitsScope, max_states: int, processes: int) -> Explored | None:
+def _search_commits(named: NamedCommitScope, max_states: int, processes: int) -> Explored | None:
     """None if a law was broken."""
     scope = CommitScope(named.kind)
     _say(f"{named.name}: {named.kind}, {named.budget}")
@@ -270,7 +270,9 @@ def _search(long: LongScope, voters: int, max_states: int, max_seconds: float, p
     return _explored(scope, scope.start(long.budget), max_states, max_seconds, processes)
 
 
-def _explored(model: Model[W, A], start: W, max_states: int, max_seconds: float, processes: int) -> Explored | None:
+def _explored(
+    model: ScopeModel[W, A], start: W, max_states: int, max_seconds: float, processes: int
+) -> Explored | None:
     try:
         found = explore(
             model,

@@ -54,7 +54,7 @@ class PlantedFault(NamedTuple):
         return cls(path.stem, content["kind"], content["what"], content["always"], tuple(content["tests"]), patches)
 
 
-class Finding(NamedTuple):
+class FaultFinding(NamedTuple):
     """A case of each turn that finds a fault."""
 
     fault: PlantedFault
@@ -140,7 +140,7 @@ def failed_case(output: str) -> str:
     return str(name)
 
 
-def look_for(fault: PlantedFault, tree: Tree) -> Finding:
+def look_for(fault: PlantedFault, tree: Tree) -> FaultFinding:
     """Run the tests of the fault in the turns, until each turn has found the fault or has passed."""
     cases: dict[int, str] = {}
     for turn in TURNS:
@@ -154,7 +154,7 @@ def look_for(fault: PlantedFault, tree: Tree) -> Finding:
         assert tree.first_failure(case, "all") is None, f"{case} fails without a fault"
         is_always = tree.has((turn + 1) % len(TURNS), case)  # another case has one turn
         cases |= dict.fromkeys(TURNS, case) | cases if is_always else {turn: case}
-    return Finding(fault, cases)
+    return FaultFinding(fault, cases)
 
 
 def main() -> int:

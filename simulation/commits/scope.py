@@ -11,7 +11,7 @@ Beside the product there is a plain set of (offset, half), and the history of ea
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from simulation.commits.world import NEVER, Budget, Committer, Entry, Flight, Kind, Pairs, World
+from simulation.commits.world import NEVER, CommitBudget, CommitEntry, CommitSize, Committer, CommitWorld, Flight, Pairs
 from simulation.harness.breach import Breach
 from simulation.harness.small_scope import Fingerprints
 from tailrace.coordinators.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit, RangesToCommit
@@ -40,7 +40,7 @@ HASHES: Final = (0, HALF)
 """A hash of each half of the hashes."""
 
 
-class Action(NamedTuple):
+class CommitAction(NamedTuple):
     """A possible event, and what it concerns."""
 
     kind: str
@@ -48,34 +48,34 @@ class Action(NamedTuple):
     offset: int = 0
 
 
-_EMPTY: Final = Entry(None, "", frozenset(), frozenset(), 0, 0)
+_EMPTY: Final = CommitEntry(None, "", frozenset(), frozenset(), 0, 0)
 
 
 class CommitScope:
     """A `harness.small_scope.Model`."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: CommitSize) -> None:
         self.kind = kind
         self.sometimes: set[str] = set()
         self._fingerprints = Fingerprints(_plain)
 
-    def start(self, budget: Budget) -> World:
+    def start(self, budget: CommitBudget) -> CommitWorld:
         """Two committers that have not looked yet."""
         committed = _EMPTY
         if self.kind.has_offset:
             value = OffsetCommitValue(offset=0, metadata="", commit_timestamp=0, topic_id=TOPIC_ID)
             record = OffsetRecord(group_id=GROUP, topic=PLACE.topic, partition=PLACE.partition, value=value)
             committed = _EMPTY._replace(value=encode_record(record))
-        return World(budget, committed, (), (Committer(), Committer()), (), frozenset())
+        return CommitWorld(budget, committed, (), (Committer(), Committer()), (), frozenset())
 
     def _offsets(self) -> RangedOffsets:
         """Offsets with nothing decoded yet: each record is read from its bytes."""
         return RangedOffsets(max_rectangles=self.kind.max_rectangles)
 
-    def name(self, action: Action) -> str:
+    def name(self, action: CommitAction) -> str:
         return f"{action.kind} {action.which} at {action.offset}"
 
-    def fingerprint(self, world: World) -> int:
+    def fingerprint(self, world: CommitWorld) -> int:
         parts: tuple[Hashable, ...] = (
             world.budget,
             world.committed,
@@ -88,36 +88,36 @@ class CommitScope:
 
     # Events
 
-    def actions(self, world: World) -> Sequence[Action]:
+    def actions(self, world: CommitWorld) -> Sequence[CommitAction]:
         budget = world.budget
-        found: list[Action] = []
+        found: list[CommitAction] = []
         for who, committer in enumerate(world.committers):
             if committer.fetches < budget.fetches:
-                found.append(Action("fetch", who))
+                found.append(CommitAction("fetch", who))
             if committer.fetches and committer.position < self.kind.offsets:
-                found.append(Action("do", who, committer.position))
+                found.append(CommitAction("do", who, committer.position))
             if committer.position > committer.first and committer.commits < budget.commits:
-                found.append(Action("commit", who))
+                found.append(CommitAction("commit", who))
             if committer.state_epoch >= 0 and budget.cuts:
-                found += (Action("cut", who, offset) for offset in range(self.kind.offsets + 1))
+                found += (CommitAction("cut", who, offset) for offset in range(self.kind.offsets + 1))
         for index, flight in enumerate(world.flights):
-            found.append(Action("deliver", index))
+            found.append(CommitAction("deliver", index))
             if budget.duplicates and flight.copies == 1:
-                found.append(Action("duplicate", index))
+                found.append(CommitAction("duplicate", index))
         offsets = range(self.kind.offsets + 1)
         if budget.plain_commits:
-            found += (Action("plain commit", 0, offset) for offset in offsets)
+            found += (CommitAction("plain commit", 0, offset) for offset in offsets)
         if budget.resets:
-            found += (Action("reset", 0, offset) for offset in offsets)
+            found += (CommitAction("reset", 0, offset) for offset in offsets)
         if budget.deletions:
-            found.append(Action("delete"))
+            found.append(CommitAction("delete"))
         if world.staged:
-            found.append(Action("replicate"))
+            found.append(CommitAction("replicate"))
         if budget.failovers and world.staged:
-            found.append(Action("fail over"))
+            found.append(CommitAction("fail over"))
         return found
 
-    def take(self, world: World, action: Action) -> World:
+    def take(self, world: CommitWorld, action: CommitAction) -> CommitWorld:
         match action.kind:
             case "fetch":
                 return self._fetch(world, action.which)
@@ -146,7 +146,7 @@ class CommitScope:
                 self.sometimes.add("records are lost with the coordinator")
                 return _spent(world, "failovers")._replace(staged=())
 
-    def _fetch(self, world: World, who: int) -> World:
+    def _fetch(self, world: CommitWorld, who: int) -> CommitWorld:
         """The committer starts over from its frontier, as the replicated records state it."""
         entry = world.committed
         record = _record(entry)
@@ -162,14 +162,14 @@ class CommitScope:
         return world._replace(committers=_changed(world.committers, who, after))
 
     @staticmethod
-    def _do(world: World, who: int) -> World:
+    def _do(world: CommitWorld, who: int) -> CommitWorld:
         committer = world.committers[who]
         return world._replace(
             committers=_changed(world.committers, who, committer._replace(position=committer.position + 1)),
             done=world.done | {(committer.position, who, committer.seen_reset)},
         )
 
-    def _commit(self, world: World, who: int) -> World:
+    def _commit(self, world: CommitWorld, who: int) -> CommitWorld:
         committer = world.committers[who]
         pairs = frozenset((offset, who) for offset in range(committer.first, committer.position))
         flight = Flight("ranges", who, committer.stable_offset, committer.state_epoch, pairs)
@@ -177,13 +177,13 @@ class CommitScope:
         return self._sent(world._replace(committers=_changed(world.committers, who, after)), flight)
 
     @staticmethod
-    def _sent(world: World, flight: Flight) -> World:
+    def _sent(world: CommitWorld, flight: Flight) -> CommitWorld:
         flights = sorted((*world.flights, flight), key=lambda sent: (*sent[:4], sorted(sent.pairs), sent.copies))
         return world._replace(flights=tuple(flights))
 
     # The coordinator
 
-    def _deliver(self, world: World, index: int) -> World:
+    def _deliver(self, world: CommitWorld, index: int) -> CommitWorld:
         flight = world.flights[index]
         flights = list(world.flights)
         if flight.copies > 1:
@@ -200,7 +200,7 @@ class CommitScope:
         self._check(entry, before, world)
         return world._replace(staged=(*world.staged, entry))
 
-    def _decided(self, world: World, flight: Flight) -> OffsetRecord | None:
+    def _decided(self, world: CommitWorld, flight: Flight) -> OffsetRecord | None:
         """The record of the product's decision, None for a refusal."""
         store = GroupStore()
         latest = LatestGroups(store)
@@ -243,7 +243,7 @@ class CommitScope:
             ),
         )
 
-    def _replicate(self, world: World) -> World:
+    def _replicate(self, world: CommitWorld) -> CommitWorld:
         entry, *staged = world.staged
         if entry.kind == "ranges" and len(entry.cover) == 2 * self.kind.offsets:
             self.sometimes.add("everything is done")
@@ -251,7 +251,7 @@ class CommitScope:
 
     # Laws
 
-    def _entry(self, before: Entry, flight: Flight, record: OffsetRecord) -> Entry:
+    def _entry(self, before: CommitEntry, flight: Flight, record: OffsetRecord) -> CommitEntry:
         """The truth behind this record, from the truth before this record."""
         encoded = encode_record(record)
         below = frozenset((offset, half) for offset in range(flight.offset) for half in (0, 1))
@@ -265,7 +265,7 @@ class CommitScope:
                     promised=before.promised | flight.pairs,
                 )
             case "cut":
-                return Entry(
+                return CommitEntry(
                     encoded,
                     "cut",
                     before.cover & below,
@@ -276,7 +276,7 @@ class CommitScope:
                     before.is_forgiven,
                 )
             case "member" if flight.offset >= stable_offset:
-                return Entry(
+                return CommitEntry(
                     encoded,
                     "forward",
                     before.cover | below,
@@ -291,11 +291,11 @@ class CommitScope:
                 self.sometimes.add("a frontier is lowered" if lowers else "a reset lowers nothing")
                 resets = before.resets + lowers
                 since = (*before.since, (flight.offset, resets))
-                return Entry(encoded, "reset", below, below, flight.offset, resets, since, before.is_forgiven)
+                return CommitEntry(encoded, "reset", below, below, flight.offset, resets, since, before.is_forgiven)
             case _:
-                return Entry(encoded, "deletion", frozenset(), frozenset(), 0, before.resets, is_forgiven=True)
+                return CommitEntry(encoded, "deletion", frozenset(), frozenset(), 0, before.resets, is_forgiven=True)
 
-    def _check(self, entry: Entry, before: Entry, world: World) -> None:
+    def _check(self, entry: CommitEntry, before: CommitEntry, world: CommitWorld) -> None:
         """1. A record covers what the model has, and no more.
         2. Every acknowledged record that was not reset since stays covered.
         3. Every covered record was done by a reader that knew of all resets, or was stated by a plain commit.
@@ -335,14 +335,14 @@ def _stable(cover: Pairs, end: int) -> int:
 
 def _plain(part: object) -> object:
     """Sorts the sets in a part of a world."""
-    if isinstance(part, Entry):
+    if isinstance(part, CommitEntry):
         return (part.value, part.kind, sorted(part.cover), sorted(part.promised), *part[4:])
     if isinstance(part, Flight):
         return (*part[:4], sorted(part.pairs), part.copies)
     return sorted(part) if isinstance(part, frozenset) else part
 
 
-def _record(entry: Entry) -> OffsetRecord | None:
+def _record(entry: CommitEntry) -> OffsetRecord | None:
     """The record, from the bytes of the log."""
     if entry.value is None:
         return None
@@ -362,5 +362,5 @@ def _changed(values: Sequence[Committer], index: int, value: Committer) -> tuple
     return tuple(value if place == index else kept for place, kept in enumerate(values))
 
 
-def _spent(world: World, name: str) -> World:
+def _spent(world: CommitWorld, name: str) -> CommitWorld:
     return world._replace(budget=world.budget._replace(**{name: getattr(world.budget, name) - 1}))

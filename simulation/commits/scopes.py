@@ -4,44 +4,44 @@ hour."""
 from typing import Final, NamedTuple
 
 from simulation.commits.scope import CommitScope
-from simulation.commits.world import Budget, Kind
+from simulation.commits.world import CommitBudget, CommitSize
 from simulation.harness.small_scope import ScopeBreach, explore
 
 
-class NamedScope(NamedTuple):
+class NamedCommitScope(NamedTuple):
     """A search, and its name."""
 
     name: str
-    budget: Budget
-    kind: Kind = Kind()  # a value: it never changes
+    budget: CommitBudget
+    kind: CommitSize = CommitSize()  # a value: it never changes
 
 
 SHORT_SCOPES: Final = (
-    NamedScope("two commits of each", Budget(commits=2)),
-    NamedScope("two looks of each", Budget(fetches=2)),
-    NamedScope("nothing is committed yet", Budget(fetches=2), Kind(has_offset=False)),
-    NamedScope("twice, and a fail-over", Budget(duplicates=1, failovers=1)),
-    NamedScope("a reset", Budget(resets=1)),
-    NamedScope("a reset and a fail-over", Budget(resets=1, failovers=1)),
-    NamedScope("a plain commit", Budget(plain_commits=1)),
-    NamedScope("a plain commit and a fail-over", Budget(plain_commits=1, failovers=1)),
-    NamedScope("a deletion", Budget(deletions=1)),
-    NamedScope("a cut and a repetition", Budget(duplicates=1, cuts=1)),
-    NamedScope("a reset and a repetition", Budget(duplicates=1, resets=1)),
-    NamedScope("a rewind and a repetition", Budget(duplicates=1, plain_commits=1)),
+    NamedCommitScope("two commits of each", CommitBudget(commits=2)),
+    NamedCommitScope("two looks of each", CommitBudget(fetches=2)),
+    NamedCommitScope("nothing is committed yet", CommitBudget(fetches=2), CommitSize(has_offset=False)),
+    NamedCommitScope("twice, and a fail-over", CommitBudget(duplicates=1, failovers=1)),
+    NamedCommitScope("a reset", CommitBudget(resets=1)),
+    NamedCommitScope("a reset and a fail-over", CommitBudget(resets=1, failovers=1)),
+    NamedCommitScope("a plain commit", CommitBudget(plain_commits=1)),
+    NamedCommitScope("a plain commit and a fail-over", CommitBudget(plain_commits=1, failovers=1)),
+    NamedCommitScope("a deletion", CommitBudget(deletions=1)),
+    NamedCommitScope("a cut and a repetition", CommitBudget(duplicates=1, cuts=1)),
+    NamedCommitScope("a reset and a repetition", CommitBudget(duplicates=1, resets=1)),
+    NamedCommitScope("a rewind and a repetition", CommitBudget(duplicates=1, plain_commits=1)),
 )
 
 LONG_SCOPES: Final = (
-    NamedScope("two looks and a reset", Budget(fetches=2, resets=1)),
-    NamedScope("two commits and a plain one", Budget(commits=2, plain_commits=1)),
-    NamedScope("two resets", Budget(resets=2)),
-    NamedScope("a reset and a plain commit", Budget(plain_commits=1, resets=1)),
-    NamedScope("a reset and a deletion", Budget(resets=1, deletions=1)),
-    NamedScope("two looks and a deletion", Budget(fetches=2, deletions=1), Kind(has_offset=False)),
-    NamedScope("a cut, a look and a fail-over", Budget(fetches=2, cuts=1, failovers=1)),
-    NamedScope("a cut and a reset", Budget(resets=1, cuts=1)),
-    NamedScope("three offsets", Budget(failovers=1), Kind(offsets=3)),
-    NamedScope("all of them", Budget(duplicates=1, plain_commits=1, resets=1, deletions=1, failovers=1)),
+    NamedCommitScope("two looks and a reset", CommitBudget(fetches=2, resets=1)),
+    NamedCommitScope("two commits and a plain one", CommitBudget(commits=2, plain_commits=1)),
+    NamedCommitScope("two resets", CommitBudget(resets=2)),
+    NamedCommitScope("a reset and a plain commit", CommitBudget(plain_commits=1, resets=1)),
+    NamedCommitScope("a reset and a deletion", CommitBudget(resets=1, deletions=1)),
+    NamedCommitScope("two looks and a deletion", CommitBudget(fetches=2, deletions=1), CommitSize(has_offset=False)),
+    NamedCommitScope("a cut, a look and a fail-over", CommitBudget(fetches=2, cuts=1, failovers=1)),
+    NamedCommitScope("a cut and a reset", CommitBudget(resets=1, cuts=1)),
+    NamedCommitScope("three offsets", CommitBudget(failovers=1), CommitSize(offsets=3)),
+    NamedCommitScope("all of them", CommitBudget(duplicates=1, plain_commits=1, resets=1, deletions=1, failovers=1)),
 )
 """With the short scopes a quarter of an hour, nearly all that time for the last scope."""
 

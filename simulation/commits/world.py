@@ -10,7 +10,7 @@ Pair = tuple[int, int]
 Pairs = frozenset[Pair]
 
 
-class Budget(NamedTuple):
+class CommitBudget(NamedTuple):
     """The numbers of events that may still happen."""
 
     fetches: int = 1
@@ -29,7 +29,7 @@ class Budget(NamedTuple):
     failovers: int = 0
 
 
-class Kind(NamedTuple):
+class CommitSize(NamedTuple):
     """The size of a scope."""
 
     offsets: int = 2
@@ -65,7 +65,7 @@ class Flight(NamedTuple):
     copies: int = 1
 
 
-class Entry(NamedTuple):
+class CommitEntry(NamedTuple):
     """The state behind one record of the log: the record's bytes, and the truth about the record."""
 
     value: tuple[bytes, bytes | None] | None
@@ -84,12 +84,12 @@ class Entry(NamedTuple):
     """Whether the offset was deleted: with it the number of resets is forgotten."""
 
 
-class World(NamedTuple):
+class CommitWorld(NamedTuple):
     """Everything between two events."""
 
-    budget: Budget
-    committed: Entry
-    staged: tuple[Entry, ...]
+    budget: CommitBudget
+    committed: CommitEntry
+    staged: tuple[CommitEntry, ...]
     committers: tuple[Committer, ...]
     flights: tuple[Flight, ...]
     done: frozenset[tuple[int, int, int]]

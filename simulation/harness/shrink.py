@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from simulation.harness.plan import RunPlan
-from simulation.harness.turns import Turn, Turns
+from simulation.harness.turns import EventTurn, Turns
 from simulation.harness.world import World
 from tailrace.model.errors import KafkaError
 
@@ -36,14 +36,14 @@ R_co = TypeVar("R_co", bound=Run, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Failure(Generic[P]):
+class FailedRun(Generic[P]):
     """A run that broke a law."""
 
     law: str
     """Or the kind of the exception, if it names none."""
     detail: str
     plan: P
-    turns: tuple[Turn, ...]
+    turns: tuple[EventTurn, ...]
     """The actions of the nemesis until then."""
     trace: tuple[str, ...]
     state: str
@@ -53,7 +53,7 @@ class Failure(Generic[P]):
 class Build(Protocol[P_contra, R_co]):
     """The class of a cluster, or a function that makes a cluster."""
 
-    def __call__(self, seed: int, plan: P_contra, only: Collection[Turn] | None = None) -> R_co:
+    def __call__(self, seed: int, plan: P_contra, only: Collection[EventTurn] | None = None) -> R_co:
         """A cluster that will run by this plan, with these turns of the nemesis; None: with all turns."""
         ...
 
@@ -65,7 +65,7 @@ class Attempts(Generic[P]):
     build: Build[P, Run]
     seed: int
 
-    def failure(self, plan: P, only: Sequence[Turn] | None = None) -> Failure[P] | None:
+    def failure(self, plan: P, only: Sequence[EventTurn] | None = None) -> FailedRun[P] | None:
         """Run the plan; None if all laws hold."""
         cluster = self.build(self.seed, plan, None if only is None else frozenset(only))
         try:
@@ -73,20 +73,20 @@ class Attempts(Generic[P]):
         except (AssertionError, KafkaError) as error:
             law = getattr(error, "law", type(error).__name__)
             turns, trace = tuple(cluster.nemesis.taken), tuple(cluster.world.notes)
-            return Failure(law, str(error), plan, turns, trace, cluster.describe())
+            return FailedRun(law, str(error), plan, turns, trace, cluster.describe())
         return None
 
 
 class Shrinker(Generic[P]):
     """Looks for a smaller run of the same seed that breaks the same law, within its time."""
 
-    def __init__(self, attempts: Attempts[P], failure: Failure[P], max_runs: int = 150) -> None:
+    def __init__(self, attempts: Attempts[P], failure: FailedRun[P], max_runs: int = 150) -> None:
         self.smallest = failure
         self.runs = 0
         self._attempts = attempts
         self._max_runs = max_runs
 
-    def shrink(self) -> Failure[P]:
+    def shrink(self) -> FailedRun[P]:
         """The smallest failing run that was found."""
         for path, value in self.smallest.plan.simpler:
             plan = self.smallest.plan.simplified(path, value)
@@ -105,7 +105,7 @@ class Shrinker(Generic[P]):
                 pieces = min(pieces * 2, len(turns))
         return self.smallest
 
-    def _try(self, plan: P, turns: Sequence[Turn] | None) -> bool:
+    def _try(self, plan: P, turns: Sequence[EventTurn] | None) -> bool:
         if self.runs >= self._max_runs:
             return False
         self.runs += 1
@@ -116,7 +116,7 @@ class Shrinker(Generic[P]):
         return True
 
 
-def explain(attempts: Attempts[P], failure: Failure[P], max_runs: int = 150) -> str:
+def explain(attempts: Attempts[P], failure: FailedRun[P], max_runs: int = 150) -> str:
     """The failure in words: the law, the turns that it takes, and what happened."""
     shrinker = Shrinker(attempts, failure, max_runs)
     small = shrinker.shrink()

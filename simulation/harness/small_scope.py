@@ -69,7 +69,7 @@ class Explored:
         self.sometimes |= other.sometimes
 
 
-class Model(Protocol[W, A]):
+class ScopeModel(Protocol[W, A]):
     """The worlds to search. Laws must look at states, not at the order in which these came about."""
 
     def actions(self, world: W) -> Sequence[A]:
@@ -111,7 +111,7 @@ class Fingerprints:
         return int.from_bytes(blake2b(b"".join(map(self._digest, parts)), digest_size=8).digest(), "big") | 1
 
 
-class Seen(Protocol):
+class SeenWorlds(Protocol):
     """The fingerprints that have been seen."""
 
     def claim(self, fingerprint: int) -> bool:
@@ -172,7 +172,7 @@ class _Visit(Generic[W, A]):
 class _Search(Generic[W, A]):
     """The part of the search that one process does."""
 
-    def __init__(self, model: Model[W, A], seen: Seen, *, max_states: int, deadline_s: float) -> None:
+    def __init__(self, model: ScopeModel[W, A], seen: SeenWorlds, *, max_states: int, deadline_s: float) -> None:
         self._model = model
         self._seen = seen
         self._max_states = max_states
@@ -243,7 +243,7 @@ class _Search(Generic[W, A]):
 
 
 def explore(
-    model: Model[W, A],
+    model: ScopeModel[W, A],
     start: W,
     *,
     max_states: int,
@@ -271,7 +271,7 @@ def explore(
 
 
 def _explore_together(
-    model: Model[W, A],
+    model: ScopeModel[W, A],
     start: W,
     max_states: int,
     processes: int,

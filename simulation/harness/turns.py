@@ -12,7 +12,7 @@ from simulation.harness.world import World
 T = TypeVar("T")
 
 
-class Turn(NamedTuple):
+class EventTurn(NamedTuple):
     """The so-manieth crash, write, ..."""
 
     name: str
@@ -22,10 +22,10 @@ class Turn(NamedTuple):
 class Turns:
     """Takes turns from the start of a run until `stop`; clients go on after that."""
 
-    def __init__(self, world: World, only: Collection[Turn] | None = None) -> None:
+    def __init__(self, world: World, only: Collection[EventTurn] | None = None) -> None:
         """`only`: the turns that are taken before calm begins; None means every turn."""
-        self.taken: list[Turn] = []
-        self.turn = Turn("", 0)
+        self.taken: list[EventTurn] = []
+        self.turn = EventTurn("", 0)
         """The turn that is being taken."""
         self.is_chaos = True
         self._world = world
@@ -47,7 +47,7 @@ class Turns:
         def take(number: int) -> None:
             if not self.is_chaos and not in_calm:
                 return
-            self.turn = Turn(name, number)
+            self.turn = EventTurn(name, number)
             if not self.is_chaos:
                 action()
             elif self._only is None or self.turn in self._only:

@@ -88,7 +88,7 @@ class SimulatedClock:
         self._world.after(0, lambda: self._guard(callback), self._life)
 
 
-class Observer(Protocol):
+class NodeObserver(Protocol):
     """Receives the actions of a node that others can see."""
 
     def started(self, node: "QuorumNode") -> None: ...
@@ -115,7 +115,7 @@ class QuorumNode:
         config: RaftConfig,
         trigger: SnapshotTrigger,
         longest_disk_ms: int,
-        observer: Observer,
+        observer: NodeObserver,
         find: Callable[[int], "QuorumNode"],
         damage: float = 0.0,
         lying_sync: bool = False,

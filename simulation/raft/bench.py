@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from simulation.raft.log import (
     AppendOp,
-    Entry,
+    EpochRecord,
     LogImage,
     MemoryLog,
     RaftDisk,
@@ -69,7 +69,7 @@ class RaftBench:
         for snapshot_id in snapshots:
             self.put_snapshot(snapshot_id, snapshot_bytes)
         start_epoch = next((known.epoch for known in snapshots if known.end_offset == log_start), 0)
-        entries = [Entry(epoch, f"record {log_start + index}") for index, epoch in enumerate(log)]
+        entries = [EpochRecord(epoch, f"record {log_start + index}") for index, epoch in enumerate(log)]
         self.disk.log = LogImage(log_start, start_epoch, entries)
         self.disk.quorum_state = state or QuorumState()
         self.start()
@@ -228,7 +228,7 @@ class RaftBench:
     def records(self, *epochs: int) -> FetchRecordsReply:
         """An answer of the leader that the node follows, with records of these epochs behind the node's log."""
         end = self.log.end_offset
-        entries = tuple(Entry(epoch, f"record {end + index}") for index, epoch in enumerate(epochs))
+        entries = tuple(EpochRecord(epoch, f"record {end + index}") for index, epoch in enumerate(epochs))
         return self.led(high_watermark=0, log_start_offset=0, records=entries)
 
     def led(self, **fields: object) -> FetchRecordsReply:
@@ -248,7 +248,7 @@ class RaftBench:
             case do.AppendAsLeader(base_offset, epoch, records, control):
                 values = control or (records if isinstance(records, tuple) else (records,))
                 assert base_offset == self.log.end_offset
-                self.log.do(AppendOp(tuple(Entry(epoch, value) for value in values)))
+                self.log.do(AppendOp(tuple(EpochRecord(epoch, value) for value in values)))
             case do.AppendFetched(base_offset, _, records):
                 assert isinstance(records, tuple)
                 assert base_offset == self.log.end_offset

@@ -4,7 +4,7 @@ from typing import TypeGuard
 
 from simulation.harness.breach import Breach
 from simulation.raft.host import RaftHost
-from simulation.raft.log import Entry
+from simulation.raft.log import EpochRecord
 from simulation.raft.watcher import Watcher
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
@@ -122,7 +122,7 @@ class RaftConduct(Watcher[RaftHost]):
             detail = f"{host.key} in {host.node.epoch}, silent for {host.now_ms - times[needed - 1]} ms"
             raise Breach("a leader without a majority resigns", detail)
 
-    def appended(self, host: RaftHost, base_offset: int, entries: tuple[Entry, ...]) -> None:
+    def appended(self, host: RaftHost, base_offset: int, entries: tuple[EpochRecord, ...]) -> None:
         """A change of voters waits until the one before is committed."""
         if self._roles.get(host.key) != "Leader":
             return

@@ -13,7 +13,7 @@ from simulation.harness.world import Life, World
 from simulation.raft.faults import DiskFault, DiskTimes
 from simulation.raft.log import (
     AppendOp,
-    Entry,
+    EpochRecord,
     MemoryLog,
     RaftDisk,
     RaiseStartOp,
@@ -329,7 +329,7 @@ class RaftHost:
             self._is_refused = True
             return
         assert batch.base_offset == self.log.end_offset, f"{batch.base_offset} is not {self.log.end_offset}"
-        entries = tuple(Entry(batch.leader_epoch, value) for value in values)
+        entries = tuple(EpochRecord(batch.leader_epoch, value) for value in values)
         self._append(entries)
         if batch.token is not None:
             self._waiting.append((self.log.end_offset, batch.leader_epoch, batch.token))
@@ -348,7 +348,7 @@ class RaftHost:
         ]
         return events.LogAppended(self.log.end_offset, self.log.last_epoch, tuple(stated))
 
-    def _append(self, entries: tuple[Entry, ...], *, is_one_batch: bool = True) -> None:
+    def _append(self, entries: tuple[EpochRecord, ...], *, is_one_batch: bool = True) -> None:
         base_offset = self.log.end_offset
         self.log.do(AppendOp(entries, is_one_batch))
         self._watcher.appended(self, base_offset, entries)

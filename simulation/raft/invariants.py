@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from simulation.harness.breach import Breach
 from simulation.raft.conduct import RaftConduct, majority
 from simulation.raft.host import RaftHost
-from simulation.raft.log import Entry, RaftDisk
+from simulation.raft.log import EpochRecord, RaftDisk
 from simulation.raft.snapshot_laws import RaftSnapshotLaws
 from simulation.raft.state import State
 from simulation.raft.watcher import Watcher
@@ -40,7 +40,7 @@ class RaftInvariants(Watcher[RaftHost]):
         """By epoch."""
         self.records: dict[tuple[int, int], tuple[object, int]] = {}
         """(offset, epoch) -> value and the epoch of the record before."""
-        self.committed_entries: list[Entry] = []
+        self.committed_entries: list[EpochRecord] = []
         self._ends: dict[int, int] = {}
         """The high watermark of the leader of each epoch, if it was above those before."""
         self.states: list[State] = [State()]
@@ -123,7 +123,7 @@ class RaftInvariants(Watcher[RaftHost]):
 
     # Records
 
-    def appended(self, host: RaftHost, base_offset: int, entries: tuple[Entry, ...]) -> None:
+    def appended(self, host: RaftHost, base_offset: int, entries: tuple[EpochRecord, ...]) -> None:
         self._conduct.appended(host, base_offset, entries)
         before = host.log.image.at(base_offset - 1)
         epoch = host.log.image.start_epoch if before is None else before.epoch

@@ -12,7 +12,7 @@ from tailrace.raft.rpc import FetchRecordsReply, FetchSnapshotReply, LogEnd, Sna
 from tailrace.raft.voters import VotersAt, VoterSet
 
 
-class Entry(NamedTuple):
+class EpochRecord(NamedTuple):
     """A record: the epoch of the leader that wrote the record, and its value."""
 
     epoch: int
@@ -30,7 +30,7 @@ class StoredSnapshot(NamedTuple):
 class LogImage:
     """The records of a log between its start and its end."""
 
-    def __init__(self, start: int = 0, start_epoch: int = 0, entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, start: int = 0, start_epoch: int = 0, entries: Iterable[EpochRecord] = ()) -> None:
         self.start = start
         self.start_epoch = start_epoch
         self.entries = list(entries)
@@ -51,11 +51,11 @@ class LogImage:
     def last_epoch(self) -> int:
         return self.entries[-1].epoch if self.entries else self.start_epoch
 
-    def at(self, offset: int) -> Entry | None:
+    def at(self, offset: int) -> EpochRecord | None:
         """The record at this offset, None outside of the log."""
         return self.entries[offset - self.start] if self.start <= offset < self.end else None
 
-    def append(self, entries: Iterable[Entry]) -> None:
+    def append(self, entries: Iterable[EpochRecord]) -> None:
         for entry in entries:
             self._note_epoch(self.end, entry.epoch)
             self.entries.append(entry)
@@ -89,7 +89,7 @@ class LogImage:
 
 
 class AppendOp(NamedTuple):
-    entries: tuple[Entry, ...]
+    entries: tuple[EpochRecord, ...]
     is_one_batch: bool = True
     """Otherwise a crash may leave the first few of them on the disk."""
 
@@ -182,7 +182,7 @@ class MemoryLog:
                 found.append(VotersAt(offset, entry.value.voters))
         return found
 
-    def read(self, offset: int, count: int) -> tuple[Entry, ...]:
+    def read(self, offset: int, count: int) -> tuple[EpochRecord, ...]:
         begin = offset - self.image.start
         assert begin >= 0, f"{offset} is below the log start {self.image.start}"
         return tuple(self.image.entries[begin : begin + count])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from simulation.harness.breach import Breach
 from simulation.raft.host import RaftHost
-from simulation.raft.log import Entry
+from simulation.raft.log import EpochRecord
 from simulation.raft.watcher import Watcher
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
@@ -26,7 +26,7 @@ from tailrace.raft.voters import ReplicaKey
 class RaftSnapshotLaws(Watcher[RaftHost]):
     """Part of `RaftInvariants`, which keeps the roles and what is committed."""
 
-    def __init__(self, roles: dict[ReplicaKey, str], committed: list[Entry]) -> None:
+    def __init__(self, roles: dict[ReplicaKey, str], committed: list[EpochRecord]) -> None:
         self._roles = roles
         self._committed = committed
         self._bytes: dict[SnapshotId, bytes] = {}

@@ -4,7 +4,7 @@ import zlib
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from simulation.raft.log import Entry, LogImage
+from simulation.raft.log import EpochRecord, LogImage
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 
@@ -19,7 +19,7 @@ class State:
     offset: int = 0
     digest: bytes = b""
 
-    def apply(self, entry: Entry) -> "State":
+    def apply(self, entry: EpochRecord) -> "State":
         text = f"{entry.epoch}|{entry.value!r}".encode()
         return State(self.offset + 1, blake2b(self.digest + text, digest_size=8).digest())
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from simulation.raft.log import Entry
+from simulation.raft.log import EpochRecord
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.rpc import Request, Response, SnapshotId
@@ -21,7 +21,7 @@ class Watcher(Generic[H]):
 
     def stepped(self, host: H, event: events.Event) -> None: ...
 
-    def appended(self, host: H, base_offset: int, entries: tuple[Entry, ...]) -> None: ...
+    def appended(self, host: H, base_offset: int, entries: tuple[EpochRecord, ...]) -> None: ...
 
     def sends_request(self, host: H, request: Request) -> None: ...
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from simulation.harness.breach import Breach
 from simulation.harness.cluster import CONVERGES, SimulatedCluster
-from simulation.replicas.laws import ReplicaLaws, StoredBatch, batches_between
+from simulation.replicas.laws import PlacedBatch, ReplicaLaws, batches_between
 from simulation.replicas.metadata import ReplicaMetadata
 from simulation.replicas.node import ReplicaNode
 from simulation.replicas.plan import ReplicaPlan
@@ -154,7 +154,7 @@ class ReplicaBrokers(SimulatedCluster[ReplicaNode, ReplicaPlan]):
             ends.append(copy.log.log_end_offset if copy is not None and is_whole else f"copy {index}")
         return ends
 
-    def _content(self, name: TopicPartition) -> dict[int, StoredBatch]:
+    def _content(self, name: TopicPartition) -> dict[int, PlacedBatch]:
         """The batches of a partition by base offset, the same in all copies. Raises Breach if copies differ."""
         contents = [
             dict(batches_between(copy, copy.log.log_start_offset, copy.log.log_end_offset))

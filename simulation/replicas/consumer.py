@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from simulation.harness.breach import Breach
 from simulation.replicas.brokers import ReplicaBrokers
-from simulation.replicas.laws import StoredBatch
+from simulation.replicas.laws import PlacedBatch
 from simulation.replicas.node import ReplicaNode
 from simulation.replicas.requests import ask
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
@@ -188,7 +188,7 @@ class ReplicaConsumer:
         name = TopicPartition(self._topic, number)
         committed = cluster.laws.committed.get(name, {})
         for _, header in iter_batches(data.records):
-            batch = StoredBatch(header.end_offset, header.partition_leader_epoch, header.crc)
+            batch = PlacedBatch(header.end_offset, header.partition_leader_epoch, header.crc)
             if committed.get(header.base_offset) != batch:
                 raise Breach(
                     "consumers see committed records alone",

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Final
 
 from simulation.harness.breach import Breach
-from simulation.harness.turns import Turn
+from simulation.harness.turns import EventTurn
 from simulation.replicas.cluster import TOPIC, ReplicaCluster
-from simulation.replicas.laws import ReplicaLaws, StoredBatch, batches_between
+from simulation.replicas.laws import PlacedBatch, ReplicaLaws, batches_between
 from simulation.replicas.nemesis import ReplicaNemesis
 from simulation.replicas.node import DATA, ReplicaNode
 from simulation.replicas.plan import LAG_MS, ReplicaPlan
@@ -39,7 +39,7 @@ class KeptLaws(ReplicaLaws):
 
     def __init__(self, *, sometimes: Counter[str]) -> None:
         super().__init__(min_in_sync=1, is_flushed=True, lag_ms=LAG_MS, sometimes=sometimes)
-        self._kept: dict[tuple[int, TopicPartition], dict[int, StoredBatch]] = {}
+        self._kept: dict[tuple[int, TopicPartition], dict[int, PlacedBatch]] = {}
         self._ends: dict[tuple[int, TopicPartition], int] = {}
         """The end of those batches."""
 
@@ -81,7 +81,7 @@ class KeptLaws(ReplicaLaws):
         """Nothing follows from it here."""
 
 
-def _end_of(batches: dict[int, StoredBatch]) -> int:
+def _end_of(batches: dict[int, PlacedBatch]) -> int:
     return max((batch.end_offset for batch in batches.values()), default=0)
 
 
@@ -91,7 +91,7 @@ class ForgetfulCluster(ReplicaCluster):
     def _make_laws(self) -> ReplicaLaws:
         return KeptLaws(sometimes=self.world.sometimes)
 
-    def _make_nemesis(self, only: Collection[Turn] | None) -> ReplicaNemesis:
+    def _make_nemesis(self, only: Collection[EventTurn] | None) -> ReplicaNemesis:
         return ForgetfulNemesis(self, TOPIC, only)
 
     def run(self) -> None:

@@ -37,7 +37,7 @@ from tailrace.storage import ReadLimits
 _REDIRECT: Final = "a redirect goes to a replica that can serve"
 
 
-class StoredBatch(NamedTuple):
+class PlacedBatch(NamedTuple):
     """A batch, wherever it lies."""
 
     end_offset: int
@@ -53,7 +53,7 @@ class ReplicaLaws:
         self.image: Callable[[], ClusterImage] = lambda: EMPTY_IMAGE
         """The image that is agreed on, at every moment."""
         self.sometimes = sometimes
-        self.committed: dict[TopicPartition, dict[int, StoredBatch]] = {}
+        self.committed: dict[TopicPartition, dict[int, PlacedBatch]] = {}
         """By base offset."""
         self.committed_end: dict[TopicPartition, int] = {}
         self.news = 0
@@ -340,7 +340,7 @@ def _is_of(partition: Partition, change: InSyncChange) -> bool:
     return (partition.topic_id, partition.topic_partition.partition) == (change.topic_id, change.partition)
 
 
-def batches_between(partition: Partition, start: int, end: int) -> Iterable[tuple[int, StoredBatch]]:
+def batches_between(partition: Partition, start: int, end: int) -> Iterable[tuple[int, PlacedBatch]]:
     """The batches of a log from one offset to another, by base offset."""
     offset = start
     while offset < end:
@@ -349,5 +349,5 @@ def batches_between(partition: Partition, start: int, end: int) -> Iterable[tupl
             return
         for chunk in result.records:
             for _, header in iter_batches(chunk):
-                yield header.base_offset, StoredBatch(header.end_offset, header.partition_leader_epoch, header.crc)
+                yield header.base_offset, PlacedBatch(header.end_offset, header.partition_leader_epoch, header.crc)
                 offset = header.end_offset

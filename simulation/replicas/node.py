@@ -59,7 +59,7 @@ def rack_of(node_id: int) -> str:
     return f"rack-{node_id}"
 
 
-class Settings:
+class ReplicaSettings:
     """The settings of a broker: the settings of topics are given, the other settings have their defaults."""
 
     def __init__(self, node_id: int, topic_defaults: TopicConfig) -> None:
@@ -73,7 +73,7 @@ class Settings:
     def entries(self) -> Any:
         return iter(tuple[BrokerSetting, ...]())
 
-    def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "Settings":
+    def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "ReplicaSettings":
         return self
 
 
@@ -176,7 +176,7 @@ class ReplicaNode:
                 random_bytes=self._random_bytes,
                 replica_selector=RackAwareReplicaSelector(),
             ),
-            settings=Settings(self.node_id, self._defaults),
+            settings=ReplicaSettings(self.node_id, self._defaults),
             metadata=self,
             controller=self,
             admin={},

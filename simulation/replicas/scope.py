@@ -32,7 +32,7 @@ Entry = tuple[int, int]
 """(leader epoch, value)"""
 
 
-class Budget(NamedTuple):
+class ReplicaBudget(NamedTuple):
     """The numbers of events that may still happen."""
 
     writes: int = 0
@@ -62,7 +62,7 @@ class Heard(NamedTuple):
     diverging: OffsetAndEpoch | None = None
 
 
-class Copy(NamedTuple):
+class BrokerCopy(NamedTuple):
     """A broker and its replica."""
 
     known: Agreed
@@ -81,18 +81,18 @@ class Copy(NamedTuple):
     heard: Heard | None = None
 
 
-class World(NamedTuple):
+class ReplicaWorld(NamedTuple):
     """Everything."""
 
-    copies: tuple[Copy, ...]
+    copies: tuple[BrokerCopy, ...]
     agreed: Agreed
     committed: tuple[Entry, ...]
-    budget: Budget
+    budget: ReplicaBudget
     late: tuple[InSyncProposal, ...] = ()
     """Copies of refused proposals."""
 
 
-class Action(NamedTuple):
+class ReplicaAction(NamedTuple):
     """A possible event, and its node."""
 
     kind: str
@@ -107,7 +107,7 @@ class ReplicaScope:
         self.sometimes: set[str] = set()
         self._fingerprints = Fingerprints(_plain)
 
-    def start(self, budget: Budget) -> World:
+    def start(self, budget: ReplicaBudget) -> ReplicaWorld:
         """Three replicas in sync, the first of them leads."""
         agreed = Agreed(
             PartitionState(
@@ -119,55 +119,55 @@ class ReplicaScope:
                 partition_epoch=0,
             )
         )
-        return World(tuple(Copy(agreed) for _ in IDS), agreed, (), budget)
+        return ReplicaWorld(tuple(BrokerCopy(agreed) for _ in IDS), agreed, (), budget)
 
-    def name(self, action: Action) -> str:
+    def name(self, action: ReplicaAction) -> str:
         return f"{action.kind} {action.broker}" + (f" ({action.detail})" if action.detail else "")
 
-    def fingerprint(self, world: World) -> int:
+    def fingerprint(self, world: ReplicaWorld) -> int:
         return self._fingerprints.of((*world.copies, *world[1:]))
 
-    def actions(self, world: World) -> Sequence[Action]:
+    def actions(self, world: ReplicaWorld) -> Sequence[ReplicaAction]:
         actions = [action for broker in IDS for action in self._of(world, broker)]
         fenced = world.agreed.fenced
         for number, proposal in enumerate(world.late):
             if _is_current(proposal, world.agreed.state) and not fenced.intersection(_members(proposal)):
-                actions.append(Action("late copy", world.agreed.state.leader, number))
+                actions.append(ReplicaAction("late copy", world.agreed.state.leader, number))
         return actions
 
-    def _of(self, world: World, broker: BrokerId) -> list[Action]:
+    def _of(self, world: ReplicaWorld, broker: BrokerId) -> list[ReplicaAction]:
         copy, agreed, budget = world.copies[broker - 1], world.agreed, world.budget
-        kinds: list[Action] = []
+        kinds: list[ReplicaAction] = []
         if not copy.is_up:
-            kinds.append(Action("return", broker))
+            kinds.append(ReplicaAction("return", broker))
             if broker not in agreed.fenced:
-                kinds.append(Action("fence", broker))
+                kinds.append(ReplicaAction("fence", broker))
             return kinds
         state = copy.known.state
         leads = state.leader == broker
         if copy.flushed < len(copy.log):
-            kinds.append(Action("flush", broker))
+            kinds.append(ReplicaAction("flush", broker))
         if copy.known != agreed:
-            kinds.append(Action("learn", broker))
+            kinds.append(ReplicaAction("learn", broker))
         if leads and budget.writes and _has_enough(state):
-            kinds.append(Action("write", broker))
+            kinds.append(ReplicaAction("write", broker))
         if leads and budget.shrinks and copy.pending is None and len(state.in_sync_replicas) > 1:
-            kinds.append(Action("shrink", broker))
+            kinds.append(ReplicaAction("shrink", broker))
         if copy.pending is not None and _is_current(copy.pending, agreed.state):
-            kinds.append(Action("alter", broker))
+            kinds.append(ReplicaAction("alter", broker))
         if not leads and copy.heard is None and copy.flushed == len(copy.log) and self._can_ask(world, broker):
-            kinds.append(Action("fetch", broker))
+            kinds.append(ReplicaAction("fetch", broker))
         if copy.heard is not None:
-            kinds.append(Action("hear", broker))
+            kinds.append(ReplicaAction("hear", broker))
         if broker in agreed.fenced:
-            kinds.append(Action("unfence", broker))
+            kinds.append(ReplicaAction("unfence", broker))
         elif budget.alarms:
-            kinds.append(Action("false alarm", broker))
+            kinds.append(ReplicaAction("false alarm", broker))
         if budget.crashes:
-            kinds += [Action("crash", broker, keeps) for keeps in {0, len(copy.log) - copy.flushed}]
+            kinds += [ReplicaAction("crash", broker, keeps) for keeps in {0, len(copy.log) - copy.flushed}]
         return kinds
 
-    def _can_ask(self, world: World, broker: BrokerId) -> bool:
+    def _can_ask(self, world: ReplicaWorld, broker: BrokerId) -> bool:
         copy = world.copies[broker - 1]
         leader = copy.known.state.leader
         if leader == NO_LEADER:
@@ -177,7 +177,7 @@ class ReplicaScope:
 
     # Events
 
-    def take(self, world: World, action: Action) -> World:
+    def take(self, world: ReplicaWorld, action: ReplicaAction) -> ReplicaWorld:
         broker = action.broker
         copy = world.copies[broker - 1]
         match action.kind:
@@ -202,13 +202,15 @@ class ReplicaScope:
                 after = _agree(world, _with_in_sync(world.agreed, _members(world.late[action.detail])))
             case "crash":
                 log = copy.log[: copy.flushed + action.detail]
-                down = Copy(copy.known, is_up=False, log=log, flushed=len(log))
+                down = BrokerCopy(copy.known, is_up=False, log=log, flushed=len(log))
                 after = _put(world, broker, down)
                 after = after._replace(budget=world.budget._replace(crashes=world.budget.crashes - 1))
             case "return":
                 # Its registration ends its leaderships, even if its absence was not noticed.
                 after = registered(world, broker)
-                back = self._learned(after, Copy(copy.known, log=copy.log, flushed=copy.flushed), broker, anew=True)
+                back = self._learned(
+                    after, BrokerCopy(copy.known, log=copy.log, flushed=copy.flushed), broker, anew=True
+                )
                 after = _put(after, broker, back)
             case "fence" | "false alarm":
                 after = _fenced(world, broker)
@@ -218,7 +220,7 @@ class ReplicaScope:
                 after = _unfenced(world, broker)
         return self._checked(world, after)
 
-    def _fetch(self, world: World, broker: BrokerId) -> World:
+    def _fetch(self, world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
         follower = world.copies[broker - 1]
         leader_id = follower.known.state.leader
         leader = world.copies[leader_id - 1]
@@ -244,7 +246,7 @@ class ReplicaScope:
             after = _put(after, broker, follower._replace(heard=heard))
         return after
 
-    def _hear(self, world: World, broker: BrokerId) -> World:
+    def _hear(self, world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
         copy = world.copies[broker - 1]
         heard = copy.heard
         assert heard is not None
@@ -261,7 +263,7 @@ class ReplicaScope:
             copy = copy._replace(log=copy.log + heard.entries, leaders_mark=heard.high_watermark)
         return _put(world, broker, _marked(copy, broker))
 
-    def _learned(self, world: World, copy: Copy, broker: BrokerId, *, anew: bool = False) -> Copy:
+    def _learned(self, world: ReplicaWorld, copy: BrokerCopy, broker: BrokerId, *, anew: bool = False) -> BrokerCopy:
         before, agreed = copy.known.state, world.agreed
         copy = copy._replace(known=agreed)
         if anew or before.leader_epoch != agreed.state.leader_epoch:
@@ -272,7 +274,7 @@ class ReplicaScope:
             copy = copy._replace(pending=None, doubted=())
         return _marked(copy, broker)
 
-    def _shrink(self, world: World, broker: BrokerId) -> World:
+    def _shrink(self, world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
         """The leader finds that some have not been caught up for too long."""
         copy = world.copies[broker - 1]
         leadership = _leadership(copy, broker)
@@ -280,7 +282,7 @@ class ReplicaScope:
         after = _put(world, broker, copy._replace(pending=leadership.pending))
         return after._replace(budget=world.budget._replace(shrinks=world.budget.shrinks - 1))
 
-    def _alter(self, world: World, broker: BrokerId) -> World:
+    def _alter(self, world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
         proposal = world.copies[broker - 1].pending
         assert proposal is not None
         members = _members(proposal)
@@ -294,7 +296,7 @@ class ReplicaScope:
         self.sometimes.add("a replica joins" if grows else "a replica leaves")
         return _agree(world, _with_in_sync(world.agreed, members))
 
-    def _refuse(self, world: World, broker: BrokerId, proposal: InSyncProposal) -> World:
+    def _refuse(self, world: ReplicaWorld, broker: BrokerId, proposal: InSyncProposal) -> ReplicaWorld:
         self.sometimes.add("a member is ineligible")
         copy = world.copies[broker - 1]
         leadership = _leadership(copy, broker)
@@ -309,7 +311,7 @@ class ReplicaScope:
 
     # Laws
 
-    def _checked(self, before: World, world: World) -> World:
+    def _checked(self, before: ReplicaWorld, world: ReplicaWorld) -> ReplicaWorld:
         newest = world.agreed.state.leader_epoch
         committed = world.committed
         for broker, copy in zip(IDS, world.copies, strict=True):
@@ -336,7 +338,7 @@ class ReplicaScope:
         return world
 
 
-def _leads(copy: Copy, broker: BrokerId) -> bool:
+def _leads(copy: BrokerCopy, broker: BrokerId) -> bool:
     return copy.known.state.leader == broker
 
 
@@ -352,12 +354,12 @@ def _members(proposal: InSyncProposal) -> tuple[BrokerId, ...]:
     return tuple(member for member, _ in proposal.members)
 
 
-def _put(world: World, broker: BrokerId, copy: Copy) -> World:
+def _put(world: ReplicaWorld, broker: BrokerId, copy: BrokerCopy) -> ReplicaWorld:
     copies = world.copies
     return world._replace(copies=(*copies[: broker - 1], copy, *copies[broker:]))
 
 
-def _epochs(copy: Copy, broker: BrokerId) -> EpochCache:
+def _epochs(copy: BrokerCopy, broker: BrokerId) -> EpochCache:
     cache = EpochCache()
     for offset, (epoch, _) in enumerate(copy.log):
         cache.assign(epoch, offset)
@@ -366,7 +368,7 @@ def _epochs(copy: Copy, broker: BrokerId) -> EpochCache:
     return cache
 
 
-def _leadership(copy: Copy, broker: BrokerId) -> Leadership:
+def _leadership(copy: BrokerCopy, broker: BrokerId) -> Leadership:
     """The product's view of this leader, made of what the world remembers of the leader."""
     made = Leadership(copy.known.state, own_id=broker, now_ms=0)
     for replica, offset in copy.fetched:
@@ -377,11 +379,11 @@ def _leadership(copy: Copy, broker: BrokerId) -> Leadership:
     return made
 
 
-def _horizon(copy: Copy) -> Horizon:
+def _horizon(copy: BrokerCopy) -> Horizon:
     return Horizon(copy.high_watermark, copy.led_from, len(copy.log), now_ms=0, lag_ms=0)
 
 
-def _marked(copy: Copy, broker: BrokerId) -> Copy:
+def _marked(copy: BrokerCopy, broker: BrokerId) -> BrokerCopy:
     """The copy with the high watermark where it may be."""
     if not _leads(copy, broker):
         return copy._replace(high_watermark=max(copy.high_watermark, min(copy.leaders_mark, copy.flushed)))
@@ -402,11 +404,11 @@ def _with_in_sync(agreed: Agreed, in_sync: tuple[BrokerId, ...]) -> Agreed:
     return agreed._replace(state=state)
 
 
-def _agree(world: World, agreed: Agreed) -> World:
+def _agree(world: ReplicaWorld, agreed: Agreed) -> ReplicaWorld:
     return world._replace(agreed=agreed)
 
 
-def _fenced(world: World, broker: BrokerId) -> World:
+def _fenced(world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
     agreed = world.agreed._replace(fenced=world.agreed.fenced | {broker})
     state = agreed.state
     if broker in state.in_sync_replicas or broker == state.leader:
@@ -414,12 +416,12 @@ def _fenced(world: World, broker: BrokerId) -> World:
     return _agree(world, agreed)
 
 
-def registered(world: World, broker: BrokerId) -> World:
+def registered(world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
     """A process of this broker has started. The broker is fenced until it asks for more."""
     return _fenced(world, broker)
 
 
-def _unfenced(world: World, broker: BrokerId) -> World:
+def _unfenced(world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
     agreed = world.agreed._replace(fenced=world.agreed.fenced - {broker})
     if agreed.state.leader == NO_LEADER:
         elected = _with_in_sync(agreed, agreed.state.in_sync_replicas)
@@ -429,7 +431,7 @@ def _unfenced(world: World, broker: BrokerId) -> World:
 
 def _plain(part: object) -> object:
     """Sorts the sets in a part of a world."""
-    if isinstance(part, Copy):
+    if isinstance(part, BrokerCopy):
         return (_plain(part.known), *part[1:])
     if not isinstance(part, Agreed):
         return part

@@ -8,7 +8,7 @@ product keeps in closures, which is the fetches that wait, is made again from th
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
-from simulation.sessions.partition import Clock, Registration, SessionIds, SmallPartition, Truth
+from simulation.sessions.partition import EventClock, Registration, SessionIds, SmallPartition, Truth
 from tailrace.fetch_session.session import FetchSession, SessionOwner
 from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import BrokerId
@@ -83,7 +83,7 @@ class SessionBroker:
 
     def __init__(self, *, partitions: int, slots: int, follower: BrokerId | None) -> None:
         """`follower`: the replica of all partitions beside the leader."""
-        self.clock = Clock()
+        self.clock = EventClock()
         self.led_ms = self.clock.now_ms
         """When the leader began: then each replica in sync counts as caught up."""
         self.partitions = [SmallPartition(number, self.clock, follower=follower) for number in range(partitions)]

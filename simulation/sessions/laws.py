@@ -25,9 +25,9 @@ from typing import Any, Final
 from simulation.harness.breach import Breach
 from simulation.sessions.broker import Answer
 from simulation.sessions.partition import RECORD_BYTES, Registration
-from simulation.sessions.parts import Message, Parts
+from simulation.sessions.parts import Parts, SessionMessage
 from simulation.sessions.plain import stated
-from simulation.sessions.reader import Reader
+from simulation.sessions.reader import ScopeReader
 from tailrace.fetch_session.epochs import is_full, next_epoch
 from tailrace.fetch_session.session import FetchSession, SessionOwner
 from tailrace.model.errors import ErrorCode
@@ -45,7 +45,7 @@ class SessionLaws:
 
     # Requests
 
-    def deliver(self, parts: Parts, message: Message) -> None:
+    def deliver(self, parts: Parts, message: SessionMessage) -> None:
         """A request comes to the broker. Raises Breach."""
         broker, (sender, request, version) = parts.broker, message
         owner = SessionOwner(f"User:{sender.reader}", "PLAINTEXT", parts.readers[sender.reader].replica_id)
@@ -84,13 +84,13 @@ class SessionLaws:
         elif session.epoch != next_epoch(request.session_epoch):
             raise Breach("a wrong epoch changes nothing", f"{session.epoch} after {_told(request)}")
 
-    def restart(self, parts: Parts, reader: Reader) -> None:
+    def restart(self, parts: Parts, reader: ScopeReader) -> None:
         """A reader begins anew; a follower in another registration."""
         reader.restart()
         reader.broker_epoch += reader.is_follower
 
     @staticmethod
-    def learn(parts: Parts, reader: Reader, *, sees_fenced: bool) -> None:
+    def learn(parts: Parts, reader: ScopeReader, *, sees_fenced: bool) -> None:
         """The leader's image has the follower's present registration, fenced at first; the follower may miss that
         state."""
         brokers: Any = parts.broker.image.brokers
@@ -100,7 +100,7 @@ class SessionLaws:
             partition.in_sync.exclude((BrokerId(reader.replica_id),))
 
     @staticmethod
-    def ask(parts: Parts, reader: Reader) -> Message:
+    def ask(parts: Parts, reader: ScopeReader) -> SessionMessage:
         """A reader's next fetch. Raises Breach."""
         message = parts.message(reader)
         wanted = {number: reader.offsets[number] for number in reader.wanted}
@@ -133,7 +133,7 @@ class SessionLaws:
         reader.take(named, was_full=was_full)
 
     def _check_left_out(
-        self, reader: Reader, answer: Answer, held: dict[int, int], named: dict[int, PartitionData]
+        self, reader: ScopeReader, answer: Answer, held: dict[int, int], named: dict[int, PartitionData]
     ) -> None:
         size_bytes = sum(len(data.records or b"") for data in named.values())
         if size_bytes and size_bytes + RECORD_BYTES > reader.max_bytes:
@@ -150,7 +150,9 @@ class SessionLaws:
                 )
 
     @staticmethod
-    def _check_turns(reader: Reader, answer: Answer, held: dict[int, int], named: dict[int, PartitionData]) -> None:
+    def _check_turns(
+        reader: ScopeReader, answer: Answer, held: dict[int, int], named: dict[int, PartitionData]
+    ) -> None:
         latest = max(reader.turns[number] for number, data in named.items() if data.records)
         for number in held.keys() - named.keys():
             truth = answer.truths[number]
@@ -196,7 +198,7 @@ class SessionLaws:
                         f"reader {reader.index} at {read.fetch_offset} of {read.partition}: {truth}",
                     )
 
-    def _check_agreement(self, parts: Parts, reader: Reader) -> None:
+    def _check_agreement(self, parts: Parts, reader: ScopeReader) -> None:
         requester = reader.requester
         owner = SessionOwner(f"User:{reader.index}", "PLAINTEXT", reader.replica_id)
         session = parts.broker.session_of(requester.session_id, owner)
@@ -209,7 +211,7 @@ class SessionLaws:
             if there != reader.held:
                 raise Breach(_AGREE, f"reader {reader.index} has {reader.held}, the broker has {there}")
 
-    def _check_follower(self, parts: Parts, reader: Reader) -> None:
+    def _check_follower(self, parts: Parts, reader: ScopeReader) -> None:
         for number, partition in enumerate(parts.broker.partitions):
             leadership: Any = partition.in_sync.leadership
             progress = leadership.replicas[reader.replica_id]

@@ -42,7 +42,7 @@ class Registration(NamedTuple):
     incarnation_id: bytes = id_of_secret(SECRET)
 
 
-class Clock:
+class EventClock:
     """Time passes with each event, long enough for another answer."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class SmallPartition:
     topic_id = TOPIC_ID
     config = TopicConfig()
 
-    def __init__(self, number: int, clock: Clock, *, follower: BrokerId | None) -> None:
+    def __init__(self, number: int, clock: EventClock, *, follower: BrokerId | None) -> None:
         self.topic_partition = TopicPartition("orders", number)
         self.log = SimpleNamespace(
             log_start_offset=0,

@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from simulation.sessions.broker import Sender, SessionBroker
-from simulation.sessions.reader import CONSUMER, Reader
+from simulation.sessions.reader import CONSUMER, ScopeReader
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchRequest
 
@@ -11,7 +11,7 @@ FOLLOWER: Final = BrokerId(2)
 LATEST: Final = 18
 
 
-class Budget(NamedTuple):
+class SessionBudget(NamedTuple):
     """The numbers of events that may still happen."""
 
     appends: int = 0
@@ -36,7 +36,7 @@ class Budget(NamedTuple):
     """Requests of a reader in the session of another reader."""
 
 
-class Kind(NamedTuple):
+class SessionKind(NamedTuple):
     """The readers and limits of a scope."""
 
     readers: int = 1
@@ -51,7 +51,7 @@ class Kind(NamedTuple):
     """The limit of a request."""
 
 
-class Message(NamedTuple):
+class SessionMessage(NamedTuple):
     """A request on its way."""
 
     sender: Sender
@@ -62,13 +62,13 @@ class Message(NamedTuple):
 class Parts:
     """The whole world, while an event happens."""
 
-    def __init__(self, kind: Kind, budget: Budget) -> None:
+    def __init__(self, kind: SessionKind, budget: SessionBudget) -> None:
         self.budget = budget
         self.broker = SessionBroker(
             partitions=kind.partitions, slots=kind.slots, follower=FOLLOWER if kind.is_follower else None
         )
         self.readers = [
-            Reader(
+            ScopeReader(
                 index,
                 partitions=range(kind.partitions),
                 replica_id=FOLLOWER if kind.is_follower and not index else CONSUMER,
@@ -78,12 +78,12 @@ class Parts:
             )
             for index in range(kind.readers)
         ]
-        self.requests: list[Message] = []
+        self.requests: list[SessionMessage] = []
 
     @staticmethod
-    def message(reader: Reader) -> Message:
+    def message(reader: ScopeReader) -> SessionMessage:
         """The reader's next fetch."""
-        return Message(*reader.next_request(), reader.version)
+        return SessionMessage(*reader.next_request(), reader.version)
 
     def spend(self, name: str) -> None:
         """Count an event."""

@@ -20,7 +20,7 @@ CONSUMER: Final = -1
 NOT_STATED: Final = 2**63 - 1
 
 
-class Reader:
+class ScopeReader:
     """A consumer, or a follower whose log is everything that it has read."""
 
     def __init__(

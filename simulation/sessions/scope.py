@@ -16,9 +16,9 @@ from simulation.harness.breach import Breach
 from simulation.sessions.broker import Sender
 from simulation.sessions.laws import SessionLaws
 from simulation.sessions.partition import RECORD_BYTES
-from simulation.sessions.parts import Budget, Kind, Message, Parts
+from simulation.sessions.parts import Parts, SessionBudget, SessionKind, SessionMessage
 from simulation.sessions.plain import plain
-from simulation.sessions.reader import Reader
+from simulation.sessions.reader import ScopeReader
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
 from tailrace.model.proofs import NO_SECRET
 from tailrace.protocol.messages.fetch import FetchRequest
@@ -29,7 +29,7 @@ EXCHANGES: Final = 6
 fetch, for a full fetch, for the records, for the high watermark that these allow, and for a fetch that waits."""
 
 
-class Action(NamedTuple):
+class SessionAction(NamedTuple):
     """A possible event, and what it concerns."""
 
     kind: str
@@ -37,18 +37,18 @@ class Action(NamedTuple):
     detail: int = 0
 
 
-class World(NamedTuple):
+class SessionWorld(NamedTuple):
     """Everything between two events."""
 
     content: bytes
     fingerprint: int
-    actions: tuple[Action, ...]
+    actions: tuple[SessionAction, ...]
 
 
 class SessionScope:
     """A `harness.small_scope.Model`."""
 
-    def __init__(self, kind: Kind, *, converge_every: int = 1) -> None:
+    def __init__(self, kind: SessionKind, *, converge_every: int = 1) -> None:
         """`converge_every`: one of so many worlds is followed until its readers know everything."""
         self.kind = kind
         self._converge_every = converge_every
@@ -56,27 +56,27 @@ class SessionScope:
         self._laws = SessionLaws(self.sometimes)
         self._converged: set[int] = set()
 
-    def start(self, budget: Budget) -> World:
+    def start(self, budget: SessionBudget) -> SessionWorld:
         """Empty logs, and no session."""
         return self._world(Parts(self.kind, budget))
 
-    def name(self, action: Action) -> str:
+    def name(self, action: SessionAction) -> str:
         return f"{action.kind} {action.which}" + (f" ({action.detail})" if action.detail else "")
 
-    def fingerprint(self, world: World) -> int:
+    def fingerprint(self, world: SessionWorld) -> int:
         return world.fingerprint
 
-    def actions(self, world: World) -> Sequence[Action]:
+    def actions(self, world: SessionWorld) -> Sequence[SessionAction]:
         return world.actions
 
-    def take(self, world: World, action: Action) -> World:
+    def take(self, world: SessionWorld, action: SessionAction) -> SessionWorld:
         parts = self._opened(world)
         self._do(parts, action)
         return self._world(parts)
 
     # Worlds
 
-    def _world(self, parts: Parts) -> World:
+    def _world(self, parts: Parts) -> SessionWorld:
         parts.broker.sleep()
         awaited = {Sender(reader.index, reader.awaited) for reader in parts.readers if reader.is_asking}
         parts.broker.answers = [
@@ -85,89 +85,89 @@ class SessionScope:
         self._laws.look_at(parts)
         text = plain(parts)
         content = pickle.dumps(parts, pickle.HIGHEST_PROTOCOL)
-        world = World(content, _number(f"{parts.budget}{text}"), tuple(self._possible(parts)))
+        world = SessionWorld(content, _number(f"{parts.budget}{text}"), tuple(self._possible(parts)))
         bare = _number(text)
         if bare not in self._converged and bare % self._converge_every == 0:
             self._converged.add(bare)
             self._converge(self._opened(world))
         return world
 
-    def _opened(self, world: World) -> Parts:
+    def _opened(self, world: SessionWorld) -> Parts:
         parts: Parts = pickle.loads(world.content)  # noqa: S301 - from this process or from its forks
         parts.broker.wake()
         return parts
 
     # Events
 
-    def _possible(self, parts: Parts) -> list[Action]:
+    def _possible(self, parts: Parts) -> list[SessionAction]:
         budget, broker = parts.budget, parts.broker
-        found: list[Action] = []
+        found: list[SessionAction] = []
         for index, message in enumerate(parts.requests):
-            found.append(Action("deliver", index))
+            found.append(SessionAction("deliver", index))
             if budget.losses:
-                found.append(Action("lose request", index))
+                found.append(SessionAction("lose request", index))
             if budget.duplicates and message.sender.number:
-                found.append(Action("duplicate", index))
+                found.append(SessionAction("duplicate", index))
         for index, _ in enumerate(broker.answers):
-            found.append(Action("hear", index))
+            found.append(SessionAction("hear", index))
             if budget.losses:
-                found.append(Action("lose answer", index))
+                found.append(SessionAction("lose answer", index))
         if broker.waiting:
-            found.append(Action("expire"))
+            found.append(SessionAction("expire"))
         for reader in parts.readers:
             found += self._of_reader(parts, reader)
         found += self._of_partitions(parts)
         if budget.broker_restarts:
-            found.append(Action("restart broker"))
+            found.append(SessionAction("restart broker"))
         if budget.evictions:
-            found.append(Action("grow old"))
+            found.append(SessionAction("grow old"))
         return found
 
-    def _of_partitions(self, parts: Parts) -> list[Action]:
+    def _of_partitions(self, parts: Parts) -> list[SessionAction]:
         budget, broker = parts.budget, parts.broker
-        found: list[Action] = []
+        found: list[SessionAction] = []
         for index, partition in enumerate(broker.partitions):
             if budget.appends:
-                found.append(Action("append", index))
+                found.append(SessionAction("append", index))
             if partition.own_end_offset > partition.high_watermark and not self.kind.is_follower:
-                found.append(Action("flush", index))
+                found.append(SessionAction("flush", index))
             if budget.log_starts and partition.log.log_start_offset < partition.high_watermark:
-                found.append(Action("raise log start", index))
+                found.append(SessionAction("raise log start", index))
             if budget.errors and partition.is_readable:
-                found.append(Action("break", index))
+                found.append(SessionAction("break", index))
             if not partition.is_readable:
-                found.append(Action("mend", index))
+                found.append(SessionAction("mend", index))
             if partition.is_held_back:
-                found.append(Action("let go", index))
+                found.append(SessionAction("let go", index))
             elif budget.throttles and self.kind.is_follower:
-                found.append(Action("hold back", index))
+                found.append(SessionAction("hold back", index))
         return found
 
-    def _of_reader(self, parts: Parts, reader: Reader) -> list[Action]:
+    def _of_reader(self, parts: Parts, reader: ScopeReader) -> list[SessionAction]:
         budget, index = parts.budget, reader.index
-        found: list[Action] = []
+        found: list[SessionAction] = []
         if not reader.is_asking:
-            found.append(Action("ask", index))
+            found.append(SessionAction("ask", index))
             if budget.closes and reader.requester.session_id:
-                found.append(Action("close", index))
+                found.append(SessionAction("close", index))
         elif not _is_under_way(parts, reader):
-            found.append(Action("give up", index))
+            found.append(SessionAction("give up", index))
         elif budget.delays:
-            found.append(Action("give up early", index))
+            found.append(SessionAction("give up early", index))
         if budget.reader_restarts:
-            found.append(Action("restart reader", index))
+            found.append(SessionAction("restart reader", index))
         if _is_unknown(parts, reader):
-            found += [Action("learn", index), Action("learn", index, 1)]
+            found += [SessionAction("learn", index), SessionAction("learn", index, 1)]
         if budget.forgets:
-            found += [Action("forget", index, number) for number in reader.wanted if len(reader.wanted) > 1]
+            found += [SessionAction("forget", index, number) for number in reader.wanted if len(reader.wanted) > 1]
         if not reader.is_asking:
-            found += [Action("want", index, number) for number in reader.offsets if number not in reader.wanted]
+            found += [SessionAction("want", index, number) for number in reader.offsets if number not in reader.wanted]
         if budget.thefts:
             others = [victim for victim in parts.readers if victim is not reader and victim.requester.session_id]
-            found += [Action("steal", index, victim.index) for victim in others]
+            found += [SessionAction("steal", index, victim.index) for victim in others]
         return found
 
-    def _do(self, parts: Parts, action: Action) -> None:
+    def _do(self, parts: Parts, action: SessionAction) -> None:
         kind, which = action.kind, action.which
         broker = parts.broker
         match kind:
@@ -207,7 +207,7 @@ class SessionScope:
             case _:
                 self._do_to_all(parts, action)
 
-    def _do_to_all(self, parts: Parts, action: Action) -> None:
+    def _do_to_all(self, parts: Parts, action: SessionAction) -> None:
         broker = parts.broker
         match action.kind:
             case "restart broker":
@@ -219,7 +219,7 @@ class SessionScope:
             case _:
                 self._do_of_reader(parts, parts.readers[action.which], action)
 
-    def _do_of_reader(self, parts: Parts, reader: Reader, action: Action) -> None:
+    def _do_of_reader(self, parts: Parts, reader: ScopeReader, action: SessionAction) -> None:
         match action.kind:
             case "ask":
                 parts.requests.append(self._laws.ask(parts, reader))
@@ -232,7 +232,7 @@ class SessionScope:
                 parts.spend("closes")
                 closing = reader.close()
                 assert closing is not None
-                parts.requests.append(Message(*closing, reader.version))
+                parts.requests.append(SessionMessage(*closing, reader.version))
             case "restart reader":
                 parts.spend("reader_restarts")
                 self._laws.restart(parts, reader)
@@ -249,13 +249,13 @@ class SessionScope:
             case _:
                 raise AssertionError(action)
 
-    def _steal(self, parts: Parts, thief: Reader, victim: Reader) -> None:
+    def _steal(self, parts: Parts, thief: ScopeReader, victim: ScopeReader) -> None:
         """The thief fetches in the victim's session, as the victim would, and then as if to close this session."""
         for epoch in (max(victim.requester.epoch, 1), 0):
             request = thief.request_of(_stolen(victim.requester, epoch))
-            self._laws.deliver(parts, Message(Sender(thief.index, 0), request, thief.version))
+            self._laws.deliver(parts, SessionMessage(Sender(thief.index, 0), request, thief.version))
         for request in _forged(parts, victim) if victim.is_follower else ():
-            self._laws.deliver(parts, Message(Sender(thief.index, 0), request, thief.version))
+            self._laws.deliver(parts, SessionMessage(Sender(thief.index, 0), request, thief.version))
 
     # When faults have ended
 
@@ -286,7 +286,7 @@ class SessionScope:
                     )
 
     @staticmethod
-    def _knows_all(parts: Parts, reader: Reader) -> bool:
+    def _knows_all(parts: Parts, reader: ScopeReader) -> bool:
         return all(reader.has_all(number, parts.broker.partitions[number].truth) for number in reader.wanted)
 
     def _exchange(self, parts: Parts) -> None:
@@ -316,7 +316,7 @@ def _stolen(requester: FetchSessionRequester[int, int], epoch: int) -> SessionRe
     )
 
 
-def _forged(parts: Parts, victim: Reader) -> Iterator[FetchRequest]:
+def _forged(parts: Parts, victim: ScopeReader) -> Iterator[FetchRequest]:
     """Fetches in a follower's name without its secret, which acknowledge every record: an incremental fetch and a full
     fetch."""
     ends = tuple((number, partition.own_end_offset) for number, partition in enumerate(parts.broker.partitions))
@@ -327,7 +327,7 @@ def _forged(parts: Parts, victim: Reader) -> Iterator[FetchRequest]:
         yield replace(victim.request_of(session), secret=NO_SECRET, max_wait_ms=0)
 
 
-def _is_under_way(parts: Parts, reader: Reader) -> bool:
+def _is_under_way(parts: Parts, reader: ScopeReader) -> bool:
     wanted = Sender(reader.index, reader.awaited)
     senders = (
         message.sender for group in (parts.requests, parts.broker.answers, parts.broker.waiting) for message in group
@@ -335,7 +335,7 @@ def _is_under_way(parts: Parts, reader: Reader) -> bool:
     return wanted in senders
 
 
-def _is_unknown(parts: Parts, reader: Reader) -> bool:
+def _is_unknown(parts: Parts, reader: ScopeReader) -> bool:
     """Whether the leader does not know the follower's present registration yet."""
     return reader.is_follower and parts.broker.image.brokers[reader.replica_id].broker_epoch != reader.broker_epoch
 

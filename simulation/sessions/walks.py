@@ -3,8 +3,8 @@
 from collections import Counter
 
 from simulation.harness.world import World
-from simulation.sessions.parts import Budget, Kind
-from simulation.sessions.scope import Action, SessionScope
+from simulation.sessions.parts import SessionBudget, SessionKind
+from simulation.sessions.scope import SessionAction, SessionScope
 
 STEPS = 150
 CONVERGE_EVERY = 8
@@ -29,7 +29,7 @@ _RARE = frozenset(
 def run_seed(seed: int) -> Counter[str]:
     """The states that were reached. Raises Breach."""
     chance = World(seed)
-    kind = Kind(
+    kind = SessionKind(
         readers=chance.choice((1, 1, 2), "swarm", "readers"),
         partitions=chance.choice((1, 2, 3), "swarm", "partitions"),
         is_follower=chance.chance(0.5, "swarm", "follower"),
@@ -38,13 +38,13 @@ def run_seed(seed: int) -> Counter[str]:
         max_bytes=chance.choice((10, 15, 1 << 20), "swarm", "bytes"),
         max_partitions=chance.choice((None, None, 1), "swarm", "slices"),
     )
-    budget = Budget(*(chance.choice((0, 2, 6), "swarm", name) for name in Budget._fields))
+    budget = SessionBudget(*(chance.choice((0, 2, 6), "swarm", name) for name in SessionBudget._fields))
     scope = SessionScope(kind, converge_every=CONVERGE_EVERY)
     world = scope.start(budget._replace(appends=10))
     for step in range(STEPS):
         actions = scope.actions(world)
         rare = [action for action in actions if action.kind in _RARE]
         usual = [action for action in actions if action.kind not in _RARE]
-        options: list[Action] = rare if rare and chance.chance(0.25, "fault", step) else usual
+        options: list[SessionAction] = rare if rare and chance.chance(0.25, "fault", step) else usual
         world = scope.take(world, chance.choice(options or rare, "step", step))
     return Counter(scope.sometimes)

@@ -22,14 +22,14 @@ from simulation.sinks.world import (
     SINK,
     TASKS,
     TIMEOUT_MS,
-    Action,
-    Budget,
     Commit,
-    Identity,
+    KnownMember,
     Marker,
-    Producer,
+    SinkAction,
+    SinkBudget,
+    SinkProducer,
+    SinkWorld,
     Staged,
-    World,
     decoded,
     decoded_pair,
     decoded_state,
@@ -67,32 +67,32 @@ class SinkScope:
         self.sometimes: set[str] = set()
         self._fingerprints = Fingerprints(lambda part: sorted(part) if isinstance(part, frozenset) else part)
 
-    def start(self, budget: Budget) -> World:
+    def start(self, budget: SinkBudget) -> SinkWorld:
         """The first run begins, with batch 0."""
-        return World(budget)
+        return SinkWorld(budget)
 
-    def name(self, action: Action) -> str:
+    def name(self, action: SinkAction) -> str:
         member = "" if action.member is None else f" {action.member.transactional_id.partition('/')[2]}"
         return f"{action.kind}{member} {action.which}"
 
-    def fingerprint(self, world: World) -> int:
+    def fingerprint(self, world: SinkWorld) -> int:
         return self._fingerprints.of(world)
 
     # Events
 
-    def actions(self, world: World) -> Sequence[Action]:
+    def actions(self, world: SinkWorld) -> Sequence[SinkAction]:
         found = [*self._of_tasks(world), *self._of_drivers(world), *self._of_coordinator(world)]
         if world.staged:
-            found.append(Action("replicate"))
+            found.append(SinkAction("replicate"))
             if world.budget.failovers:
-                found.append(Action("fail over"))
+                found.append(SinkAction("fail over"))
         elif world.budget.failovers and (world.waiting or world.kept or world.marked):
-            found.append(Action("fail over"))
+            found.append(SinkAction("fail over"))
         if world.budget.late_markers:
-            found += (Action("late marker", which=index) for index in range(len(world.markers)))
+            found += (SinkAction("late marker", which=index) for index in range(len(world.markers)))
         return found
 
-    def _of_tasks(self, world: World) -> Iterable[Action]:
+    def _of_tasks(self, world: SinkWorld) -> Iterable[SinkAction]:
         known = {identity.member for identity in world.identities}
         for run, next_batch in zip(RUNS, world.next_batches, strict=True):
             for batch in range(min(next_batch + 1, world.budget.batches)):
@@ -100,48 +100,50 @@ class SinkScope:
                     for attempt in (0, 1) if world.budget.attempts else (0,):
                         member = SinkMember(SINK, run, batch, task, attempt)
                         if member not in known and member not in world.given_up:
-                            yield Action("initialize", member)
+                            yield SinkAction("initialize", member)
         for identity in sorted(world.identities):
             if identity.member not in world.written and identity.member not in world.given_up:
-                yield Action("begin", identity.member)
+                yield SinkAction("begin", identity.member)
 
-    def _of_drivers(self, world: World) -> Iterable[Action]:
+    def _of_drivers(self, world: SinkWorld) -> Iterable[SinkAction]:
         if world.budget.second_run:
-            yield Action("second run")
+            yield SinkAction("second run")
         sent = {(commit.run, commit.batch) for commit in world.commits}
         for number, run in enumerate(RUNS):
             batch = world.next_batches[number]
             if 0 <= batch < world.budget.batches and (run, batch) not in sent and run not in world.stopped:
-                yield from (Action("commit", which=10 * number + choice) for choice in self._choices(world, run, batch))
+                yield from (
+                    SinkAction("commit", which=10 * number + choice) for choice in self._choices(world, run, batch)
+                )
         for index, commit in enumerate(world.commits):
             if world.budget.late_commits or not commit.is_acknowledged:
-                yield Action("deliver", which=index)
+                yield SinkAction("deliver", which=index)
 
     @staticmethod
-    def _choices(world: World, run: str, batch: int) -> Iterable[int]:
+    def _choices(world: SinkWorld, run: str, batch: int) -> Iterable[int]:
         """Two bits: the attempt of each task, both of which have written."""
         for choice in range(4):
             members = [SinkMember(SINK, run, batch, task, choice >> task & 1) for task in TASKS]
             if world.written.issuperset(members):
                 yield choice
 
-    def _of_coordinator(self, world: World) -> Iterable[Action]:
+    def _of_coordinator(self, world: SinkWorld) -> Iterable[SinkAction]:
         machine = machine_of(world.log, world.staged)
         for name, transaction in sorted(machine.transactions.items()):
             member = find_member(name)
             if transaction.state.is_prepared:
-                yield Action("complete" if member in world.marked else "marker", member)
+                yield SinkAction("complete" if member in world.marked else "marker", member)
             elif transaction.state is TransactionState.ONGOING and world.budget.timeouts:
-                yield Action("time out", member)
+                yield SinkAction("time out", member)
         if machine.sinks.swept(SINK, 0):
-            yield Action("sweep")
+            yield SinkAction("sweep")
 
-    def take(self, world: World, action: Action) -> World:
+    def take(self, world: SinkWorld, action: SinkAction) -> SinkWorld:
         taken = self._handlers()[action.kind](world, action)
         self._check(taken)
         return taken
 
-    def _handlers(self) -> dict[str, Callable[[World, Action], World]]:
+    def _handlers(self) -> dict[str, Callable[[SinkWorld, SinkAction], SinkWorld]]:
         return {
             "initialize": self._initialize,
             "begin": self._begin,
@@ -161,7 +163,7 @@ class SinkScope:
 
     # Tasks
 
-    def _initialize(self, world: World, action: Action) -> World:
+    def _initialize(self, world: SinkWorld, action: SinkAction) -> SinkWorld:
         member = member_of(action)
         if member.attempt:
             world = spent(world, "attempts")
@@ -180,12 +182,12 @@ class SinkScope:
         except KafkaError as refusal:
             return self._task_refused(world, member, refusal)
 
-    def _soon(self, world: World) -> World:
+    def _soon(self, world: SinkWorld) -> SinkWorld:
         """A record of a task: replicated at once, if the scope does not look at the time between, and no record is
         before it."""
         return self._replicate(world) if world.budget.is_quick and len(world.staged) == 1 else world
 
-    def _fresh(self, world: World, member: SinkMember) -> tuple[World, int, int]:
+    def _fresh(self, world: SinkWorld, member: SinkMember) -> tuple[SinkWorld, int, int]:
         """A producer for a new member, as from the host."""
         producers = SinkProducers()
         for producer_id, last_epoch in world.kept:
@@ -196,7 +198,7 @@ class SinkScope:
         self.sometimes.add("a producer id is used again")
         return world._replace(kept=world.kept[1:]), used.producer_id, used.producer_epoch
 
-    def _begin(self, world: World, action: Action) -> World:
+    def _begin(self, world: SinkWorld, action: SinkAction) -> SinkWorld:
         member = member_of(action)
         identity = next(known for known in world.identities if known.member == member)
         producer = producer_of(world, identity.producer_id)
@@ -214,7 +216,7 @@ class SinkScope:
         except KafkaError as refusal:
             return self._task_refused(world, member, refusal)
 
-    def _task_refused(self, world: World, member: SinkMember, refusal: KafkaError) -> World:
+    def _task_refused(self, world: SinkWorld, member: SinkMember, refusal: KafkaError) -> SinkWorld:
         if refusal.code is ErrorCode.CONCURRENT_TRANSACTIONS:
             return world
         self.sometimes.add(f"a task is refused: {refusal.code.name}")
@@ -223,19 +225,19 @@ class SinkScope:
     # Drivers
 
     @staticmethod
-    def _second_run(world: World, _: Action) -> World:
+    def _second_run(world: SinkWorld, _: SinkAction) -> SinkWorld:
         first = world.next_batches[0]
         return spent(world, "second_run")._replace(next_batches=(first, first))
 
     @staticmethod
-    def _commit(world: World, action: Action) -> World:
+    def _commit(world: SinkWorld, action: SinkAction) -> SinkWorld:
         number, choice = divmod(action.which, 10)
         run, batch = RUNS[number], world.next_batches[number]
         members = {SinkMember(SINK, run, batch, task, choice >> task & 1) for task in TASKS}
         named = tuple(sorted(identity for identity in world.identities if identity.member in members))
         return world._replace(commits=tuple(sorted((*world.commits, Commit(run, batch, named)))))
 
-    def _deliver(self, world: World, action: Action) -> World:
+    def _deliver(self, world: SinkWorld, action: SinkAction) -> SinkWorld:
         commit = world.commits[action.which]
         if commit.is_acknowledged:
             world = spent(world, "late_commits")
@@ -269,18 +271,18 @@ class SinkScope:
 
     # The coordinator
 
-    def _decided(self, world: World, command: Command, now_ms: int = 0) -> World:
+    def _decided(self, world: SinkWorld, command: Command, now_ms: int = 0) -> SinkWorld:
         records = machine_of(world.log, world.staged).decide(command, now_ms).records
         if not records:
             return world
         return world._replace(staged=(*world.staged, Staged(tuple(map(encode_record, records)))))
 
-    def _time_out(self, world: World, action: Action) -> World:
+    def _time_out(self, world: SinkWorld, action: SinkAction) -> SinkWorld:
         command = AbortTimedOut(transactional_id=name_of(action))
         after = self._decided(world, command, LATE_MS)
         return world if after is world else spent(after, "timeouts")
 
-    def _fail_over(self, world: World, _: Action) -> World:
+    def _fail_over(self, world: SinkWorld, _: SinkAction) -> SinkWorld:
         if any(batch.answers for batch in world.staged):
             self.sometimes.add("a decision is lost with the coordinator")
         if any(member not in world.marked for member, known in members_of(world) if known.state.is_prepared):
@@ -288,7 +290,7 @@ class SinkScope:
         lost = spent(world, "failovers")
         return lost._replace(staged=(), waiting=frozenset(), kept=(), marked=frozenset())
 
-    def _replicate(self, world: World) -> World:
+    def _replicate(self, world: SinkWorld) -> SinkWorld:
         batch, *staged = world.staged
         before = dict(world.log)
         world = world._replace(staged=tuple(staged))
@@ -303,7 +305,7 @@ class SinkScope:
             world = world._replace(waiting=world.waiting | {batch.answers})
         return self._answer(world)
 
-    def _learn(self, world: World, record: CoordinatorRecord, known: Transaction | None) -> World:
+    def _learn(self, world: SinkWorld, record: CoordinatorRecord, known: Transaction | None) -> SinkWorld:
         """A record of a member is replicated."""
         if isinstance(record, SinkRecord):
             return world
@@ -320,22 +322,22 @@ class SinkScope:
                 given_up=world.given_up | {lost.member for lost in gone},
             )
         if after.state is TransactionState.EMPTY:
-            identity = Identity(member, after.producer_id, after.producer_epoch)
+            identity = KnownMember(member, after.producer_id, after.producer_epoch)
             return world._replace(identities=world.identities | {identity})
         if after.state is TransactionState.ONGOING:
             return self._write(world, member, after)
         return world
 
     @staticmethod
-    def _write(world: World, member: SinkMember, transaction: Transaction) -> World:
+    def _write(world: SinkWorld, member: SinkMember, transaction: Transaction) -> SinkWorld:
         """The partition is in the transaction: its leader takes the records of the task."""
         producer = producer_of(world, transaction.producer_id)
         if producer.open_member not in (None, member):
             raise Breach("a producer has one transaction", f"{member} beside {producer.open_member}")
-        opened = Producer(transaction.producer_id, transaction.producer_epoch, member)
+        opened = SinkProducer(transaction.producer_id, transaction.producer_epoch, member)
         return with_producer(world, opened)._replace(written=world.written | {member})
 
-    def _follow(self, world: World, batch: Staged, log: dict[bytes, bytes | None]) -> World:
+    def _follow(self, world: SinkWorld, batch: Staged, log: dict[bytes, bytes | None]) -> SinkWorld:
         """The record batch is replicated: see which runs are followed now, and check the runs that decide."""
         records = [decoded(key, value) for key, value in batch.records]
         deciding = [record for record in records if isinstance(record, SinkRecord)]
@@ -351,7 +353,7 @@ class SinkScope:
         return world._replace(followed=followed, log=tuple(sorted(log.items())))
 
     @staticmethod
-    def _check_run(world: World, record: CoordinatorRecord) -> None:
+    def _check_run(world: SinkWorld, record: CoordinatorRecord) -> None:
         if isinstance(record, SinkRecord) or record.transaction is None:
             return
         member, state = find_member(record.transactional_id), record.transaction.state
@@ -363,7 +365,7 @@ class SinkScope:
         if state in (TransactionState.EMPTY, TransactionState.ONGOING) and is_decided:
             raise Breach("a decided batch begins nothing", f"{member} is {state.label}")
 
-    def _answer(self, world: World) -> World:
+    def _answer(self, world: SinkWorld) -> SinkWorld:
         """Acknowledge the commits whose members have their markers."""
         sinks = machine_of(world.log, world.staged).sinks
         for key in sorted(world.waiting):
@@ -388,7 +390,7 @@ class SinkScope:
 
     # Markers
 
-    def _marker(self, world: World, action: Action) -> World:
+    def _marker(self, world: SinkWorld, action: SinkAction) -> SinkWorld:
         member = member_of(action)
         sent = machine_of(world.log, world.staged).markers(member.transactional_id)
         assert sent is not None
@@ -396,11 +398,11 @@ class SinkScope:
         markers = world.markers | {marker} if world.budget.late_markers else world.markers
         return self._end(world._replace(markers=markers, marked=world.marked | {member}), marker)
 
-    def _late_marker(self, world: World, action: Action) -> World:
+    def _late_marker(self, world: SinkWorld, action: SinkAction) -> SinkWorld:
         marker = sorted(world.markers)[action.which]
         return self._end(spent(world, "late_markers"), marker)
 
-    def _end(self, world: World, marker: Marker) -> World:
+    def _end(self, world: SinkWorld, marker: Marker) -> SinkWorld:
         """The leader takes a marker (KIP-1228) whose epoch is above the open transaction's, and refuses a late
         marker."""
         producer = producer_of(world, marker.producer_id)
@@ -410,7 +412,7 @@ class SinkScope:
             self.sometimes.add("a late marker is refused")
             return world
         ended = producer.open_member
-        world = with_producer(world, Producer(marker.producer_id, marker.producer_epoch, None))
+        world = with_producer(world, SinkProducer(marker.producer_id, marker.producer_epoch, None))
         if ended is None:
             return world
         if ended != marker.member:
@@ -422,7 +424,7 @@ class SinkScope:
     # Laws
 
     @staticmethod
-    def _check(world: World) -> None:
+    def _check(world: SinkWorld) -> None:
         """1. Of each batch each task is committed once, or never; and all tasks or none.
         2. A member that was aborted is not committed.
         3. A transaction of a decided batch does not stay open.

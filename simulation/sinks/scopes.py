@@ -4,39 +4,39 @@ from typing import Final, NamedTuple
 
 from simulation.harness.small_scope import ScopeBreach, explore
 from simulation.sinks.scope import SinkScope
-from simulation.sinks.world import Budget
+from simulation.sinks.world import SinkBudget
 
 
 class NamedBudget(NamedTuple):
     """A search, and its name."""
 
     name: str
-    budget: Budget
+    budget: SinkBudget
 
 
 SHORT_SCOPES: Final = (
-    NamedBudget("one run, every crash", Budget(second_run=0, failovers=1)),
+    NamedBudget("one run, every crash", SinkBudget(second_run=0, failovers=1)),
     NamedBudget(
         "two batches, all things late",
-        Budget(second_run=0, batches=2, failovers=1, late_commits=1, late_markers=1, is_quick=True),
+        SinkBudget(second_run=0, batches=2, failovers=1, late_commits=1, late_markers=1, is_quick=True),
     ),
-    NamedBudget("a second attempt", Budget(second_run=0, attempts=1)),
+    NamedBudget("a second attempt", SinkBudget(second_run=0, attempts=1)),
     NamedBudget(
         "a second attempt, a timeout, every crash",
-        Budget(second_run=0, attempts=1, failovers=1, timeouts=1, is_quick=True),
+        SinkBudget(second_run=0, attempts=1, failovers=1, timeouts=1, is_quick=True),
     ),
-    NamedBudget("two runs", Budget(is_quick=True)),
+    NamedBudget("two runs", SinkBudget(is_quick=True)),
 )
 
 LONG_SCOPES: Final = (
-    NamedBudget("two runs, every step", Budget()),
-    NamedBudget("two runs, every crash", Budget(failovers=1, is_quick=True)),
-    NamedBudget("two runs, all things late", Budget(late_commits=1, late_markers=1, is_quick=True)),
-    NamedBudget("two runs and a timeout", Budget(timeouts=1, is_quick=True)),
-    NamedBudget("two runs and a second attempt", Budget(attempts=1, is_quick=True)),
+    NamedBudget("two runs, every step", SinkBudget()),
+    NamedBudget("two runs, every crash", SinkBudget(failovers=1, is_quick=True)),
+    NamedBudget("two runs, all things late", SinkBudget(late_commits=1, late_markers=1, is_quick=True)),
+    NamedBudget("two runs and a timeout", SinkBudget(timeouts=1, is_quick=True)),
+    NamedBudget("two runs and a second attempt", SinkBudget(attempts=1, is_quick=True)),
 )
 
-WIDE_SCOPES: Final = (NamedBudget("two runs and two batches", Budget(batches=2, is_quick=True)),)
+WIDE_SCOPES: Final = (NamedBudget("two runs and two batches", SinkBudget(batches=2, is_quick=True)),)
 """Scopes that are begun only, for mutants: a quarter of an hour does not end their search."""
 
 

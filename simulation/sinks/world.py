@@ -22,7 +22,7 @@ _CONFIG: Final = TransactionConfig()
 Encoded = tuple[bytes, bytes | None]
 
 
-class Budget(NamedTuple):
+class SinkBudget(NamedTuple):
     """The numbers of events that may still happen."""
 
     attempts: int = 0
@@ -39,7 +39,7 @@ class Budget(NamedTuple):
     """The records of tasks are replicated at once, unless another record is staged before."""
 
 
-class Identity(NamedTuple):
+class KnownMember(NamedTuple):
     """A member as its task knows the member."""
 
     member: SinkMember
@@ -52,7 +52,7 @@ class Commit(NamedTuple):
 
     run: str
     batch: int
-    members: tuple[Identity, ...]
+    members: tuple[KnownMember, ...]
     is_acknowledged: bool = False
 
 
@@ -72,7 +72,7 @@ class Marker(NamedTuple):
     is_commit: bool
 
 
-class Producer(NamedTuple):
+class SinkProducer(NamedTuple):
     """A producer id in the partition."""
 
     producer_id: int
@@ -80,10 +80,10 @@ class Producer(NamedTuple):
     open_member: SinkMember | None
 
 
-class World(NamedTuple):
+class SinkWorld(NamedTuple):
     """Everything between two events."""
 
-    budget: Budget
+    budget: SinkBudget
     log: tuple[Encoded, ...] = ()
     """The last replicated record of each key; without tombstones."""
     staged: tuple[Staged, ...] = ()
@@ -97,12 +97,12 @@ class World(NamedTuple):
     """The next batch of each run; -1: the run has not begun."""
     stopped: frozenset[str] = frozenset()
     """Runs whose driver was refused."""
-    identities: frozenset[Identity] = frozenset()
+    identities: frozenset[KnownMember] = frozenset()
     written: frozenset[SinkMember] = frozenset()
     """Members that have begun: their records are acknowledged."""
     given_up: frozenset[SinkMember] = frozenset()
     commits: tuple[Commit, ...] = ()
-    producers: tuple[Producer, ...] = ()
+    producers: tuple[SinkProducer, ...] = ()
     committed: frozenset[SinkMember] = frozenset()
     """Members whose records readers see."""
     aborted: frozenset[SinkMember] = frozenset()
@@ -110,7 +110,7 @@ class World(NamedTuple):
     followed: frozenset[str] = frozenset()
 
 
-class Action(NamedTuple):
+class SinkAction(NamedTuple):
     """A possible event, and what it concerns."""
 
     kind: str
@@ -129,7 +129,7 @@ def machine_of(log: tuple[Encoded, ...], staged: tuple[Staged, ...]) -> Transact
     return machine
 
 
-def members_of(world: World) -> Iterable[tuple[SinkMember, Transaction]]:
+def members_of(world: SinkWorld) -> Iterable[tuple[SinkMember, Transaction]]:
     """The replicated state of each member."""
     for name, transaction in machine_of(world.log, world.staged).transactions.items():
         member = find_member(name)
@@ -156,14 +156,14 @@ def decoded_state(key: bytes, value: bytes | None) -> Transaction | None:
     return None if isinstance(record, SinkRecord) else record.transaction
 
 
-def producer_of(world: World, producer_id: int) -> Producer:
+def producer_of(world: SinkWorld, producer_id: int) -> SinkProducer:
     """The producer in the partition; a producer that the partition has not seen yet has the epoch -1."""
     return next(
-        (known for known in world.producers if known.producer_id == producer_id), Producer(producer_id, -1, None)
+        (known for known in world.producers if known.producer_id == producer_id), SinkProducer(producer_id, -1, None)
     )
 
 
-def with_producer(world: World, producer: Producer) -> World:
+def with_producer(world: SinkWorld, producer: SinkProducer) -> SinkWorld:
     """The world with this state of the producer in the partition."""
     others = (known for known in world.producers if known.producer_id != producer.producer_id)
     return world._replace(producers=tuple(sorted((*others, producer), key=lambda known: known.producer_id)))
@@ -174,17 +174,17 @@ def own_producer_id(member: SinkMember) -> int:
     return 1 + member.batch + 2 * member.task + 4 * member.attempt + 8 * RUNS.index(member.run)
 
 
-def member_of(action: Action) -> SinkMember:
+def member_of(action: SinkAction) -> SinkMember:
     """The member that the action concerns."""
     assert action.member is not None
     return action.member
 
 
-def name_of(action: Action) -> str:
+def name_of(action: SinkAction) -> str:
     """The transactional id of that member."""
     return member_of(action).transactional_id
 
 
-def spent(world: World, name: str) -> World:
+def spent(world: SinkWorld, name: str) -> SinkWorld:
     """The world with one event of this kind less to come."""
     return world._replace(budget=world.budget._replace(**{name: getattr(world.budget, name) - 1}))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simulation.transactions.book import ClientTransaction, GroupOffset, Identity
 from simulation.transactions.brokers import TransactionBrokers
-from simulation.transactions.script import Ask, Pause, Script, insist
+from simulation.transactions.script import LeaderRequest, Pause, Script, insist
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import EPOCH_PER_TRANSACTION
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -44,7 +44,7 @@ _OF_THE_TRANSACTION: Final = frozenset(
 """Error codes of a write after which a client aborts the transaction. With all others it gives up."""
 
 
-class MustAbort(Exception):
+class AbortNeeded(Exception):
     """A write failed: the transaction has to be aborted."""
 
 
@@ -56,7 +56,7 @@ class GaveUp(Exception):
         self.code = code
 
 
-class TransactionalClient:
+class ScriptedClient:
     """The protocol of one instance. All methods are scripts."""
 
     def __init__(self, cluster: TransactionBrokers, transactional_id: str, instance: str, *, generation: int) -> None:
@@ -88,7 +88,7 @@ class TransactionalClient:
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.producer_epoch,
         )
-        asked = Ask(
+        asked = LeaderRequest(
             self._coordinator, request, 4, on_leave=lambda answer: laws.identity_leaves(self.transactional_id, answer)
         )
         code, answer = yield from insist(asked, _code)
@@ -116,7 +116,7 @@ class TransactionalClient:
             v3_and_below_producer_epoch=self._identity.producer_epoch,
             v3_and_below_topics=topics_to_add((name,)),
         )
-        code, _ = yield from insist(Ask(self._coordinator, request, 3, is_ordered=True), _added_code)
+        code, _ = yield from insist(LeaderRequest(self._coordinator, request, 3, is_ordered=True), _added_code)
         self._check(code, "AddPartitionsToTxn")
 
     def end(self, transaction: ClientTransaction, *, is_commit: bool) -> Script[None]:
@@ -129,7 +129,7 @@ class TransactionalClient:
             producer_epoch=self._identity.producer_epoch,
             committed=is_commit,
         )
-        asked = Ask(
+        asked = LeaderRequest(
             self._coordinator,
             request,
             5 if self._is_of_kip_890 else self.cluster.world.choice((3, 4), "EndTxn", self.instance),
@@ -147,7 +147,7 @@ class TransactionalClient:
     # Writes
 
     def write(self, transaction: ClientTransaction, name: TopicPartition, *texts: str) -> Script[None]:
-        """Write a batch, until its acknowledgement. Raises MustAbort, GaveUp."""
+        """Write a batch, until its acknowledgement. Raises AbortNeeded, GaveUp."""
         yield from self._add(transaction, name)
         sequence = self._sequences.get(name, 0)
         values = [transaction.value(text) for text in texts]
@@ -167,7 +167,7 @@ class TransactionalClient:
         )
         version = 12 if self._is_of_kip_890 else 11
         code, answer = yield from insist(
-            Ask(name, request, version), _produced_code, tries=self.cluster.plan.delivery_tries
+            LeaderRequest(name, request, version), _produced_code, tries=self.cluster.plan.delivery_tries
         )
         self._check_write(code, "Produce")
         self._sequences[name] = sequence + len(values)
@@ -176,7 +176,7 @@ class TransactionalClient:
         acknowledged.update({value: first + index for index, value in enumerate(values)})
 
     def set_offset(self, transaction: ClientTransaction, offset: GroupOffset) -> Script[None]:
-        """AddOffsetsToTxn, in the first generation, and TxnOffsetCommit. Raises MustAbort, GaveUp."""
+        """AddOffsetsToTxn, in the first generation, and TxnOffsetCommit. Raises AbortNeeded, GaveUp."""
         group = self.cluster.partition_for(GROUP_OFFSETS_TOPIC, offset.group_id)
         if not self._is_of_kip_890 and group not in transaction.partitions:
             adds = AddOffsetsToTxnRequest(
@@ -185,7 +185,7 @@ class TransactionalClient:
                 producer_epoch=self._identity.producer_epoch,
                 group_id=offset.group_id,
             )
-            code, _ = yield from insist(Ask(self._coordinator, adds, 3, is_ordered=True), _code)
+            code, _ = yield from insist(LeaderRequest(self._coordinator, adds, 3, is_ordered=True), _code)
             self._check(code, "AddOffsetsToTxn")
         transaction.partitions.add(group)
         name = offset.topic_partition
@@ -199,7 +199,7 @@ class TransactionalClient:
             producer_epoch=self._identity.producer_epoch,
             topics=(TxnOffsetCommitRequestTopic(name=name.topic, partitions=(partition,)),),
         )
-        asked = Ask(group, request, 5 if self._is_of_kip_890 else 4, is_ordered=not self._is_of_kip_890)
+        asked = LeaderRequest(group, request, 5 if self._is_of_kip_890 else 4, is_ordered=not self._is_of_kip_890)
         code, _ = yield from insist(asked, _offset_code, tries=self.cluster.plan.delivery_tries)
         self._check_write(code, "TxnOffsetCommit")
         transaction.offsets.append(offset)
@@ -219,7 +219,7 @@ class TransactionalClient:
         if code in _OF_THE_TRANSACTION:
             self._is_unsure = True
             self.cluster.world.sometimes[f"{request} aborts: {code.name}"] += 1
-            raise MustAbort(code.name)
+            raise AbortNeeded(code.name)
         self._check(code, request)
 
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from simulation.harness.breach import Breach
 from simulation.harness.cluster import CONVERGES
-from simulation.harness.turns import Turn
+from simulation.harness.turns import EventTurn
 from simulation.transactions.brokers import ORDERS, TransactionBrokers
-from simulation.transactions.client import TransactionalClient
+from simulation.transactions.client import ScriptedClient
 from simulation.transactions.laws import COPIES, STABLE
 from simulation.transactions.nemesis import TransactionNemesis
 from simulation.transactions.plan import TransactionPlan
@@ -28,7 +28,7 @@ _STANDS_STILL_MS: Final = 35_000
 class TransactionCluster(TransactionBrokers):
     """The brokers, the transactional ids with their instances, and a reader of each partition."""
 
-    def __init__(self, seed: int, plan: TransactionPlan, only: Collection[Turn] | None = None) -> None:
+    def __init__(self, seed: int, plan: TransactionPlan, only: Collection[EventTurn] | None = None) -> None:
         """`only`: the turns of the nemesis that are taken before calm begins; None means every turn."""
         super().__init__(seed, plan)
         self.ids: list[Instances] = []
@@ -45,7 +45,7 @@ class TransactionCluster(TransactionBrokers):
     def _start_clients(self) -> None:
         super()._start_clients()
         plan = self.plan
-        works: list[tuple[str, Callable[[TransactionalClient], Work]]] = [
+        works: list[tuple[str, Callable[[ScriptedClient], Work]]] = [
             (f"transfer-{number}", Transfer) for number in range(plan.transfers)
         ]
         for number in range(plan.copies):

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from simulation.harness.breach import Breach
 from simulation.transactions.brokers import TransactionBrokers
-from simulation.transactions.script import Ask, Pause, Script, insist
+from simulation.transactions.script import LeaderRequest, Pause, Script, insist
 from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
@@ -54,7 +54,7 @@ def fetch(cluster: TransactionBrokers, name: TopicPartition, offset: int) -> Scr
             if values:
                 cluster.laws.records_leave(name, values)
 
-    code, response = yield from insist(Ask(name, request, _VERSION, on_leave=leaves), _code)
+    code, response = yield from insist(LeaderRequest(name, request, _VERSION, on_leave=leaves), _code)
     if code is not ErrorCode.NONE:
         raise Breach("readers miss nothing", f"{name} at {offset}: {code.name}")
     return values_of(response, offset)

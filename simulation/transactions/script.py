@@ -35,7 +35,7 @@ def _ignore(response: Any) -> None:
     """An answer leaves, and nothing is to be checked."""
 
 
-class Ask(NamedTuple):
+class LeaderRequest(NamedTuple):
     """A request to the leader of a partition; the script goes on with the response, or with None."""
 
     leader_of: TopicPartition
@@ -53,11 +53,13 @@ class Pause(NamedTuple):
     ms: int
 
 
-Step = Ask | Pause
+Step = LeaderRequest | Pause
 Script = Generator[Step, Any, T]
 
 
-def insist(request: Ask, code_of: Callable[[Any], int], *, tries: int | None = None) -> Script[tuple[ErrorCode, Any]]:
+def insist(
+    request: LeaderRequest, code_of: Callable[[Any], int], *, tries: int | None = None
+) -> Script[tuple[ErrorCode, Any]]:
     """Ask until the answer is no error that a client repeats its request after; for ever unless `tries` says how often.
 
     The code is NETWORK_EXCEPTION (13) after the last try.
@@ -122,7 +124,7 @@ class Conversation:
         else:
             self._ask(step, turn)
 
-    def _ask(self, request: Ask, turn: int) -> None:
+    def _ask(self, request: LeaderRequest, turn: int) -> None:
         world = self._cluster.world
         link = Link() if request.is_ordered else None
 
@@ -142,7 +144,7 @@ class Conversation:
             world.after(late_ms, lambda: self._send(request, None, _ignore))
         world.after(_TIMEOUT_MS, give_up)
 
-    def _send(self, request: Ask, link: Link | None, on_reply: Callable[[Any], None]) -> None:
+    def _send(self, request: LeaderRequest, link: Link | None, on_reply: Callable[[Any], None]) -> None:
         cluster = self._cluster
         state = cluster.metadata.image.partition(*request.leader_of)
         node = None if state is None else cluster.nodes.get(state.leader)

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from simulation.transactions.book import ClientTransaction, Identity
 from simulation.transactions.brokers import ORDERS, TransactionBrokers
-from simulation.transactions.client import GaveUp, MustAbort, TransactionalClient
-from simulation.transactions.script import Ask, Conversation, Pause, Script, insist
+from simulation.transactions.client import AbortNeeded, GaveUp, ScriptedClient
+from simulation.transactions.script import Conversation, LeaderRequest, Pause, Script, insist
 from simulation.transactions.work import Instances
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC, TopicPartition
@@ -33,7 +33,7 @@ class Failed(Exception):
     """A task has failed too often."""
 
 
-class Written(NamedTuple):
+class WrittenAttempt(NamedTuple):
     """An attempt that has written its rows and left its transaction open, in its driver's view."""
 
     transaction: ClientTransaction
@@ -47,7 +47,7 @@ class Task:
         self.number = number
         self.rows = rows
         self.attempts: list[Conversation] = []
-        self.written: list[Written] = []
+        self.written: list[WrittenAttempt] = []
         self.is_decided = False
         """Whether a coordinator says that the batch was decided before."""
 
@@ -159,7 +159,7 @@ class Sink(Instances):
             ),
         )
         name = cluster.partition_for(TRANSACTION_STATE_TOPIC, sink_key(self.name))
-        asked = Ask(name, request, 0, on_leave=lambda answer: cluster.laws.commit_leaves(request, answer))
+        asked = LeaderRequest(name, request, 0, on_leave=lambda answer: cluster.laws.commit_leaves(request, answer))
         code, answer = yield from insist(asked, _code)
         if code is not ErrorCode.NONE:
             cluster.world.sometimes[f"CommitSink ends a driver: {code.name}"] += 1
@@ -173,7 +173,7 @@ class Sink(Instances):
 
     def _attempt(self, name: str, member: SinkMember, task: Task) -> Script[None]:
         cluster = self._cluster
-        client = TransactionalClient(cluster, member.transactional_id, name, generation=2)
+        client = ScriptedClient(cluster, member.transactional_id, name, generation=2)
         try:
             yield from client.initialize()
         except GaveUp as refusal:
@@ -182,14 +182,14 @@ class Sink(Instances):
         transaction = client.begin()
         try:
             yield from self._write(client, transaction, task.rows)
-            task.written.append(Written(transaction, transaction.identity))
+            task.written.append(WrittenAttempt(transaction, transaction.identity))
         except GaveUp:
             pass
-        except MustAbort:
+        except AbortNeeded:
             if cluster.world.chance(0.5, "abort", name):  # else its end is left to others
                 yield from self._abort(client, transaction)
 
-    def _write(self, client: TransactionalClient, transaction: ClientTransaction, rows: list[int]) -> Script[None]:
+    def _write(self, client: ScriptedClient, transaction: ClientTransaction, rows: list[int]) -> Script[None]:
         """Write a record batch to each partition that has rows."""
         count = self._cluster.plan.partitions
         first = self._cluster.world.between(0, count - 1, "first", client.instance)
@@ -199,7 +199,7 @@ class Sink(Instances):
                 yield from client.write(transaction, TopicPartition(ORDERS, partition), *texts)
                 yield from client.pause(self._cluster.plan.longest_pause_ms, "pause")
 
-    def _abort(self, client: TransactionalClient, transaction: ClientTransaction) -> Script[None]:
+    def _abort(self, client: ScriptedClient, transaction: ClientTransaction) -> Script[None]:
         with suppress(GaveUp):  # the transaction has ended
             yield from client.end(transaction, is_commit=False)
 

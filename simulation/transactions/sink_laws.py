@@ -26,7 +26,7 @@ ONCE = "a batch is committed once"
 ACKNOWLEDGED = "an acknowledged batch is read whole"
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """A row of a batch; its text is the number."""
 
     sink: str
@@ -41,7 +41,7 @@ class SinkLaws:
         self._book = book
         self.sinks: dict[str, Sink] = {}
         """The committed state of each sink."""
-        self.visible: Counter[Row] = Counter()
+        self.visible: Counter[BatchRow] = Counter()
         """The rows in committed transactions that have their markers."""
         self._followed: set[tuple[str, str]] = set()
         """The sinks with their runs that another run has followed."""
@@ -92,15 +92,15 @@ class SinkLaws:
         self.sinks[sink_id] = sink
 
     def _check_written(self, sink_id: str, batch: int, members: Iterable[SinkMember]) -> None:
-        written: Counter[Row] = Counter()
+        written: Counter[BatchRow] = Counter()
         for member in members:
             transaction = self._book.members[member.transactional_id]
             written.update(row for values in transaction.written.values() for row in _rows(transaction, values))
         if written != Counter(self._rows_of(sink_id, batch)):
             raise Breach(WHOLE, f"batch {batch} of {sink_id} is decided with {sorted(written)} of {members}")
 
-    def _rows_of(self, sink_id: str, batch: int) -> Iterable[Row]:
-        return (Row(sink_id, batch, number) for number in range(self._book.rows[sink_id, batch]))
+    def _rows_of(self, sink_id: str, batch: int) -> Iterable[BatchRow]:
+        return (BatchRow(sink_id, batch, number) for number in range(self._book.rows[sink_id, batch]))
 
     def shown(self, transaction: ClientTransaction, values: Iterable[bytes]) -> None:
         """Values of a committed transaction are visible now. Raises Breach."""
@@ -111,7 +111,7 @@ class SinkLaws:
 
     # Answers, and the end
 
-    def missing(self, sink_id: str, batch: int) -> list[Row]:
+    def missing(self, sink_id: str, batch: int) -> list[BatchRow]:
         """The rows of a batch that are not visible."""
         return [row for row in self._rows_of(sink_id, batch) if not self.visible[row]]
 
@@ -131,6 +131,6 @@ def _is_decided_by(member: SinkMember, change: SinkRecord) -> bool:
     return sink is not None and (member.sink, member.run, member.batch) == (change.sink_id, sink.run, sink.last_batch)
 
 
-def _rows(transaction: ClientTransaction, values: Iterable[bytes]) -> list[Row]:
+def _rows(transaction: ClientTransaction, values: Iterable[bytes]) -> list[BatchRow]:
     member = transaction.member
-    return [] if member is None else [Row(member.sink, member.batch, int(text_of(value))) for value in values]
+    return [] if member is None else [BatchRow(member.sink, member.batch, int(text_of(value))) for value in values]

@@ -11,10 +11,10 @@ from typing import Any, Final, Protocol
 
 from simulation.transactions.book import ClientTransaction, GroupOffset
 from simulation.transactions.brokers import ORDERS, TransactionBrokers
-from simulation.transactions.client import GaveUp, MustAbort, TransactionalClient
+from simulation.transactions.client import AbortNeeded, GaveUp, ScriptedClient
 from simulation.transactions.laws import COPIES
 from simulation.transactions.reader import Values, fetch
-from simulation.transactions.script import Ask, Conversation, Script, insist
+from simulation.transactions.script import Conversation, LeaderRequest, Script, insist
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
 from tailrace.protocol.messages.offsets import (
@@ -29,7 +29,7 @@ _MOST_COPIED: Final = 4
 
 
 class Work(Protocol):
-    """The work of one instance. Its methods are scripts; scripts that write raise MustAbort and GaveUp."""
+    """The work of one instance. Its methods are scripts; scripts that write raise AbortNeeded and GaveUp."""
 
     def resume(self) -> Script[None]:
         """Go on behind the last committed transaction: at the start, and after an abort."""
@@ -47,7 +47,7 @@ class Work(Protocol):
 class Transfer:
     """Writes to two or three partitions of orders, once or twice to each partition."""
 
-    def __init__(self, client: TransactionalClient) -> None:
+    def __init__(self, client: ScriptedClient) -> None:
         self._client = client
 
     def resume(self) -> Script[None]:
@@ -74,7 +74,7 @@ class Transfer:
 class Copy:
     """Consumes one partition of orders, and produces each record once to copies."""
 
-    def __init__(self, source: TopicPartition, group_id: str, client: TransactionalClient) -> None:
+    def __init__(self, source: TopicPartition, group_id: str, client: ScriptedClient) -> None:
         self._client = client
         self._source = source
         self._group_id = group_id
@@ -117,7 +117,7 @@ def stable_offset(cluster: TransactionBrokers, group_id: str, name: TopicPartiti
         if not _offset_code(response):
             cluster.laws.offset_leaves((group_id, name), _offset(response))
 
-    asked = Ask(cluster.partition_for(GROUP_OFFSETS_TOPIC, group_id), request, 9, on_leave=leaves)
+    asked = LeaderRequest(cluster.partition_for(GROUP_OFFSETS_TOPIC, group_id), request, 9, on_leave=leaves)
     code, response = yield from insist(asked, _offset_code)
     assert code is ErrorCode.NONE, code
     return _offset(response)
@@ -184,7 +184,7 @@ class TransactionalId(Instances):
         self,
         cluster: TransactionBrokers,
         name: str,
-        work_of: Callable[[TransactionalClient], Work],
+        work_of: Callable[[ScriptedClient], Work],
         *,
         generations: Sequence[int],
     ) -> None:
@@ -195,9 +195,9 @@ class TransactionalId(Instances):
 
     def _script(self, instance: str) -> Script[None]:
         generation = self._generations[(self._started - 1) % len(self._generations)]
-        return self._run(TransactionalClient(self._cluster, self.name, instance, generation=generation))
+        return self._run(ScriptedClient(self._cluster, self.name, instance, generation=generation))
 
-    def _run(self, client: TransactionalClient) -> Script[None]:
+    def _run(self, client: ScriptedClient) -> Script[None]:
         cluster, work = self._cluster, self._work_of(client)
         try:
             yield from client.initialize()
@@ -209,12 +209,12 @@ class TransactionalId(Instances):
         except GaveUp:
             cluster.world.note(f"{client.instance} gives up")
 
-    def _transaction(self, client: TransactionalClient, work: Work) -> Script[None]:
+    def _transaction(self, client: ScriptedClient, work: Work) -> Script[None]:
         transaction = client.begin()
         try:
             yield from work.carry_out(transaction)
             is_commit = client.cluster.world.chance(0.75, "commit", client.instance)
-        except MustAbort:
+        except AbortNeeded:
             is_commit = False
         yield from client.end(transaction, is_commit=is_commit)
         if is_commit:

@@ -6,7 +6,7 @@ Larger scopes: `make soak`, or `python -m simulation scopes`.
 import pytest
 
 from simulation.commits.scope import CommitScope
-from simulation.commits.scopes import SHORT_SCOPES, NamedScope
+from simulation.commits.scopes import SHORT_SCOPES, NamedCommitScope
 from simulation.harness.small_scope import explore
 
 REACHED = {
@@ -23,7 +23,7 @@ REACHED = {
 
 
 @pytest.mark.parametrize("scope", SHORT_SCOPES, ids=lambda scope: scope.name)
-def test_every_order_of_a_few_things(scope: NamedScope) -> None:
+def test_every_order_of_a_few_things(scope: NamedCommitScope) -> None:
     model = CommitScope(scope.kind)
     found = explore(model, model.start(scope.budget), max_states=20_000)
     print(f"{scope.name}: {found.summary()}")  # noqa: T201

@@ -4,14 +4,14 @@ import pytest
 
 from simulation.harness.small_scope import Explored, ScopeBreach, explore
 from simulation.replicas import scope as replica_scope
-from simulation.replicas.scope import Action, Budget, ReplicaScope, World
+from simulation.replicas.scope import ReplicaAction, ReplicaBudget, ReplicaScope, ReplicaWorld
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica_progress import ReplicaProgress
 
 
-def search(budget: Budget) -> Explored:
+def search(budget: ReplicaBudget) -> Explored:
     scope = ReplicaScope()
     found = explore(scope, scope.start(budget), max_states=100_000)
     print(f"{budget}: {found.summary()}")  # noqa: T201
@@ -21,14 +21,16 @@ def search(budget: Budget) -> Explored:
 @pytest.mark.parametrize(
     ("budget", "reached"),
     [
-        (Budget(writes=2), {"2 committed"}),
-        (Budget(writes=1, crashes=1), {"1 committed", "a new leader", "a log diverges", "a replica joins"}),
-        (Budget(writes=1, shrinks=1), {"a replica leaves", "a replica joins", "an eligible leader"}),
-        (Budget(writes=1, alarms=1), {"a new leader", "an answer comes too late"}),
+        (ReplicaBudget(writes=2), {"2 committed"}),
+        (ReplicaBudget(writes=1, crashes=1), {"1 committed", "a new leader", "a log diverges", "a replica joins"}),
+        (ReplicaBudget(writes=1, shrinks=1), {"a replica leaves", "a replica joins", "an eligible leader"}),
+        (ReplicaBudget(writes=1, alarms=1), {"a new leader", "an answer comes too late"}),
     ],
-    ids=lambda value: str(value) if isinstance(value, Budget) else "-".join(sorted(value)),  # the same in each worker
+    ids=lambda value: (
+        str(value) if isinstance(value, ReplicaBudget) else "-".join(sorted(value))
+    ),  # the same in each worker
 )
-def test_every_order_of_a_few_things(budget: Budget, reached: set[str]) -> None:
+def test_every_order_of_a_few_things(budget: ReplicaBudget, reached: set[str]) -> None:
     found = search(budget)
     assert found.is_complete
     assert reached <= found.sometimes
@@ -40,7 +42,7 @@ def test_a_replica_that_joins_below_the_high_watermark_is_found_out(monkeypatch:
 
     monkeypatch.setattr(Leadership, "_can_join", can_join)
     with pytest.raises(ScopeBreach, match="lacks"):
-        search(Budget(writes=1, shrinks=1))
+        search(ReplicaBudget(writes=1, shrinks=1))
 
 
 def test_a_high_watermark_that_forgets_proposed_replicas_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +53,7 @@ def test_a_high_watermark_that_forgets_proposed_replicas_is_found_out(monkeypatc
 
     monkeypatch.setattr(Leadership, "_note_maximal", note_maximal)
     with pytest.raises(ScopeBreach):
-        search(Budget(writes=2, shrinks=1))
+        search(ReplicaBudget(writes=2, shrinks=1))
 
 
 REFUSED = """
@@ -63,7 +65,7 @@ REFUSED = """
 
 def test_a_replica_that_was_refused_is_waited_for_while_a_copy_of_the_proposal_may_come() -> None:
     scope = ReplicaScope()
-    world = told(scope, scope.start(Budget(writes=1, alarms=2, copies=1)), REFUSED)
+    world = told(scope, scope.start(ReplicaBudget(writes=1, alarms=2, copies=1)), REFUSED)
     assert world.committed == ()
     assert told(scope, world, "unfence 3, late copy 1").agreed.state.in_sync_replicas == (1, 2, 3)
     world = told(scope, world, "alter 1, learn 1")
@@ -84,7 +86,7 @@ def test_a_refused_proposal_that_is_forgotten_is_found_out(monkeypatch: pytest.M
 
     monkeypatch.setattr(Leadership, "on_response", forgetful)
     scope = ReplicaScope()
-    world = told(scope, scope.start(Budget(writes=1, alarms=2, copies=1)), REFUSED)
+    world = told(scope, scope.start(ReplicaBudget(writes=1, alarms=2, copies=1)), REFUSED)
     with pytest.raises(AssertionError, match="may lead, and lacks"):
         told(scope, world, "unfence 3, late copy 1")
 
@@ -97,7 +99,7 @@ def test_a_leader_that_counts_what_it_has_not_flushed_is_found_out(monkeypatch: 
 
     monkeypatch.setattr(Leadership, "safe_end_offset", hasty)
     with pytest.raises(ScopeBreach):
-        search(Budget(writes=1))
+        search(ReplicaBudget(writes=1))
 
 
 def test_a_leader_that_comes_back_in_the_same_epoch_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,17 +111,17 @@ def test_a_leader_that_comes_back_in_the_same_epoch_is_found_out(monkeypatch: py
         crash 1, return 1, fetch 3, hear 3, fetch 3, write 1, fetch 3, hear 3, flush 3, fetch 3, fetch 2, flush 1
     """
     scope = ReplicaScope()
-    world = told(scope, scope.start(Budget(writes=2, crashes=1)), steps.rpartition(",")[0])
+    world = told(scope, scope.start(ReplicaBudget(writes=2, crashes=1)), steps.rpartition(",")[0])
     with pytest.raises(AssertionError, match="may lead, and lacks"):
         told(scope, world, "flush 1")
 
 
-def told(scope: ReplicaScope, world: World, steps: str) -> World:
+def told(scope: ReplicaScope, world: ReplicaWorld, steps: str) -> ReplicaWorld:
     """The world after these steps."""
     for step in steps.split(","):
         world = scope.take(world, _named(scope, world, step.strip()))
     return world
 
 
-def _named(scope: ReplicaScope, world: World, name: str) -> Action:
+def _named(scope: ReplicaScope, world: ReplicaWorld, name: str) -> ReplicaAction:
     return next(action for action in scope.actions(world) if scope.name(action) == name)

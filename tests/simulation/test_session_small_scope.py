@@ -12,7 +12,7 @@ from budgets import examples
 from simulation.harness.small_scope import explore
 from simulation.sessions import plain
 from simulation.sessions.scope import SessionScope
-from simulation.sessions.scopes import SHORT_SCOPES, NamedScope
+from simulation.sessions.scopes import SHORT_SCOPES, NamedSessionScope
 from simulation.sessions.walks import run_seed
 
 WALKS = int(os.environ.get("SESSION_WALKS", examples(10)))
@@ -31,7 +31,7 @@ REACHED = {
 
 
 @pytest.mark.parametrize("scope", SHORT_SCOPES, ids=lambda scope: scope.name)
-def test_every_order_of_a_few_things(scope: NamedScope) -> None:
+def test_every_order_of_a_few_things(scope: NamedSessionScope) -> None:
     model = SessionScope(scope.kind)
     found = explore(model, model.start(scope.budget), max_states=20_000)
     print(f"{scope.name}: {found.summary()}")  # noqa: T201

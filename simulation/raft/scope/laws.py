@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simulation.raft.log import Entry
+from simulation.raft.log import EpochRecord
 from tailrace.raft.effects import Voters
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.voters import VoterSet
@@ -16,19 +16,19 @@ class View(NamedTuple):
     epoch: int
     high_watermark: int
     start: int
-    entries: tuple[Entry, ...]
-    on_disk: tuple[int, tuple[Entry, ...]]
+    entries: tuple[EpochRecord, ...]
+    on_disk: tuple[int, tuple[EpochRecord, ...]]
     snapshots: tuple[tuple[SnapshotId, VoterSet | None], ...]
     """By ascending id, with the voters that they state."""
     voters: VoterSet
 
 
-class Known(NamedTuple):
+class PastEvents(NamedTuple):
     """Past events, which must stay true."""
 
     leaders: tuple[tuple[int, int], ...] = ()
     """(epoch, node id)"""
-    committed: tuple[Entry, ...] = ()
+    committed: tuple[EpochRecord, ...] = ()
     ends: tuple[tuple[int, int], ...] = ()
     """(epoch, end offset): how far the leader of that epoch has committed, where that was news."""
 
@@ -42,7 +42,7 @@ class Known(NamedTuple):
         return stated[-1] if stated else None
 
 
-def learn(known: Known, views: Sequence[View], index: int, before: View | None, led_to: int) -> Known:
+def learn(known: PastEvents, views: Sequence[View], index: int, before: View | None, led_to: int) -> PastEvents:
     """The past events after one node has changed. Raises AssertionError if that breaks a law.
 
     `before`: that node before the change, if it did not crash; `led_to`: how far the node has committed as a leader,
@@ -69,7 +69,7 @@ def learn(known: Known, views: Sequence[View], index: int, before: View | None, 
     return known
 
 
-def _between(start: int, entries: tuple[Entry, ...], first: int, end: int) -> tuple[Entry, ...]:
+def _between(start: int, entries: tuple[EpochRecord, ...], first: int, end: int) -> tuple[EpochRecord, ...]:
     return entries[max(first - start, 0) : max(end - start, 0)]
 
 
@@ -84,7 +84,7 @@ def _check_logs(views: Sequence[View], index: int) -> None:
             assert mine[:length] == theirs[:length], f"log matching: {mine} and {theirs}"
 
 
-def _check_completeness(known: Known, view: View) -> None:
+def _check_completeness(known: PastEvents, view: View) -> None:
     """A leader whose epoch has just begun, or has begun already: a leader elected late knows nothing of later
     epochs."""
     end = known.end_before(view.epoch)
@@ -93,7 +93,7 @@ def _check_completeness(known: Known, view: View) -> None:
     assert own == known.committed[view.start : end], "leader completeness"
 
 
-def _commit(known: Known, views: Sequence[View], view: View) -> Known:
+def _commit(known: PastEvents, views: Sequence[View], view: View) -> PastEvents:
     end = view.high_watermark
     added = _between(view.start, view.entries, len(known.committed), end)
     assert added[-1].epoch == view.epoch, "commit by own epoch"
@@ -108,7 +108,7 @@ def _commit(known: Known, views: Sequence[View], view: View) -> Known:
     return known
 
 
-def _check_snapshots(known: Known, view: View) -> None:
+def _check_snapshots(known: PastEvents, view: View) -> None:
     if not view.snapshots:
         assert view.start == 0, "a log that starts late has a snapshot"
         return

@@ -40,7 +40,7 @@ class Happening(NamedTuple):
     detail: Hashable = None
 
 
-class Outcome(NamedTuple):
+class EventOutcome(NamedTuple):
     """The result of an event."""
 
     node: int
@@ -199,7 +199,7 @@ class ScopeNodes:
         self._numbers: dict[int, int] = {}
         self._views: dict[View, int] = {}
         self._content_numbers: dict[Request | Response, int] = {}
-        self._outcomes: dict[tuple[int, Happening], Outcome] = {}
+        self._outcomes: dict[tuple[int, Happening], EventOutcome] = {}
 
     # Numbers
 
@@ -266,7 +266,7 @@ class ScopeNodes:
 
     # Happenings
 
-    def take(self, node: int, happening: Happening) -> Outcome:
+    def take(self, node: int, happening: Happening) -> EventOutcome:
         """The step of this node. Raises AssertionError if it breaks a law of its own."""
         key = (node, happening)
         outcome = self._outcomes.get(key)
@@ -274,7 +274,7 @@ class ScopeNodes:
             outcome = self._outcomes[key] = self._work_out(node, happening)
         return outcome
 
-    def _work_out(self, node: int, happening: Happening) -> Outcome:
+    def _work_out(self, node: int, happening: Happening) -> EventOutcome:
         bench = pickle.loads(self.facts[node].packed)  # noqa: S301 - our own bytes, of this very process
         assert isinstance(bench, ScopeBench)
         leads, opened = bench.node.is_leader, bench.open_requests()
@@ -287,7 +287,7 @@ class ScopeNodes:
             forgotten = tuple(slot for slot, request_id in opened.items() if still_open.get(slot) != request_id)
         return self._outcome(bench, leads, forgotten)
 
-    def _outcome(self, bench: ScopeBench, leads: bool, forgotten: tuple[int, ...]) -> Outcome:
+    def _outcome(self, bench: ScopeBench, leads: bool, forgotten: tuple[int, ...]) -> EventOutcome:
         requests, answers, led_to = [], [], 0
         opened = bench.open_requests()
         for effect in bench.effects:
@@ -306,7 +306,7 @@ class ScopeNodes:
                     self.sometimes.add("a snapshot is installed")
                 case _:
                     pass
-        return Outcome(self.number_of(bench), tuple(requests), tuple(answers), forgotten, led_to)
+        return EventOutcome(self.number_of(bench), tuple(requests), tuple(answers), forgotten, led_to)
 
     # Events
 

@@ -22,12 +22,12 @@ from itertools import permutations
 from typing import NamedTuple
 
 from simulation.raft.bench import voter_set
-from simulation.raft.scope.laws import Known, View, learn
+from simulation.raft.scope.laws import PastEvents, View, learn
 from simulation.raft.scope.node import (
     CONFIG,
+    EventOutcome,
     Facts,
     Happening,
-    Outcome,
     ScopeBench,
     ScopeNodes,
     split,
@@ -51,7 +51,7 @@ STALE, LIVE, ANSWER = range(3)
 """A request whose answer is ignored by now; a request whose answer is heeded; the answer."""
 
 
-class Message(NamedTuple):
+class QuorumMessage(NamedTuple):
     """A message on its way: sender, destination, the number of its content, and its kind."""
 
     source: int
@@ -69,7 +69,7 @@ class Question(NamedTuple):
     is_live: bool = True
 
 
-class Budget(NamedTuple):
+class QuorumBudget(NamedTuple):
     """The numbers of events that may still happen."""
 
     writes: int = 0
@@ -80,17 +80,17 @@ class Budget(NamedTuple):
     duplicates: int = 0
 
 
-class World(NamedTuple):
+class QuorumWorld(NamedTuple):
     """A state of everything. Nodes, messages and what is known are numbers of `RaftScope`."""
 
     nodes: tuple[int, ...]
     messages: frozenset[int]
     questions: frozenset[Question]
-    budget: Budget
+    budget: QuorumBudget
     known: int
 
 
-class Action(NamedTuple):
+class QuorumAction(NamedTuple):
     """Something that may happen to the node of this index."""
 
     node: int
@@ -114,28 +114,28 @@ class RaftScope:
         self.nodes = ScopeNodes(namings)
         self._instant_disk = instant_disk
         self._may_look = may_look
-        self._messages: list[Message] = []
-        self._message_numbers: dict[Message, int] = {}
+        self._messages: list[QuorumMessage] = []
+        self._message_numbers: dict[QuorumMessage, int] = {}
         self._message_digests: list[int] = []
-        self._known: list[Known] = []
-        self._known_numbers: dict[Known, int] = {}
+        self._known: list[PastEvents] = []
+        self._known_numbers: dict[PastEvents, int] = {}
         self._known_digests: list[int] = []
         self._question_digests: dict[Question, int] = {}
-        self._budget_digests: dict[Budget, int] = {}
+        self._budget_digests: dict[QuorumBudget, int] = {}
         self._learned: dict[tuple[int, tuple[int, ...], int, int, int], int] = {}
 
     @property
     def sometimes(self) -> set[str]:
         return self.nodes.sometimes
 
-    def start(self, budget: Budget) -> World:
+    def start(self, budget: QuorumBudget) -> QuorumWorld:
         """Node 1 leads, and everything that it began with has arrived everywhere."""
         voters = voter_set(*self._ids)
         numbers = []
         for node_id in self._ids:
             bench = ScopeBench(key=key_of(node_id), voters=voters, config=CONFIG, instant_disk=self._instant_disk)
             numbers.append(self.nodes.number_of(bench))
-        world = World(tuple(numbers), frozenset(), frozenset(), budget, self._number_known(Known()))
+        world = QuorumWorld(tuple(numbers), frozenset(), frozenset(), budget, self._number_known(PastEvents()))
         world = self._happened(world, 0, Happening("timeout"))
         while steps := self._free_actions(world):
             world = self.take(world, steps[0])
@@ -143,41 +143,43 @@ class RaftScope:
 
     # Possible events
 
-    def actions(self, world: World) -> Sequence[Action]:
+    def actions(self, world: QuorumWorld) -> Sequence[QuorumAction]:
         return [*self._free_actions(world), *self._rationed_actions(world)]
 
-    def _free_actions(self, world: World) -> list[Action]:
+    def _free_actions(self, world: QuorumWorld) -> list[QuorumAction]:
         found = []
         for index, number in enumerate(world.nodes):
             facts = self.nodes.facts[number]
             if facts.owes:
-                found.append(Action(index, "disk"))
+                found.append(QuorumAction(index, "disk"))
             if facts.retries:
-                found.append(Action(index, "retry"))
+                found.append(QuorumAction(index, "retry"))
         under_way = sorted(world.messages, key=self._message_digests.__getitem__)
-        return found + [Action(self._messages[message].destination - 1, "deliver", message) for message in under_way]
+        return found + [
+            QuorumAction(self._messages[message].destination - 1, "deliver", message) for message in under_way
+        ]
 
-    def _rationed_actions(self, world: World) -> list[Action]:
+    def _rationed_actions(self, world: QuorumWorld) -> list[QuorumAction]:
         budget, found = world.budget, []
         for index, number in enumerate(world.nodes):
             facts = self.nodes.facts[number]
             if budget.crashes:
-                found.append(Action(index, "crash"))
+                found.append(QuorumAction(index, "crash"))
             if budget.timeouts and facts.strikes:
-                found.append(Action(index, "timeout"))
+                found.append(QuorumAction(index, "timeout"))
             if budget.snapshots and facts.may_snapshot:
-                found.append(Action(index, "snapshot"))
+                found.append(QuorumAction(index, "snapshot"))
             if facts.view.is_leader and budget.writes:
-                found.append(Action(index, "write"))
+                found.append(QuorumAction(index, "write"))
             if facts.view.is_leader and budget.voter_changes:
-                found += [Action(index, "remove", key=key) for key in facts.view.voters.keys]
+                found += [QuorumAction(index, "remove", key=key) for key in facts.view.voters.keys]
         if budget.duplicates:
             for number in sorted(world.messages, key=self._message_digests.__getitem__):
                 if self._messages[number].kind != ANSWER:
-                    found.append(Action(self._messages[number].destination - 1, "duplicate", number))
+                    found.append(QuorumAction(self._messages[number].destination - 1, "duplicate", number))
         return found
 
-    def name(self, action: Action) -> str:
+    def name(self, action: QuorumAction) -> str:
         node_id = action.node + 1
         if action.message < 0:
             return f"{action.kind} of {node_id}" + ("" if action.key is None else f": {action.key}")
@@ -187,7 +189,7 @@ class RaftScope:
 
     # Effects
 
-    def take(self, world: World, action: Action) -> World:
+    def take(self, world: QuorumWorld, action: QuorumAction) -> QuorumWorld:
         index, budget = action.node, world.budget
         match action.kind:
             case "deliver":
@@ -214,21 +216,21 @@ class RaftScope:
                 return self._happened(world._replace(budget=after), index, Happening("write", content=budget.writes))
         return self._happened(world._replace(budget=budget), index, Happening(action.kind, detail=action.key))
 
-    def _deliver(self, world: World, number: int, *, keeps_copy: bool) -> World:
+    def _deliver(self, world: QuorumWorld, number: int, *, keeps_copy: bool) -> QuorumWorld:
         source, destination, content, kind = self._messages[number]
         messages = world.messages - {number}
         index = destination - 1
         if kind == ANSWER:
             return self._happened(world._replace(messages=messages), index, Happening("response", source, content))
         if keeps_copy:
-            messages |= {self._number_message(Message(source, destination, content, STALE))}
+            messages |= {self._number_message(QuorumMessage(source, destination, content, STALE))}
         taken = self.nodes.facts[world.nodes[index]].questions
         slot = next(free for free in range(len(taken) + 1) if free not in taken)
         questions = world.questions | {Question(destination, slot, source, kind == LIVE)}
         world = world._replace(messages=messages, questions=questions)
         return self._happened(world, index, Happening("request", slot, content))
 
-    def _happened(self, world: World, index: int, happening: Happening) -> World:
+    def _happened(self, world: QuorumWorld, index: int, happening: Happening) -> QuorumWorld:
         number = world.nodes[index]
         outcome = self.nodes.take(number, happening)
         nodes = (*world.nodes[:index], outcome.node, *world.nodes[index + 1 :])
@@ -242,10 +244,10 @@ class RaftScope:
         known = world.known
         if before.view_number != after.view_number or outcome.led_to:
             known = self._learn(world, nodes, index, None if happening.kind == "crash" else before, outcome.led_to)
-        return World(nodes, messages, questions, world.budget, known)
+        return QuorumWorld(nodes, messages, questions, world.budget, known)
 
     def _exchange(
-        self, world: World, nodes: tuple[int, ...], node_id: int, happening: Happening, outcome: Outcome
+        self, world: QuorumWorld, nodes: tuple[int, ...], node_id: int, happening: Happening, outcome: EventOutcome
     ) -> tuple[frozenset[int], frozenset[Question]]:
         """Messages and questions after a node has forgotten what it had asked, answered, and asked."""
         messages, questions = set(world.messages), set(world.questions)
@@ -257,11 +259,11 @@ class RaftScope:
             question = next(asked for asked in questions if asked.holder == node_id and asked.slot == slot)
             questions.remove(question)
             if question.is_live and not self._is_idle(content, nodes[question.source - 1]):
-                messages.add(self._number_message(Message(node_id, question.source, content, ANSWER)))
+                messages.add(self._number_message(QuorumMessage(node_id, question.source, content, ANSWER)))
         is_looking = not self._may_look and self.nodes.facts[nodes[node_id - 1]].is_looking
         for destination, content, is_live in outcome.requests:
             if destination <= len(nodes) and not (is_looking and self._is_fetch(content)):
-                message = Message(node_id, destination, content, LIVE if is_live else STALE)
+                message = QuorumMessage(node_id, destination, content, LIVE if is_live else STALE)
                 messages.add(self._number_message(message))
         return frozenset(sent for sent in messages if not self._is_dead(self._messages[sent], nodes)), frozenset(
             questions
@@ -273,7 +275,7 @@ class RaftScope:
             source, destination, content, kind = self._messages[number]
             if kind == LIVE and (source, destination) == (asker, other):
                 messages.remove(number)
-                messages.add(self._number_message(Message(source, destination, content, STALE)))
+                messages.add(self._number_message(QuorumMessage(source, destination, content, STALE)))
             elif kind == ANSWER and (source, destination) == (other, asker):
                 messages.remove(number)
         for question in [
@@ -303,7 +305,7 @@ class RaftScope:
             return False
         return response.leader_epoch <= self.nodes.facts[node].epoch
 
-    def _is_dead(self, message: Message, nodes: tuple[int, ...]) -> bool:
+    def _is_dead(self, message: QuorumMessage, nodes: tuple[int, ...]) -> bool:
         """Whether it can change nothing: its answer is ignored, and its destination is past its epoch."""
         if message.kind != STALE:
             return False
@@ -320,7 +322,7 @@ class RaftScope:
             case _:
                 return False
 
-    def _learn(self, world: World, nodes: tuple[int, ...], index: int, before: Facts | None, led_to: int) -> int:
+    def _learn(self, world: QuorumWorld, nodes: tuple[int, ...], index: int, before: Facts | None, led_to: int) -> int:
         facts = self.nodes.facts
         view_numbers = tuple(facts[node].view_number for node in nodes)
         key = (world.known, view_numbers, index, -1 if before is None else before.view_number, led_to)
@@ -332,7 +334,7 @@ class RaftScope:
             self._note(learned, views)
         return known
 
-    def _note(self, known: Known, views: list[View]) -> None:
+    def _note(self, known: PastEvents, views: list[View]) -> None:
         """The states that a search should have reached somewhere."""
         sometimes = self.nodes.sometimes
         writes = [offset for offset, entry in enumerate(known.committed) if isinstance(entry.value, str)]
@@ -354,7 +356,7 @@ class RaftScope:
 
     # Identity
 
-    def fingerprint(self, world: World) -> int:
+    def fingerprint(self, world: QuorumWorld) -> int:
         """Worlds that differ in the names of the nodes alone have the same fingerprint."""
         facts, messages, questions = self.nodes.facts, self._message_digests, self._question_digests
         total = self._known_digests[world.known] + self._digest_budget(world.budget)
@@ -364,7 +366,7 @@ class RaftScope:
         total += sum([questions.get(question) or self._digest_question(question) for question in world.questions])
         return min(split(total, len(self.nodes.namings))) or 1
 
-    def _digest_budget(self, budget: Budget) -> int:
+    def _digest_budget(self, budget: QuorumBudget) -> int:
         digest = self._budget_digests.get(budget)
         if digest is None:
             digest = self._budget_digests[budget] = self.nodes.digest(lambda _: tuple(budget))
@@ -375,7 +377,7 @@ class RaftScope:
         self._question_digests[question] = digest
         return digest
 
-    def _number_message(self, message: Message) -> int:
+    def _number_message(self, message: QuorumMessage) -> int:
         number = self._message_numbers.get(message)
         if number is None:
             number = self._message_numbers[message] = len(self._messages)
@@ -388,7 +390,7 @@ class RaftScope:
             self._message_digests.append(digest)
         return number
 
-    def _number_known(self, known: Known) -> int:
+    def _number_known(self, known: PastEvents) -> int:
         number = self._known_numbers.get(known)
         if number is None:
             number = self._known_numbers[known] = len(self._known)
@@ -397,7 +399,7 @@ class RaftScope:
         return number
 
 
-def _value_of_known(known: Known, names: Names) -> Value:
+def _value_of_known(known: PastEvents, names: Names) -> Value:
     leaders = [(epoch, names[node_id]) for epoch, node_id in known.leaders]
     return leaders, [(entry.epoch, value_of(entry.value, names)) for entry in known.committed], known.ends
 

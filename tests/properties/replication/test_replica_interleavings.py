@@ -7,12 +7,12 @@ at after each step. Hypothesis shrinks a failure to the shortest way to a breach
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.replicas.scope import Budget, ReplicaScope, World
+from simulation.replicas.scope import ReplicaBudget, ReplicaScope, ReplicaWorld
 
-BUDGET = Budget(writes=12, crashes=4, shrinks=4, alarms=4, copies=4)
+BUDGET = ReplicaBudget(writes=12, crashes=4, shrinks=4, alarms=4, copies=4)
 
 
-def led_to(choices: list[int], budget: Budget = BUDGET) -> World:
+def led_to(choices: list[int], budget: ReplicaBudget = BUDGET) -> ReplicaWorld:
     """The world after these choices out of what can happen."""
     scope = ReplicaScope()
     world = scope.start(budget)
@@ -32,7 +32,7 @@ def test_committed_records_are_never_lost_or_changed(choices: list[int]) -> None
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 2**16), min_size=20, max_size=120))
 def test_when_faults_end_all_copies_become_the_same(choices: list[int]) -> None:
-    world = led_to(choices)._replace(budget=Budget())
+    world = led_to(choices)._replace(budget=ReplicaBudget())
     scope = ReplicaScope()
     for step in range(400):
         actions = scope.actions(world)

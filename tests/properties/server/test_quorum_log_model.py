@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from simulation.raft.log import Entry, LogImage
+from simulation.raft.log import EpochRecord, LogImage
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
@@ -56,7 +56,7 @@ class QuorumLogAgainstMemory(RuleBasedStateMachine):
             records = b"".join(map(bytes, leader.read(self.model.end, max_bytes=1 << 20)))
             outcome = self.log.append_fetched(AppendFetched(self.model.end, self.epoch, records))
             assert outcome == LogAppended(self.model.end + count, self.epoch)
-        self.model.append(Entry(self.epoch, value) for value in values)
+        self.model.append(EpochRecord(self.epoch, value) for value in values)
         self.ends.append(self.model.end)
 
     @rule(data=st.data())
@@ -145,7 +145,8 @@ class QuorumLogAgainstMemory(RuleBasedStateMachine):
             for content in self.log.read(offset, max_bytes=300):
                 for position, header in iter_batches(content):
                     found += [
-                        Entry(header.partition_leader_epoch, record.value) for record in read_records(content, position)
+                        EpochRecord(header.partition_leader_epoch, record.value)
+                        for record in read_records(content, position)
                     ]
                     offset = header.end_offset
         assert found == self.model.entries

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.raft.log import Entry, LogImage, MemoryLog, RaftDisk, StoredSnapshot
+from simulation.raft.log import EpochRecord, LogImage, MemoryLog, RaftDisk, StoredSnapshot
 from tailrace.raft.ports import SnapshotFile
 from tailrace.raft.rpc import LogEnd, SnapshotId
 from tailrace.raft.snapshots import Diverging, NeedsSnapshot, Valid, validate_position
@@ -11,7 +11,7 @@ from tailrace.raft.snapshots import Diverging, NeedsSnapshot, Valid, validate_po
 
 def memory_log(epochs: list[int], start: int, snapshot_ends: list[int]) -> MemoryLog:
     disk = RaftDisk()
-    disk.log = LogImage(0, 0, [Entry(epoch, "") for epoch in epochs])
+    disk.log = LogImage(0, 0, [EpochRecord(epoch, "") for epoch in epochs])
     disk.log.raise_start(start)
     for end in snapshot_ends:
         snapshot_id = SnapshotId(end, epochs[end - 1])
@@ -57,7 +57,7 @@ def test_a_position_is_valid_only_for_a_prefix_and_a_divergence_never_cuts_share
             assert shared == offset
         case Diverging(end):
             assert shared < offset
-            own = LogImage(0, 0, [Entry(reader_epoch, "") for reader_epoch in readers]).end_for_epoch(end.epoch)
+            own = LogImage(0, 0, [EpochRecord(reader_epoch, "") for reader_epoch in readers]).end_for_epoch(end.epoch)
             assert shared <= (0 if own is None else min(own.offset, end.offset)) < offset
         case NeedsSnapshot(snapshot_id):
             assert snapshot_id == SnapshotId(ends[-1], leaders[ends[-1] - 1])
@@ -70,7 +70,7 @@ def test_a_reader_and_a_leader_agree_in_the_end(case: tuple[list[int], int, list
     """However the reader's log parts from the leader's, cutting and loading end in a valid position."""
     leaders, start, ends, readers = case
     log = memory_log(leaders, start, ends)
-    reader = LogImage(0, 0, [Entry(epoch, "") for epoch in readers])
+    reader = LogImage(0, 0, [EpochRecord(epoch, "") for epoch in readers])
     for _ in range(20):
         match validate_position(log, reader.end, reader.last_epoch):
             case Valid():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulation.mutants import SOURCE, Patch
-from simulation.planted import Finding, PlantedFault, Tree, failed_case, look_for
+from simulation.planted import FaultFinding, PlantedFault, Tree, failed_case, look_for
 
 FAULT = PlantedFault("fault", "kind", "It fails.", True, ("tests/quick", "tests/slow"), ())
 ALWAYS, IN_TURN = "tests/quick/test_a.py::test_a", "tests/slow/test_b.py::test_b[3]"
@@ -40,7 +40,7 @@ class ScriptedTree(Tree):
 
 def test_a_case_that_is_always_run_finds_a_fault_in_every_turn() -> None:
     found = look_for(FAULT, ScriptedTree({ALWAYS: {0, 1, 2, 3}}))
-    assert found == Finding(FAULT, dict.fromkeys(range(4), ALWAYS))
+    assert found == FaultFinding(FAULT, dict.fromkeys(range(4), ALWAYS))
     assert found.is_enough
 
 

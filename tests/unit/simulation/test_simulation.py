@@ -10,7 +10,7 @@ from simulation.harness.world import Life, World
 from simulation.raft.bench import voter_set
 from simulation.raft.log import (
     AppendOp,
-    Entry,
+    EpochRecord,
     LogImage,
     MemoryLog,
     RaftDisk,
@@ -90,8 +90,8 @@ class TestNetwork:
         assert seen == ["back", "healed"]
 
 
-def entries(*epochs: int) -> tuple[Entry, ...]:
-    return tuple(Entry(epoch, f"{epoch}") for epoch in epochs)
+def entries(*epochs: int) -> tuple[EpochRecord, ...]:
+    return tuple(EpochRecord(epoch, f"{epoch}") for epoch in epochs)
 
 
 class TestMemoryLog:

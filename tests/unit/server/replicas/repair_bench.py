@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pytest
 
-from simulation.replicas.node import Settings
+from simulation.replicas.node import ReplicaSettings
 from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
 from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch
@@ -115,7 +115,7 @@ class RepairedBroker:
         self.leader_says: ErrorCode | None = leader_says
         """The error code in its answer to a read; None: it does not answer."""
         self.table = DataPath("/logs", files=files, clock=self.clock, disk=self.disk, failures=self.lost).table
-        settings = LiveSettings(Settings(BROKER, config or TopicConfig()))
+        settings = LiveSettings(ReplicaSettings(BROKER, config or TopicConfig()))
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=settings)
         self.fetchers = ReplicaFetchers(
             secret=NO_SECRET,
