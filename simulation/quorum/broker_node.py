@@ -82,7 +82,7 @@ class BrokerNode(QuorumNode):
             creating=self.controller,
             on_broken_invariant=_raise,
         )
-        disk = SlowDisk(self._world, self._guard, self.life, key=self.key.id, longest_ms=self._longest_disk_ms)
+        disk = SlowDisk(self._world, self.do, self.life, key=self.key.id, longest_ms=self._longest_disk_ms)
         config = broker_config(_SETTINGS, cluster_id=CLUSTER_ID, log_directory=DATA)
         broker = Broker(
             replace(config, broker_id=BrokerId(self.key.id), incarnation_secret=secret),

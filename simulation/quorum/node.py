@@ -1,7 +1,6 @@
 """A node of a metadata quorum in a simulated world: the product's hosts on a disk that loses what was not synced.
 
-The node's clock, disk and peers are the ports of `server.ports`; messages go through Kafka's bytes. A crash is a power
-cut, also in the middle of a step, when the disk is set to lose power at some operation.
+The node's clock, disk and peers are the ports of `server.ports`; messages go through Kafka's bytes.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,9 +12,10 @@ from typing import Any, Final, Protocol, TypeVar
 from simulation.harness.breach import Breach
 from simulation.harness.disks import SlowDisk
 from simulation.harness.network import Network
-from simulation.harness.world import Action, Life, World
+from simulation.harness.node import SimulatedNode
+from simulation.harness.world import World
 from tailrace.metadata.image import ClusterImage
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.proofs import NO_SECRET, id_of_secret
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.schema import decode, encode_bytes
@@ -37,55 +37,13 @@ from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.server.quorum.raft_rpcs import check_sender
 from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
 from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX
-from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
+from tailrace.testing.disk import TOTAL_SPACE, SimulatedDisk
 from testkit.quorum.controllers import controller_machine, topic_rules
 
 DATA: Final = "/data"
 SLICE_PARTITIONS: Final = 2
 """Few, so that what is done in portions is interrupted here too."""
 CLUSTER_ID: Final = "a-simulated-cluster-00"
-_WALL_MS: Final = 1_700_000_000_000
-
-T = TypeVar("T")
-
-
-class SimulatedTimer:
-    """A call that has been scheduled."""
-
-    def __init__(self, callback: Action) -> None:
-        self.callback: Action | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-    def run(self) -> None:
-        callback, self.callback = self.callback, None
-        if callback is not None:
-            callback()
-
-
-class SimulatedClock:
-    """A `server.ports.Clock` of one life. Its wall clock is wrong, and jumps."""
-
-    def __init__(self, world: World, guard: Callable[[Action], None], life: Life) -> None:
-        self._world = world
-        self._guard = guard
-        self._life = life
-        self.wall_error_ms = 0
-
-    def now_ms(self) -> int:
-        return _WALL_MS + self._world.now_ms + self.wall_error_ms
-
-    def monotonic_ms(self) -> int:
-        return self._world.now_ms
-
-    def call_at(self, monotonic_ms: int, callback: Action) -> SimulatedTimer:
-        timer = SimulatedTimer(callback)
-        self._world.after(monotonic_ms - self._world.now_ms, lambda: self._guard(timer.run), self._life)
-        return timer
-
-    def call_soon(self, callback: Action) -> None:
-        self._world.after(0, lambda: self._guard(callback), self._life)
 
 
 class NodeObserver(Protocol):
@@ -102,8 +60,8 @@ class NodeObserver(Protocol):
     def stops(self, node: "QuorumNode") -> None: ...
 
 
-class QuorumNode:
-    """A voter or an observer: starts, crashes, comes back with what its disk has."""
+class QuorumNode(SimulatedNode):
+    """A voter or an observer."""
 
     def __init__(
         self,
@@ -121,6 +79,7 @@ class QuorumNode:
         lying_sync: bool = False,
         directory_secret: bytes = NO_SECRET,
     ) -> None:
+        super().__init__(world, network)
         self.key = key
         self.directory_secret = directory_secret
         self.damage = damage
@@ -129,13 +88,8 @@ class QuorumNode:
         """The number of disks that this node has lost."""
         self.told_failure: KafkaError | None = None
         """The fault that the host has reported for a log that it gave up, in this life."""
-        self.life = Life()
-        self.life.is_over = True
         self.controller: QuorumController
         self.host: QuorumHost
-        self.clock: SimulatedClock
-        self._world = world
-        self._network = network
         self._voters = voters
         self._config = config
         self._trigger = trigger
@@ -146,13 +100,10 @@ class QuorumNode:
         self.directory = DATA
         """The directory of its log."""
         self._ids = count(1)
-        self.files = self._new_disk()
+        self.files = self._watched_disk()
 
-    def _new_disk(self) -> SimulatedDisk:
-        seed = self._world.between(0, 1 << 30, "disk seed", self.key.id)
-        files = SimulatedDisk(seed, lying_sync=self._lying_sync)
-        files.make_dirs(DATA)
-        files.sync_all(DATA)
+    def _watched_disk(self) -> SimulatedDisk:
+        files = self._new_disk(DATA, lying_sync=self._lying_sync)
         files.on_operation = self._before_operation
         return files
 
@@ -165,21 +116,11 @@ class QuorumNode:
     def node_id(self) -> int:
         return self.key.id
 
-    @property
-    def is_up(self) -> bool:
-        return not self.life.is_over
-
     # Life and death
 
-    def start(self) -> None:
-        """Come up with what is on the disk. The power may go meanwhile."""
-        assert not self.is_up, f"{self.key} is up"
-        self.files.reboot()
-        life = self.life = Life()
+    def _prepare(self) -> None:
         self.told_failure = None
         self._world.note(f"{self.key.id} starts")
-        self.clock = SimulatedClock(self._world, self._guard, life)
-        self._guard(self._start)
 
     def _start(self) -> None:
         directory = MetadataDirectory(DATA, files=self.files)
@@ -203,7 +144,7 @@ class QuorumNode:
             ),
             ports=MetadataReplicaPorts(
                 clock=self.clock,
-                disk=SlowDisk(self._world, self._guard, self.life, key=self.key.id, longest_ms=self._longest_disk_ms),
+                disk=SlowDisk(self._world, self.do, self.life, key=self.key.id, longest_ms=self._longest_disk_ms),
                 peer=self,
                 jitter=lambda: self._world.draw("jitter", self.key.id),
                 random_bytes=self._random_bytes,
@@ -235,9 +176,7 @@ class QuorumNode:
         if self.is_up:
             self._world.note(f"{self.key.id} stops: {self.describe()}")
             self._observer.stops(self)
-            self.life.is_over = True
-            if self.files.has_power:
-                self.files.power_cut()
+        super().crash()
 
     def wipe(self) -> None:
         """Lose the disk. The node that comes back under this id is another replica, with another directory."""
@@ -249,27 +188,9 @@ class QuorumNode:
             self.directory_secret = bytes([100 + self.wipes]) + self.directory_secret[1:]
             self.key = ReplicaKey(self.key.id, id_of_secret(self.directory_secret))
         vars(self).pop("host", None)
-        self.files = self._new_disk()
+        self.files = self._watched_disk()
         self._world.sometimes["disk lost"] += 1
         self._world.note(f"{self.key.id} loses its disk")
-
-    def _guard(self, action: Action) -> None:
-        """Do something in this life, which may be its end."""
-        if not self.is_up:
-            return
-        try:
-            action()
-        except PowerCut:
-            self._world.sometimes["power cut within a step"] += 1
-            self.crash()
-        except StorageError:
-            # Of a start or of the disk's thread: the process ends.
-            self._world.sometimes["process ended by its disk"] += 1
-            self.crash()
-
-    def do(self, action: Action) -> None:
-        """Do something on this node, while the node is up."""
-        self._guard(action)
 
     # server.ports.Peer
 
@@ -291,7 +212,7 @@ class QuorumNode:
 
         def reply(message: QuorumResponse | None) -> None:
             if life is self.life:
-                self._guard(lambda: on_reply(message))
+                self.do(lambda: on_reply(message))
 
         def deliver() -> None:
             asked = decode(type(request), version, data)

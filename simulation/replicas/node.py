@@ -1,8 +1,7 @@
 """A broker of a simulated cluster: the product's partitions, handlers and hosts on a disk that loses whatever a disk
 may lose.
 
-Its ports are the `server.ports`; requests and answers go through Kafka's bytes. A crash is a power cut, also in the
-middle of a step, when the disk is set to lose power at some operation.
+Its ports are the `server.ports`; requests and answers go through Kafka's bytes.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,15 +12,16 @@ from typing import Any, Final
 
 from simulation.harness.disks import RoundDisk
 from simulation.harness.network import Network
-from simulation.harness.world import Action, Life, World
-from simulation.quorum.node import CLUSTER_ID, SimulatedClock
+from simulation.harness.node import SimulatedNode
+from simulation.harness.world import Action, World
+from simulation.quorum.node import CLUSTER_ID
 from simulation.replicas.metadata import SESSION_MS, ReplicaMetadata
 from simulation.replicas.requests import LISTENER, OneRequest, ask
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.fetch_session.session_cache import DEFAULT_SLOTS
 from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker, claimed_epoch
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, Endpoint, ImageDelta
-from tailrace.model.errors import ErrorCode, KafkaError, StorageError
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.proofs import id_of_secret
 from tailrace.model.topic_config import TopicConfig
@@ -46,7 +46,7 @@ from tailrace.server.replicas.failures import ReplicaFailures
 from tailrace.server.replicas.fetchers import ReplicaFetchers
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.repairs import ReplicaRepairs
-from tailrace.testing.disk import PowerCut, SimulatedDisk
+from tailrace.testing.disk import SimulatedDisk
 
 DATA: Final = "/data/logs"
 HEARTBEAT_MS: Final = 500
@@ -77,8 +77,8 @@ class ReplicaSettings:
         return self
 
 
-class ReplicaNode:
-    """A broker: starts, crashes, comes back with what its disk has."""
+class ReplicaNode(SimulatedNode):
+    """A broker."""
 
     def __init__(
         self,
@@ -100,12 +100,9 @@ class ReplicaNode:
         """`on_command` receives each command that the node is about to send to the controller, `on_fetched` each answer
         to a follower in the step in which it leaves: the power may go before the step ends.
         """
-        self.node_id = BrokerId(node_id)
-        self.files = SimulatedDisk(world.between(0, 1 << 30, "disk seed", node_id), lying_sync=lying_sync)
-        self.files.make_dirs(DATA)
-        self.files.sync_all("/")
-        self.life = Life()
-        self.life.is_over = True
+        super().__init__(world, network)
+        self._node_id = BrokerId(node_id)
+        self.files = self._new_disk(DATA, lying_sync=lying_sync)
         self.applied = 1
         """The number of metadata changes that the node has applied; received changes outlive a crash."""
         self.image = EMPTY_IMAGE
@@ -123,8 +120,6 @@ class ReplicaNode:
         self._has_roles = False
         self.forgets: Callable[[SimulatedDisk], None] | None = None
         """The change of its disk before the next start."""
-        self._world = world
-        self._network = network
         self._metadata = metadata
         self._defaults = defaults
         self._longest_disk_ms = longest_disk_ms
@@ -143,23 +138,17 @@ class ReplicaNode:
         metadata.subscribe(self)
 
     @property
-    def is_up(self) -> bool:
-        return not self.life.is_over
+    def node_id(self) -> BrokerId:
+        return self._node_id
 
     # Life and death
 
-    def start(self) -> None:
-        """Come up with what is on the disk. The power may go meanwhile."""
-        assert not self.is_up, f"broker {self.node_id} is up"
-        self.files.reboot()
+    def _prepare(self) -> None:
         if self.forgets is not None:
             forgets, self.forgets = self.forgets, None
             forgets(self.files)
-        self.life = Life()
         self.heard_ms = {}
-        self.clock = SimulatedClock(self._world, self.do, self.life)
         self.is_serving = self._has_roles = False
-        self.do(self._start)
 
     def _start(self) -> None:
         clock, life = self.clock, self.life
@@ -279,29 +268,14 @@ class ReplicaNode:
             self._register()
 
     def crash(self) -> None:
-        """The power goes now."""
         self.steps += 1
-        if self.is_up:
-            self.life.is_over = True
-            self.is_serving = False
-            if self.files.has_power:
-                self.files.power_cut()
+        self.is_serving = False
+        super().crash()
 
-    def do(self, action: Action) -> None:
-        """Do something on this node, while the node is up, as a turn of its event loop. The action may end this
-        life."""
-        if not self.is_up:
-            return
+    def _turn(self, action: Action) -> None:
         self.steps += 1
-        try:
-            action()
-            self.table.write_staged()
-        except PowerCut:
-            self._world.sometimes["power cut within a step"] += 1
-            self.crash()
-        except StorageError:
-            self._world.sometimes["process ended by its disk"] += 1
-            self.crash()
+        action()
+        self.table.write_staged()
 
     # The metadata
 
