@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header
+from tailrace.protocol.records.batch import BatchHeader, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AppendBatch, ReadLimits
+from tailrace.storage import AppendBatch
 from tailrace.testing.disk import PowerCut
 from testkit.records.compaction import compact
 from testkit.records.log_machine import LogMachine
+from testkit.records.log_reading import stored_batches
 
 DELETE_RETENTION_MS = 1000
 CONFIG = TopicConfig(
@@ -236,15 +237,7 @@ class CompactionModel(LogMachine):
         self.take_sequences()
 
     def stored(self) -> Iterator[tuple[BatchHeader, tuple[Record, ...]]]:
-        offset = self.log.log_start_offset
-        while offset < self.log.log_end_offset:
-            result = self.log.read(ReadLimits(offset, 500))
-            assert result.size_bytes, f"nothing at offset {offset} below {self.log.log_end_offset}"
-            assert result.next_offset > offset
-            for chunk in result.records:
-                for position, header in iter_batches(chunk):
-                    yield header, tuple(read_records(chunk, position))
-            offset = result.next_offset
+        return ((header, tuple(read_records(batch, 0))) for header, batch in stored_batches(self.log))
 
     @invariant()
     def every_record_that_stays_is_the_one_that_was_sent(self) -> None:

@@ -6,10 +6,10 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tailrace.model.errors import StorageError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage import AppendBatch, ReadLimits
 from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
 from testkit.records.log_machine import LogMachine
+from testkit.records.log_reading import stored_batches
 
 CONFIG = TopicConfig(
     segment_bytes=800, index_interval_bytes=150, retention_bytes=2500, retention_ms=-1, file_delete_delay_ms=0
@@ -152,16 +152,7 @@ class LogModel(LogMachine):
     def batches_are_those_of_the_model(self) -> None:
         if not hasattr(self, "log"):
             return
-        offset, found = self.start, []
-        while offset < self.end:
-            result = self.log.read(ReadLimits(offset, 600))
-            assert result.size_bytes
-            assert result.first_offset <= offset < result.next_offset
-            for chunk in result.records:
-                found += [
-                    bytes(chunk[position : position + header.size_bytes]) for position, header in iter_batches(chunk)
-                ]
-            offset = result.next_offset
+        found = [batch for _, batch in stored_batches(self.log, max_bytes=600, is_whole=True)]
         assert found == [batch.buffer for batch in self.readable]
 
     @property

@@ -13,14 +13,15 @@ import pytest
 from budgets import examples
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header
+from tailrace.protocol.records.batch import BatchHeader, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage import AppendBatch, Compaction, Log, ReadLimits
+from tailrace.storage import AppendBatch, Compaction, Log
 from tailrace.storage import checkpoints as files_of
 from tailrace.storage.gaps import Gaps
 from tailrace.storage.segment_files.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.nodes.power_cuts import PowerCuts
+from testkit.records.log_reading import stored_batches
 
 ROOT = "/data"
 PARTITION = TopicPartition("orders", 0)
@@ -222,16 +223,7 @@ class CompactionStory:
         assert self.read_all() == before
 
     def read_all(self) -> list[Record]:
-        found: list[Record] = []
-        offset = self.log.log_start_offset
-        while offset < self.log.log_end_offset:
-            result = self.log.read(ReadLimits(offset, 500))
-            assert result.next_offset > offset
-            for chunk in result.records:
-                for position, _ in iter_batches(chunk):
-                    found += read_records(chunk, position)
-            offset = result.next_offset
-        return found
+        return [record for _, batch in stored_batches(self.log) for record in read_records(batch, 0)]
 
 
 CUTS = PowerCuts(CompactionStory)

@@ -12,12 +12,12 @@ import pytest
 from budgets import examples
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import iter_batches
 from tailrace.storage import AppendBatch, Duplicate, FlushTicket, Log, ReadLimits
 from tailrace.storage import checkpoints as files_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.nodes.power_cuts import PowerCuts, noted
 from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.records.log_reading import stored_batches
 
 ROOT = "/data"
 PARTITION = TopicPartition("orders", 0)
@@ -191,16 +191,7 @@ class LogStory:
         self._verify_it_goes_on(log)
 
     def _read_all(self, log: Log) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            result = log.read(ReadLimits(offset, 500))
-            assert result.first_offset <= offset < result.next_offset
-            for chunk in result.records:
-                for position, header in iter_batches(chunk):
-                    found[header.base_offset] = bytes(chunk[position : position + header.size_bytes])
-            offset = result.next_offset
-        return found
+        return {header.base_offset: batch for header, batch in stored_batches(log, is_whole=True)}
 
     def _verify_retry(self, log: Log, batch: AppendBatch) -> None:
         """A producer that has no answer sends its batch again: the log knows the batch. The next batch is accepted."""
