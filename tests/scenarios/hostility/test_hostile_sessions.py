@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crash.topics import make_topic
-from scenarios.hostility.test_hostile_clients import AttackedNode, RawClient, _no_handler_failed
+from scenarios.hostility.attacked_node import AttackedNode, RawClient
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.fetch_session import session_cache
 from tailrace.fetch_session.session_cache import FetchSessionCache
@@ -32,7 +32,8 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.testing import Cluster
 
-_ = _no_handler_failed
+pytestmark = pytest.mark.usefixtures("no_handler_failed")
+
 TOPIC = "honest"
 NO_TOPIC = bytes(range(16))
 SLOTS = 8
