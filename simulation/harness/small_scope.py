@@ -270,6 +270,15 @@ def explore(
     return found
 
 
+def look_around(model: ScopeModel[W, A], start: W, *, max_states: int) -> None:
+    """Visit the first worlds. Raises the breach of a law as the law has raised it."""
+    try:
+        explore(model, start, max_states=max_states)
+    except ScopeBreach as breach:
+        assert breach.__cause__ is not None
+        raise breach.__cause__ from None
+
+
 def _explore_together(
     model: ScopeModel[W, A],
     start: W,

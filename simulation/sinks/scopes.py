@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from simulation.harness.small_scope import ScopeBreach, explore
+from simulation.harness.small_scope import look_around
 from simulation.sinks.scope import SinkScope
 from simulation.sinks.world import SinkBudget
 
@@ -43,8 +43,4 @@ WIDE_SCOPES: Final = (NamedBudget("two runs and two batches", SinkBudget(batches
 def run_scope(number: int) -> None:
     """Search the first 30,000 worlds of the scope of this number, the short ones first. Raises Breach."""
     model = SinkScope()
-    try:
-        explore(model, model.start((*SHORT_SCOPES, *LONG_SCOPES, *WIDE_SCOPES)[number].budget), max_states=30_000)
-    except ScopeBreach as breach:
-        assert breach.__cause__ is not None
-        raise breach.__cause__ from None
+    look_around(model, model.start((*SHORT_SCOPES, *LONG_SCOPES, *WIDE_SCOPES)[number].budget), max_states=30_000)
