@@ -43,7 +43,7 @@ class SlowPartitions:
     def delete(self, topic: str, index: int, /) -> None: ...
 
 
-async def test_changes_that_come_while_the_first_image_is_applied_follow_it() -> None:
+async def test_changes_of_metadata_during_the_first_image_follow_it() -> None:
     node = AdminPath("/data", files=SimulatedDisk())
     node.create_topics("early", partitions=3)
     partitions = SlowPartitions(node)
@@ -69,7 +69,7 @@ async def test_changes_that_come_while_the_first_image_is_applied_follow_it() ->
     ]
 
 
-async def test_one_that_cannot_act_on_a_change_keeps_the_others_from_nothing() -> None:
+async def test_a_listener_of_images_that_cannot_act_on_a_change_keeps_the_others_from_nothing() -> None:
     node = AdminPath("/data", files=SimulatedDisk())
     partitions = SlowPartitions(node)
     heard: list[str] = []

@@ -200,7 +200,7 @@ def as_before() -> Iterator[None]:
     gc.enable()
 
 
-def test_it_rests_until_the_last_work_is_over() -> None:
+def test_the_collector_rests_until_the_last_long_work_is_over() -> None:
     collector = Collector()
     collector.long_work(True)
     collector.long_work(True)

@@ -106,7 +106,7 @@ async def listening(handlers: HandlerTable | None = None) -> AsyncIterator[Peers
         yield bench
 
 
-async def test_an_answer_comes_back_and_connections_are_used_again() -> None:
+async def test_an_answer_of_a_peer_comes_back_and_connections_are_used_again() -> None:
     async with listening() as bench:
         for _ in range(3):
             assert await bench.ask(VOTE) == VoteResponse(topics=())
@@ -162,7 +162,7 @@ async def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_
 
 
 @pytest.mark.parametrize("address", [None, Address("127.0.0.1", 1)])
-async def test_no_listener_is_an_answer_too(address: Address | None) -> None:
+async def test_a_peer_without_a_listener_is_an_answer_too(address: Address | None) -> None:
     async with peers_bench() as bench:
         if address is not None:
             bench.addresses[2] = address
@@ -175,7 +175,7 @@ async def test_a_peer_without_an_answer_in_time_is_given_up() -> None:
         assert await bench.ask(VOTE) is not None
 
 
-async def test_no_request_is_sent_in_a_version_below_the_oldest_permitted() -> None:
+async def test_no_peer_is_asked_in_a_version_below_the_oldest_permitted() -> None:
     async with listening() as bench:
         assert await bench.ask(VOTE, oldest_version=99) is None
         assert bench.voter.versions == []
@@ -183,13 +183,13 @@ async def test_no_request_is_sent_in_a_version_below_the_oldest_permitted() -> N
         assert bench.voter.versions == [2]
 
 
-async def test_an_api_that_is_not_offered_is_no_answer() -> None:
+async def test_an_api_that_a_peer_does_not_offer_is_no_answer() -> None:
     async with peers_bench() as bench:
         await bench.listen({api_of(FetchRequest): bench.voter})
         assert await bench.ask(VOTE) is None
 
 
-async def test_a_node_that_comes_back_elsewhere_is_asked_there() -> None:
+async def test_a_peer_that_comes_back_elsewhere_is_asked_there() -> None:
     async with listening() as bench:
         assert await bench.ask(VOTE) is not None
         assert bench.listener is not None
@@ -200,7 +200,7 @@ async def test_a_node_that_comes_back_elsewhere_is_asked_there() -> None:
         assert await bench.ask(VOTE) is not None
 
 
-async def test_too_many_at_once_are_refused_and_the_others_answered() -> None:
+async def test_too_many_requests_to_a_peer_are_refused_and_the_others_answered() -> None:
     async with listening() as bench:
         asked = [asyncio.ensure_future(bench.ask(VOTE)) for _ in range(300)]
         answers = await asyncio.gather(*asked)
@@ -208,7 +208,7 @@ async def test_too_many_at_once_are_refused_and_the_others_answered() -> None:
         assert await bench.ask(VOTE) is not None
 
 
-async def test_many_of_one_kind_leave_room_for_the_others() -> None:
+async def test_many_fetches_from_a_peer_leave_room_for_other_requests() -> None:
     async with listening() as bench:
         told: list[Any] = []
         for _ in range(256):
@@ -218,7 +218,7 @@ async def test_many_of_one_kind_leave_room_for_the_others() -> None:
         assert told == []
 
 
-async def test_no_callback_comes_after_the_close() -> None:
+async def test_no_callback_of_the_peers_comes_after_their_close() -> None:
     async with listening() as bench:
         told: list[Any] = []
         bench.peers.send(2, FETCH, told.append)
@@ -230,7 +230,7 @@ async def test_no_callback_comes_after_the_close() -> None:
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_a_request_leaves_before_the_close_that_follows_it(
+def test_a_request_to_a_peer_leaves_before_the_close_that_follows_it(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """So a node that stops ends its fetch sessions behind the fetches under way."""

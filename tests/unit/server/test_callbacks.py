@@ -11,7 +11,7 @@ from tailrace.testing.clock import ManualClock
 from testkit.nodes.clocks import BusyClock
 
 
-def test_each_is_called_and_the_first_fault_raised_when_all_have_been() -> None:
+def test_callbacks_are_all_called_and_the_first_fault_is_raised_then() -> None:
     quotients: list[int] = []
     with pytest.raises(ZeroDivisionError):
         call_each(lambda by: quotients.append(12 // by), (1, 0, 2))
@@ -81,7 +81,7 @@ def test_a_slice_ends_with_its_time_or_with_the_steps(count: int, done: int, is_
     assert bench.done == done
 
 
-def test_one_step_is_taken_however_short_the_slice_is() -> None:
+def test_a_slice_takes_a_step_however_short_it_is() -> None:
     bench = SlicesBench()
     assert not run_slice(bench.steps(3), bench.clock, slice_ms=0)
     assert bench.done == 1
@@ -205,13 +205,13 @@ class Bedside:
         return [at_ms - self.start_ms for at_ms in self.rung]
 
 
-def test_it_rings_once_and_for_the_earliest_time() -> None:
+def test_an_alarm_rings_once_and_for_the_earliest_time() -> None:
     bedside = Bedside()
     bedside.set(500, 200, 300)
     assert bedside.rung_after(1_000) == [200]
 
 
-def test_it_can_be_set_again_when_it_has_rung() -> None:
+def test_an_alarm_can_be_set_again_when_it_has_rung() -> None:
     bedside = Bedside()
     bedside.set(200)
     assert bedside.rung_after(250) == [200]
@@ -219,7 +219,7 @@ def test_it_can_be_set_again_when_it_has_rung() -> None:
     assert bedside.rung_after(750) == [200, 900]
 
 
-def test_it_does_not_ring_once_cancelled_until_it_is_set_anew() -> None:
+def test_a_cancelled_alarm_does_not_ring_until_it_is_set_anew() -> None:
     bedside = Bedside()
     bedside.set(200)
     bedside.alarm.cancel()

@@ -75,7 +75,7 @@ def taken_by_another_handler() -> tuple[RequestContext, list[object], RecordingC
     return context.intercepted(taken.append), taken, connection
 
 
-def test_the_response_to_a_context_that_is_passed_on_goes_to_its_first_handler() -> None:
+def test_a_request_context_that_is_passed_on_responds_to_its_first_handler() -> None:
     context, taken, connection = taken_by_another_handler()
     assert (context.identity, context.client_id, context.api_version) == (connection.identity, "client", 12)
     context.respond("response")
@@ -83,7 +83,7 @@ def test_the_response_to_a_context_that_is_passed_on_goes_to_its_first_handler()
     assert connection.answers == {}
 
 
-def test_the_response_in_steps_goes_to_the_first_handler_when_it_is_whole() -> None:
+def test_a_request_context_gives_a_response_in_steps_to_the_first_handler_when_it_is_whole() -> None:
     def steps() -> Stepwise[str]:
         assert taken == []
         yield
@@ -95,7 +95,7 @@ def test_the_response_in_steps_goes_to_the_first_handler_when_it_is_whole() -> N
     assert connection.answers == {}
 
 
-def test_a_request_keeps_its_identity_when_its_connection_gets_another() -> None:
+def test_a_request_context_keeps_its_identity_when_its_connection_gets_another() -> None:
     connection = RecordingConnection(principal="User:alice")
     context = RequestContext(connection, 0, 3, 12, 1, "client", RequestServices(ResponseErrors()))
     connection.identity = connection.identity._replace(principal="User:bob")
@@ -115,7 +115,7 @@ def answered(outcome: object) -> list[object]:
     return taken
 
 
-def test_the_outcome_of_a_command_becomes_the_response() -> None:
+def test_the_outcome_of_a_command_becomes_the_response_of_a_request_context() -> None:
     assert answered("short") == [("at once", "short")]
     assert answered("long") == [("in steps", "long")]
 

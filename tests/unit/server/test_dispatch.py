@@ -94,7 +94,7 @@ def markers(elements: int) -> WriteTxnMarkersRequest:
 @pytest.mark.parametrize(
     ("version", "request_of"), [(1, deletions), (4, searches), (5, departures), (0, offset_deletions), (1, markers)]
 )
-def test_a_request_of_costly_elements_has_fewer_of_them(
+def test_the_dispatcher_takes_fewer_costly_elements_of_a_request(
     version: int, request_of: Callable[[int], Any], elements: int, is_served: bool
 ) -> None:
     handler, connection = ScriptedHandler(), RecordingConnection()
@@ -121,7 +121,7 @@ def error_of(answer: bytes | None, version: int = 4) -> int:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_request_is_answered_in_its_version(version: int) -> None:
+def test_the_dispatcher_answers_a_request_in_its_version(version: int) -> None:
     server = DispatchBench(lambda request, context: HeartbeatResponse(error_code=request.generation_id))
     assert error_of(server.send(heartbeat(version)), version) == 1
 
@@ -264,7 +264,7 @@ def test_bytes_behind_a_request_are_left_alone() -> None:
 
 
 @given(st.binary(min_size=8, max_size=300))
-def test_no_bytes_raise_and_none_go_unnoticed(frame: bytes) -> None:
+def test_no_bytes_raise_in_the_dispatcher_and_none_go_unnoticed(frame: bytes) -> None:
     server = DispatchBench()
     answer = server.send(frame)
     assert answer is not None or not server.connection.is_open
@@ -272,7 +272,7 @@ def test_no_bytes_raise_and_none_go_unnoticed(frame: bytes) -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from(sorted({HEARTBEAT, API_VERSIONS})), st.integers(0, 4))
-def test_no_body_behind_a_good_header_raises(body: bytes, api_key: int, version: int) -> None:
+def test_no_body_behind_a_good_header_raises_in_the_dispatcher(body: bytes, api_key: int, version: int) -> None:
     server = DispatchBench()
     server.send(struct.pack(">hhih", api_key, version, 9, -1) + body)
     assert not server.broken

@@ -151,7 +151,7 @@ def test_a_thousand_polls_of_one_connection_leave_one_callback_with_it(bench: Lo
     assert bench.connection.callbacks == 1
 
 
-def test_nothing_is_tried_while_nothing_moves(bench: LongPollsBench) -> None:
+def test_a_long_poll_is_not_tried_while_nothing_moves(bench: LongPollsBench) -> None:
     poll = Poll(bench.a)
     bench.polls.park(poll, bench.connection, 60_000)
     bench.node.produce("b", b"1")
@@ -214,7 +214,7 @@ def test_a_poll_beyond_the_limit_no_longer_counts_when_its_connection_closes(ben
     assert len(bench.polls) == len(bench.deadlines) == MAX_POLLS
 
 
-def test_one_connection_has_half_of_the_polls_and_then_one(bench: LongPollsBench) -> None:
+def test_a_connection_has_half_of_the_long_polls_and_then_one(bench: LongPollsBench) -> None:
     parked = [bench.polls.park(Poll(bench.a), bench.connection, 60_000) for _ in range(MAX_POLLS)]
     assert parked.count(True) == MAX_POLLS // 2
     other = RecordingConnection()

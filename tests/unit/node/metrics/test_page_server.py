@@ -56,7 +56,7 @@ def status_of(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer else 0
 
 
-async def test_a_page_is_served_and_the_connection_closed() -> None:
+async def test_a_page_of_metrics_is_served_and_the_connection_closed() -> None:
     async with serving() as server:
         answer = await exchange(server, get("/hello?x=1"))
         head, _, body = answer.partition(b"\r\n\r\n")
@@ -67,7 +67,7 @@ async def test_a_page_is_served_and_the_connection_closed() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9644", "LOCALHOST", "[::1]:9644", "10.1.2.3:80"])
-async def test_addresses_and_localhost_may_stand_in_the_host_header(host: str) -> None:
+async def test_the_page_server_takes_addresses_and_localhost_in_the_host_header(host: str) -> None:
     async with serving() as server:
         assert status_of(await exchange(server, get(host=host))) == 200
 
@@ -75,7 +75,7 @@ async def test_addresses_and_localhost_may_stand_in_the_host_header(host: str) -
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:9644", "", "[", "x:y:z"]
 )
-async def test_a_foreign_name_is_refused_whatever_it_resolves_to(host: str) -> None:
+async def test_the_page_server_refuses_a_foreign_name_whatever_it_resolves_to(host: str) -> None:
     """DNS rebinding: a web page's own name leads to this machine."""
     async with serving() as server:
         assert status_of(await exchange(server, get(host=host))) == 421
@@ -113,13 +113,13 @@ async def test_any_other_request_for_a_metrics_page_is_refused_without_an_echo(
         assert status_of(await exchange(server, get())) == 200
 
 
-async def test_a_request_that_does_not_end_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_page_server_drops_a_request_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "_REQUEST_SECONDS", 0.05)
     async with serving() as server:
         assert await exchange(server, b"GET /hello HT") == b""
 
 
-async def test_a_reader_that_does_not_read_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_page_server_drops_a_reader_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "_ANSWER_SECONDS", 0.05)
 
     async def much() -> Page:
@@ -140,7 +140,7 @@ async def test_a_reader_that_does_not_read_is_dropped_in_time(monkeypatch: pytes
     server.stop()
 
 
-async def test_at_most_16_connections_are_open_and_the_next_is_dropped() -> None:
+async def test_the_page_server_drops_the_connection_after_16() -> None:
     async with serving() as server:
         idle = [await asyncio.open_connection(*server.address) for _ in range(16)]
         while len(server._writers) < 16:  # noqa: ASYNC110 - the state of sockets sets no event
@@ -154,7 +154,7 @@ async def test_at_most_16_connections_are_open_and_the_next_is_dropped() -> None
             writer.close()
 
 
-async def test_random_bytes_get_an_error_or_nothing() -> None:
+async def test_random_bytes_get_an_error_or_nothing_from_the_page_server() -> None:
     dice = random.Random(20261120)
     async with serving() as server:
         for _ in range(200):

@@ -97,7 +97,7 @@ def test_a_change_that_cannot_be_is_refused_with_a_message(
     assert answer.error_message
 
 
-def test_one_bad_change_does_not_harm_the_next(node: AdminPath) -> None:
+def test_a_bad_change_of_a_setting_does_not_harm_the_next(node: AdminPath) -> None:
     resources = tuple(
         AlterConfigsResource(
             resource_type=kind, resource_name=name, configs=(AlterableConfig(name="log.roll.ms", value="9"),)

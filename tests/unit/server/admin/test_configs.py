@@ -63,7 +63,7 @@ def test_a_former_name_of_a_topic_setting_is_taken_and_the_current_name_is_shown
     assert (own.value, own.config_source) == ("true", 5)
 
 
-def test_no_keys_ask_for_all_settings(node: AdminPath) -> None:
+def test_no_keys_ask_for_all_settings_of_a_resource(node: AdminPath) -> None:
     """In Kafka's schema only null means all; its brokers treat an empty list the same."""
     assert describe(node, "orders", keys=()).configs == describe(node, "orders").configs
 
@@ -107,7 +107,7 @@ def test_a_brokers_synonyms_end_with_the_default(node: AdminPath) -> None:
     assert [(s.value, s.source) for s in entry(result, "fetch.max.bytes").synonyms] == [("4194304", 5)]
 
 
-def test_no_value_is_no_synonym(node: AdminPath) -> None:
+def test_a_setting_without_a_value_has_no_synonym(node: AdminPath) -> None:
     own = entry(describe(node, "1", kind=ResourceType.BROKER, synonyms=True), "log.roll.ms")
     assert (own.value, own.config_source, own.synonyms) == (None, 5, ())
 
@@ -155,7 +155,7 @@ def test_missing_resources_are_refused_with_a_message(node: AdminPath, kind: int
     assert result.configs == ()
 
 
-def test_one_bad_resource_does_not_harm_the_next(node: AdminPath) -> None:
+def test_a_bad_config_resource_does_not_harm_the_next(node: AdminPath) -> None:
     resources = tuple(
         DescribeConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None)
         for name in ("missing", "orders")
@@ -288,7 +288,7 @@ def _all_of(kind: int, names: Iterable[str]) -> DescribeConfigsRequest:
     )
 
 
-def test_many_resources_cost_the_look_ups_of_one(node: AdminPath, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_config_resources_cost_the_look_ups_of_one(node: AdminPath, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request may name 10,000 groups that do not exist: with all settings for each it held up everything for 12 s."""
     names = [f"n{number}" for number in range(100)]
     create = CreateTopicsRequest(

@@ -54,7 +54,9 @@ def test_records_below_the_offset_cannot_be_read_any_more(node: AdminPath, versi
     assert len(node.values("orders")) == 7
 
 
-def test_the_name_of_a_client_does_not_make_the_line_long(node: AdminPath, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_clients_name_does_not_make_the_line_of_deleted_records_long(
+    node: AdminPath, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, logger="tailrace.server")
     partitions = (DeleteRecordsPartition(partition_index=0, offset=3),)
     request = DeleteRecordsRequest(topics=(DeleteRecordsTopic(name="orders", partitions=partitions),), timeout_ms=1_000)
@@ -81,7 +83,7 @@ def test_a_log_cannot_start_above_its_high_watermark(node: AdminPath, offset: in
     assert node.table.get("orders", 0).log.log_start_offset == 0
 
 
-def test_each_partition_has_an_error_of_its_own(node: AdminPath) -> None:
+def test_each_partition_of_delete_records_has_an_error_of_its_own(node: AdminPath) -> None:
     answers = results(ask(node, "orders", (0, 4), (1, 1), (2, 0)))
     assert [(each.low_watermark, each.error_code) for each in answers] == [
         (4, ErrorCode.NONE),
@@ -99,7 +101,7 @@ def test_each_partition_has_an_error_of_its_own(node: AdminPath) -> None:
         ("__transaction_state", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),  # it is not there
     ],
 )
-def test_the_clusters_own_logs_are_left_alone(node: AdminPath, topic: str, code: ErrorCode) -> None:
+def test_delete_records_leaves_the_clusters_own_logs_alone(node: AdminPath, topic: str, code: ErrorCode) -> None:
     node.create_topics("__consumer_offsets", partitions=1)
     assert delete(node, topic, 0) == (-1, code)
 

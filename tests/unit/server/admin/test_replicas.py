@@ -137,7 +137,7 @@ def test_moves_are_listed_for_every_place_at_which_a_topic_is_named(node: AdminP
     assert listed(0, 1) == listed(1, 0) == listed(0, 0) == [0]
 
 
-def test_a_request_that_keeps_the_number_of_replicas_keeps_what_was_asked_for_last(node: AdminPath) -> None:
+def test_a_reassignment_may_keep_the_number_of_replicas_that_was_asked_for_last(node: AdminPath) -> None:
     """While a move is under way, that is the number it leads to, and not that of before."""
     for number in (1, 2, 3):
         endpoints = (replace(ENDPOINT, port=9092 + number),)

@@ -99,7 +99,7 @@ def part(entity_type: str, match_type: int = SPECIFIED, match: str | None = None
     [(), (part("user"),), (part("user", EXACT, "alice"), part("client-id", DEFAULT)), (part("ip", EXACT, "10.0.0.1"),)],
 )
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_filter_finds_no_quotas(
+def test_a_filter_finds_no_client_quotas(
     node: AdminPath, version: int, components: tuple[QuotaComponent, ...], *, strict: bool
 ) -> None:
     found = node.send(DescribeClientQuotasRequest(components=components, strict=strict), version).response
@@ -119,7 +119,7 @@ def test_a_filter_finds_no_quotas(
         ((part("ip"), part("user")), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_filter_that_kafka_refuses_is_refused(
+def test_a_filter_of_client_quotas_that_kafka_refuses_is_refused(
     node: AdminPath, components: tuple[QuotaComponent, ...], code: ErrorCode
 ) -> None:
     found = node.send(DescribeClientQuotasRequest(components=components, strict=False), 1).response
@@ -137,7 +137,7 @@ NO_RATE = QuotaOperation(key="producer_byte_rate", value=0.0, remove=True)
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_limit_is_refused_and_a_removal_succeeds_entity_by_entity(
+def test_a_client_quota_is_refused_and_a_removal_succeeds_entity_by_entity(
     node: AdminPath, version: int, *, validate_only: bool
 ) -> None:
     entries = (altered("alice", A_RATE), altered(None, NO_RATE), altered("bob", NO_RATE, A_RATE), altered("carol"))
@@ -156,7 +156,7 @@ def test_a_limit_is_refused_and_a_removal_succeeds_entity_by_entity(
         AlteredQuotas(entity=altered("a").entity + altered("::1", entity_type="ip").entity, ops=(NO_RATE,)),
     ],
 )
-def test_an_entity_that_cannot_be_is_refused(node: AdminPath, entry: AlteredQuotas) -> None:
+def test_an_entity_of_client_quotas_that_cannot_be_is_refused(node: AdminPath, entry: AlteredQuotas) -> None:
     response = node.send(AlterClientQuotasRequest(entries=(entry,), validate_only=False), 1).response
     assert [result.error_code for result in response.entries] == [ErrorCode.INVALID_REQUEST]
 
@@ -165,7 +165,7 @@ def named(*names: str) -> tuple[ScramUserName, ...]:
     return tuple(ScramUserName(name=name) for name in names)
 
 
-def test_all_users_are_none_and_a_named_one_is_not_found(node: AdminPath) -> None:
+def test_no_scram_users_are_described_and_a_named_user_is_not_found(node: AdminPath) -> None:
     for nothing in (None, ()):
         response = node.send(DescribeUserScramCredentialsRequest(users=nothing), 0).response
         assert (error_of(response), response.results) == ((ErrorCode.NONE, None), ())
@@ -183,7 +183,7 @@ def upsertion(name: str, *, iterations: int = 4_096) -> ScramCredentialUpsertion
     )
 
 
-def test_a_credential_is_refused_and_none_is_found_to_delete_user_by_user(node: AdminPath) -> None:
+def test_a_scram_credential_is_refused_and_none_is_found_to_delete_user_by_user(node: AdminPath) -> None:
     request = AlterUserScramCredentialsRequest(
         deletions=(
             ScramCredentialDeletion(name="gone", mechanism=SHA_512),

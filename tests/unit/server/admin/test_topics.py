@@ -89,7 +89,7 @@ def test_a_topic_that_exists_is_refused_with_a_message(node: AdminPath, version:
     assert "'orders' already exists" in (result.error_message or "")
 
 
-def test_the_answer_tells_the_settings_in_force_and_where_each_comes_from() -> None:
+def test_the_answer_to_a_creation_of_topics_tells_the_settings_and_their_sources() -> None:
     node = AdminPath("/data", files=SimulatedDisk(), settings={"log.segment.bytes": "1000000"})
     result = only(create(node, 7, topic("orders", configs={"retention.ms": "5"})))
     assert result.configs is not None
@@ -146,7 +146,7 @@ def test_limits_on_partitions_come_from_the_configuration() -> None:
     assert [result.error_code for result in response.topics] == [0, ErrorCode.POLICY_VIOLATION, 0]
 
 
-def test_the_answer_waits_for_the_disk() -> None:
+def test_the_answer_to_a_creation_of_topics_waits_for_the_disk() -> None:
     disk = DeferredDisk()
     node = AdminPath("/data", files=SimulatedDisk(), disk=disk)
     while not node.is_ready:
@@ -223,7 +223,7 @@ def test_a_negative_count_makes_no_room_for_more_partitions_than_a_request_may_c
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_the_error_for_the_longest_name_fits_into_the_answer(node: AdminPath, version: int) -> None:
+def test_the_error_for_the_longest_topic_name_fits_into_the_answer(node: AdminPath, version: int) -> None:
     name = "x" * 32_767
     (result,) = create(node, version, topic(name), topic(name)).topics
     assert (result.name, result.error_code) == (name, ErrorCode.INVALID_REQUEST)
@@ -257,7 +257,7 @@ def test_validate_only_adds_no_partitions(node: AdminPath, version: int) -> None
     assert node.table.find("orders", 1) is None
 
 
-def test_each_topic_gets_its_partitions_or_its_error(node: AdminPath) -> None:
+def test_each_topic_of_create_partitions_gets_its_partitions_or_its_error(node: AdminPath) -> None:
     node.create_topics("orders", "others")
     assignment = CreatePartitionsAssignment(broker_ids=(BROKER,))
     topics = (

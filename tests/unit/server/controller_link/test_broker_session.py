@@ -135,7 +135,7 @@ def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves(bench: Sessi
     assert bench.session.state is BrokerState.RUNNING
 
 
-def test_it_beats_once_per_interval_whether_or_not_it_is_heard(bench: SessionBench) -> None:
+def test_a_broker_beats_once_per_interval_whether_or_not_it_is_heard(bench: SessionBench) -> None:
     bench.serve()
     for _ in range(3):
         assert bench.controller.waiting == []
@@ -149,7 +149,7 @@ def test_it_beats_once_per_interval_whether_or_not_it_is_heard(bench: SessionBen
     assert isinstance(bench.answer(SERVING), BrokerHeartbeat)
 
 
-def test_it_beats_on_while_a_slow_controller_answers_none_up_to_a_few(bench: SessionBench) -> None:
+def test_a_broker_beats_on_up_to_a_few_times_while_a_slow_controller_answers_none(bench: SessionBench) -> None:
     """A heartbeat prolongs the session when it arrives, also if the controller is busy with other decisions."""
     bench.serve()
     sent = []
@@ -164,7 +164,7 @@ def test_it_beats_on_while_a_slow_controller_answers_none_up_to_a_few(bench: Ses
     assert isinstance(bench.answer(SERVING), BrokerHeartbeat)
 
 
-def test_an_answer_about_an_earlier_registration_counts_for_nothing(bench: SessionBench) -> None:
+def test_a_broker_ignores_an_answer_about_an_earlier_registration(bench: SessionBench) -> None:
     bench.serve()
     bench.clock.advance(3 * INTERVAL_MS)
     (_, first), (_, second), (_, third) = bench.controller.waiting
@@ -177,7 +177,7 @@ def test_an_answer_about_an_earlier_registration_counts_for_nothing(bench: Sessi
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-def test_it_registers_again_when_its_epoch_is_over_and_serves_again(bench: SessionBench, code: ErrorCode) -> None:
+def test_a_broker_registers_again_when_its_epoch_is_over_and_serves_again(bench: SessionBench, code: ErrorCode) -> None:
     bench.serve()
     bench.clock.advance(INTERVAL_MS)
     bench.refuse(code)
@@ -191,7 +191,7 @@ def test_it_registers_again_when_its_epoch_is_over_and_serves_again(bench: Sessi
     assert bench.events == []
 
 
-def test_it_waits_for_the_session_of_its_own_last_life_to_end(bench: SessionBench) -> None:
+def test_a_broker_waits_for_the_session_of_its_own_last_life_to_end(bench: SessionBench) -> None:
     bench.start()
     for _ in range(20):
         bench.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
@@ -201,7 +201,7 @@ def test_it_waits_for_the_session_of_its_own_last_life_to_end(bench: SessionBenc
     assert bench.events == []
 
 
-def test_it_waits_while_controllers_follow_one_another_and_sleep(bench: SessionBench) -> None:
+def test_a_broker_waits_to_register_while_controllers_follow_one_another_and_sleep(bench: SessionBench) -> None:
     """A new controller starts every session with its full timeout, and adds the time that it slept itself."""
     bench.start()
     while bench.clock.monotonic_ms() < REGISTRATION_MS - 1_000:
@@ -213,7 +213,7 @@ def test_it_waits_while_controllers_follow_one_another_and_sleep(bench: SessionB
 
 
 @pytest.mark.parametrize(("session_ms", "waits_ms"), [(SESSION_MS, REGISTRATION_MS), (50_000, 100_000)])
-def test_a_live_process_with_its_id_is_fatal(session_ms: int, waits_ms: int) -> None:
+def test_a_live_process_with_a_brokers_id_is_fatal(session_ms: int, waits_ms: int) -> None:
     bench = SessionBench(session_ms)
     bench.start()
     while bench.controller.waiting:
@@ -227,7 +227,7 @@ def test_a_live_process_with_its_id_is_fatal(session_ms: int, waits_ms: int) -> 
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION])
-def test_a_permanent_error_is_fatal(bench: SessionBench, code: ErrorCode) -> None:
+def test_a_permanent_error_of_a_broker_registration_is_fatal(bench: SessionBench, code: ErrorCode) -> None:
     bench.start()
     bench.refuse(code)
     bench.clock.advance(60_000)
@@ -235,7 +235,7 @@ def test_a_permanent_error_is_fatal(bench: SessionBench, code: ErrorCode) -> Non
     assert bench.controller.waiting == []
 
 
-def test_without_a_controller_it_goes_on_asking(bench: SessionBench) -> None:
+def test_without_a_controller_a_broker_goes_on_asking_to_register(bench: SessionBench) -> None:
     bench.start()
     for _ in range(100):
         bench.refuse(ErrorCode.REQUEST_TIMED_OUT)
@@ -244,7 +244,7 @@ def test_without_a_controller_it_goes_on_asking(bench: SessionBench) -> None:
     assert bench.events == []
 
 
-def test_a_cluster_whose_features_it_does_not_know_is_not_asked_at_all() -> None:
+def test_a_broker_does_not_ask_a_cluster_whose_features_it_does_not_know() -> None:
     for features in ({"metadata.version": METADATA_VERSION + 1}, {"a.feature.of.tomorrow": 1}):
         bench = SessionBench()
         bench.controller.image = replace(EMPTY_IMAGE, features=features)
@@ -302,7 +302,7 @@ def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_re
     assert f"the cluster runs metadata.version {METADATA_VERSION + 1}" in error.detail
 
 
-def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more(bench: SessionBench) -> None:
+def test_a_broker_stops_when_it_leads_nothing_any_more_and_beats_no_more(bench: SessionBench) -> None:
     bench.serve()
     bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     assert bench.session.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
@@ -317,7 +317,7 @@ def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more(bench: Sessio
     assert bench.events == ["stopped"]
 
 
-def test_it_stops_anyway_when_its_time_is_over(bench: SessionBench) -> None:
+def test_a_broker_stops_anyway_when_its_time_is_over(bench: SessionBench) -> None:
     bench.serve()
     bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     bench.clock.advance(5_000)
@@ -327,7 +327,7 @@ def test_it_stops_anyway_when_its_time_is_over(bench: SessionBench) -> None:
     assert (bench.controller.waiting, bench.events) == ([], ["stopped"])
 
 
-def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops(bench: SessionBench) -> None:
+def test_a_broker_tells_for_how_long_no_controller_has_answered_while_it_stops(bench: SessionBench) -> None:
     """Without a majority of the voters no controller answers, even if its own replica still names a leader."""
     bench.serve()
     bench.clock.advance(60_000)

@@ -104,7 +104,7 @@ def controller() -> ControllerPeersBench:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_registers_and_says_the_epoch(controller: ControllerPeersBench, version: int) -> None:
+def test_every_version_of_a_broker_registration_says_the_epoch(controller: ControllerPeersBench, version: int) -> None:
     answer = controller.register(version)
     assert answer.error_code == ErrorCode.NONE
     broker = controller.node.controller.image.brokers[50]  # type: ignore[index]
@@ -112,7 +112,7 @@ def test_every_version_registers_and_says_the_epoch(controller: ControllerPeersB
     assert broker.log_directories == ((DIRECTORY,) if version >= 2 else ())
 
 
-def test_the_same_process_is_registered_once(controller: ControllerPeersBench) -> None:
+def test_the_controller_registers_the_same_broker_process_once(controller: ControllerPeersBench) -> None:
     first, second = controller.register(), controller.register()
     assert first == second
 

@@ -58,7 +58,7 @@ class RegistrationBench:
             listener(self.image, ImageDelta())
 
 
-def test_it_registers_once_until_the_image_has_it() -> None:
+def test_a_controller_registers_once_until_the_image_has_it() -> None:
     bench = RegistrationBench()
     bench.registration.start()
     bench.show(b"an earlier start")
@@ -71,7 +71,7 @@ def test_it_registers_once_until_the_image_has_it() -> None:
     assert len(bench.controller.waiting) == 1
 
 
-def test_it_tries_again_after_a_refusal_and_when_another_took_its_place() -> None:
+def test_a_controller_registers_again_after_a_refusal_and_when_another_took_its_place() -> None:
     bench = RegistrationBench()
     bench.registration.start()
     bench.answer(0, KafkaError(ErrorCode.REQUEST_TIMED_OUT))

@@ -115,7 +115,7 @@ def test_a_question_without_an_answer_has_done_nothing(leader_id: int, detail: s
     assert ("may have been done" in bench.request.detail) is not is_question
 
 
-def test_the_leaders_node_is_asked_in_its_epoch(bench: ControllerRequestsBench) -> None:
+def test_a_controller_request_asks_the_leaders_node_in_its_epoch(bench: ControllerRequestsBench) -> None:
     bench.run()
     ((node_id, request, _),) = bench.peer.waiting
     assert (node_id, request, bench.peer.timeout_ms) == (2, "please, in epoch 5", ATTEMPT_MS)
@@ -132,7 +132,7 @@ def test_with_the_controller_on_this_node_no_request_is_sent(bench: ControllerRe
     assert bench.request.ends == ["done"]
 
 
-def test_a_request_without_an_answer_or_a_leader_is_tried_again_with_longer_pauses(
+def test_a_controller_request_without_an_answer_or_a_leader_is_tried_again_with_longer_pauses(
     bench: ControllerRequestsBench,
 ) -> None:
     bench.quorum.leader_id = BrokerId(-1)
@@ -172,7 +172,7 @@ def test_the_controller_moves_from_here_to_another_node(bench: ControllerRequest
     assert bench.request.ends == ["done"]
 
 
-def test_an_answer_is_delivered_when_its_records_are_applied_here() -> None:
+def test_the_controllers_answer_is_delivered_when_its_records_are_applied_here() -> None:
     bench = ControllerRequestsBench(ControllerRequest(end_offset=100))
     bench.run()
     bench.reply("done")
@@ -182,7 +182,7 @@ def test_an_answer_is_delivered_when_its_records_are_applied_here() -> None:
     assert bench.request.ends == ["done"]
 
 
-def test_an_answer_is_delivered_at_the_deadline_even_if_its_records_are_not_applied() -> None:
+def test_the_controllers_answer_is_delivered_at_the_deadline_without_its_records() -> None:
     bench = ControllerRequestsBench(ControllerRequest(end_offset=100), timeout_ms=500)
     bench.run()
     bench.reply("done")
@@ -218,12 +218,14 @@ def test_a_decision_of_this_node_is_delivered_at_the_deadline_too() -> None:
     assert bench.request.ends == ["done"]
 
 
-def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing(bench: ControllerRequestsBench) -> None:
+def test_a_controller_requests_answer_of_this_node_that_changed_nothing_waits_for_nothing(
+    bench: ControllerRequestsBench,
+) -> None:
     decided_here(bench, applied_end_offset=99, acted_on=98)
     assert bench.request.ends == ["done"]
 
 
-def test_a_request_fails_after_its_time_and_later_answers_are_ignored() -> None:
+def test_a_controller_request_fails_after_its_time_and_later_answers_are_ignored() -> None:
     bench = ControllerRequestsBench(timeout_ms=500)
     bench.run()
     assert bench.peer.timeout_ms == 500
@@ -234,7 +236,9 @@ def test_a_request_fails_after_its_time_and_later_answers_are_ignored() -> None:
     assert bench.clock.calls_pending == 0
 
 
-def test_an_answer_to_an_earlier_attempt_does_not_start_another_one(bench: ControllerRequestsBench) -> None:
+def test_an_answer_to_an_earlier_attempt_of_a_controller_request_does_not_start_another(
+    bench: ControllerRequestsBench,
+) -> None:
     bench.run()
     bench.reply(None)
     bench.clock.advance(FIRST_BACKOFF_MS)
@@ -252,7 +256,9 @@ def test_a_forgotten_request_has_no_outcome_and_is_not_tried_again(bench: Contro
     bench.requests.forget(bench.request)  # twice is once
 
 
-def test_the_stop_of_the_node_answers_waiting_requests_with_an_unknown_outcome(bench: ControllerRequestsBench) -> None:
+def test_the_stop_of_the_node_answers_controller_requests_with_an_unknown_outcome(
+    bench: ControllerRequestsBench,
+) -> None:
     bench.run()
     bench.requests.close()
     assert bench.request.ends == [ErrorCode.REQUEST_TIMED_OUT]

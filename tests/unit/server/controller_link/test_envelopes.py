@@ -50,14 +50,14 @@ def data(correlation_id: int = 77) -> bytes:
     return b"".join(encode_response(ANSWER, 1, correlation_id))
 
 
-def test_each_request_has_a_number_and_keeps_it_in_every_attempt() -> None:
+def test_each_enveloped_request_keeps_its_number_in_every_attempt() -> None:
     envelopes = Envelopes(b"one start of one")
     first, second = (envelopes.seal(UpdateFeaturesRequest(feature_updates=()), 1, CLIENT) for _ in range(2))
     assert first.envelope(3).request_number == first.envelope(4).request_number < second.envelope(3).request_number
     assert (first.envelope(3).leader_epoch, first.envelope(4).leader_epoch) == (3, 4)
 
 
-def test_a_request_travels_with_its_header_and_its_client() -> None:
+def test_an_enveloped_request_travels_with_its_header_and_its_client() -> None:
     envelope = seal().envelope(3)
     header, _ = decode_request_header(envelope.request_data)
     assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (57, 1, 77, "a-client")
@@ -65,12 +65,12 @@ def test_a_request_travels_with_its_header_and_its_client() -> None:
     assert decode_address(envelope.client_host_address) == "::1"
 
 
-def test_a_request_is_encoded_once_however_often_it_leaves() -> None:
+def test_an_enveloped_request_is_encoded_once_however_often_it_leaves() -> None:
     sealed = seal()
     assert sealed.envelope(3).request_data is sealed.envelope(4).request_data
 
 
-def test_an_answer_is_read_and_must_be_to_this_request() -> None:
+def test_an_enveloped_answer_is_read_and_must_be_to_its_request() -> None:
     assert seal().answer(EnvelopeResponse(response_data=data())) == ANSWER
     for broken in (
         EnvelopeResponse(response_data=data(78)),
@@ -96,7 +96,7 @@ def test_a_principal_is_written_as_kafka_writes_its_own() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters=":")), st.text(st.characters(codec="utf-8")))
-def test_every_principal_comes_back(kind: str, name: str) -> None:
+def test_every_principal_in_an_envelope_comes_back(kind: str, name: str) -> None:
     assert decode_principal(encode_principal(f"{kind}:{name}")) == f"{kind}:{name}"
 
 
@@ -175,7 +175,9 @@ def created(response: EnvelopeResponse) -> list[int]:
     return [topic.error_code for topic in inner.topics]
 
 
-def test_a_request_is_carried_out_and_the_answer_says_where_it_can_be_seen(controller: EnvelopesBench) -> None:
+def test_an_enveloped_request_is_carried_out_and_the_answer_says_where_it_can_be_seen(
+    controller: EnvelopesBench,
+) -> None:
     answer = controller.answer(controller.create("orders"))
     assert created(answer) == [ErrorCode.NONE]
     assert "orders" in controller.node.controller.image.topics
@@ -300,7 +302,7 @@ def test_an_address_that_is_none_is_refused(controller: EnvelopesBench, address:
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_request_with_more_elements_than_a_client_may_send_is_refused(controller: EnvelopesBench) -> None:
+def test_an_enveloped_request_of_more_elements_than_a_client_may_send_is_refused(controller: EnvelopesBench) -> None:
     topics = tuple(DeleteTopicState(name="t", topic_id=ZERO_TOPIC_ID) for _ in range(20_001))
     answer = controller.answer(
         controller.seal(DeleteTopicsRequest(topics=topics, timeout_ms=1_000), 6).envelope(controller.epoch)

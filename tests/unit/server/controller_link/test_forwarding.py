@@ -47,6 +47,15 @@ class ForwardingBench:
     def go_on(self, milliseconds: int) -> None:
         self.cluster.world.run(until_ms=self.cluster.world.now_ms + milliseconds)
 
+    def is_answered_after(self, node: BrokerNode, request: CreateTopicsRequest, ms: int, code: ErrorCode) -> None:
+        """The creation is answered with this code after so many milliseconds, and not before."""
+        answers: list[Any] = []
+        node.ask(request, CREATE_VERSION, answers.append)
+        self.go_on(ms - 1)
+        assert answers == []
+        self.go_on(1)
+        assert [topic.error_code for topic in answers[0].topics] == [code]
+
     def answer(self, node: BrokerNode, request: Any, version: int) -> Any:
         answers: list[Any] = []
         node.ask(request, version, answers.append)
@@ -79,7 +88,7 @@ def alter(*resources: tuple[int, str, str, str]) -> IncrementalAlterConfigsReque
     )
 
 
-def test_any_node_takes_any_request_and_sees_its_effect_when_it_answers(nodes: ForwardingBench) -> None:
+def test_any_node_forwards_any_request_and_sees_its_effect_when_it_answers(nodes: ForwardingBench) -> None:
     for node in nodes.cluster.nodes.values():
         name = f"from-{node.key.id}"
         seen: list[bool] = []
@@ -100,12 +109,12 @@ def test_a_refusal_of_the_controller_comes_back_as_it_is(nodes: ForwardingBench)
     assert "orders" in result.error_message
 
 
-def test_the_check_that_a_broker_has_stopped_is_the_controllers(nodes: ForwardingBench) -> None:
+def test_the_check_of_a_forwarded_unregistration_is_the_controllers(nodes: ForwardingBench) -> None:
     answer = nodes.answer(nodes.other, UnregisterBrokerRequest(broker_id=nodes.leader.key.id), 0)
     assert (answer.error_code, "stop it first" in answer.error_message) == (ErrorCode.INVALID_REQUEST, True)
 
 
-def test_a_request_waits_for_the_next_controller(nodes: ForwardingBench) -> None:
+def test_a_forwarded_request_waits_for_the_next_controller(nodes: ForwardingBench) -> None:
     receiver = nodes.other
     nodes.leader.crash()
     answers: list[Any] = []
@@ -116,32 +125,24 @@ def test_a_request_waits_for_the_next_controller(nodes: ForwardingBench) -> None
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
 
 
-def test_without_a_controller_a_request_ends_with_its_own_time(nodes: ForwardingBench) -> None:
+def test_without_a_controller_a_forwarded_request_ends_with_its_own_time(nodes: ForwardingBench) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
     receiver = nodes.other
-    answers: list[Any] = []
-    receiver.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
-    nodes.go_on(1_499)
-    assert answers == []
-    nodes.go_on(1)
-    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
+    nodes.is_answered_after(receiver, create("orders", timeout_ms=1_500), 1_500, ErrorCode.REQUEST_TIMED_OUT)
     assert len(receiver.link.forwarding) == 0
 
 
-def test_a_forgotten_request_has_run_out_of_time(nodes: ForwardingBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_forwarded_request_has_run_out_of_time(
+    nodes: ForwardingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(EnvelopeSender, "has_forgotten", lambda *_: True)
     (result,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_a_shorter_timeout_counts_as_a_second(nodes: ForwardingBench) -> None:
+def test_a_shorter_timeout_of_a_forwarded_request_counts_as_a_second(nodes: ForwardingBench) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
-    answers: list[Any] = []
-    nodes.other.ask(create("orders", timeout_ms=1), CREATE_VERSION, answers.append)
-    nodes.go_on(SHORTEST_MS - 1)
-    assert answers == []
-    nodes.go_on(1)
-    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
+    nodes.is_answered_after(nodes.other, create("orders", timeout_ms=1), SHORTEST_MS, ErrorCode.REQUEST_TIMED_OUT)
 
 
 def is_busy(node: BrokerNode) -> list[Callable[[], None]]:
@@ -168,13 +169,8 @@ def test_a_committed_decision_is_answered_at_the_deadline_even_if_it_is_not_acte
     nodes: ForwardingBench, *, is_asked_at_the_controller: bool
 ) -> None:
     receiver = nodes.leader if is_asked_at_the_controller else nodes.other
-    answers: list[Any] = []
     is_busy(receiver)
-    receiver.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
-    nodes.go_on(1_499)
-    assert answers == []
-    nodes.go_on(1)
-    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
+    nodes.is_answered_after(receiver, create("orders", timeout_ms=1_500), 1_500, ErrorCode.NONE)
 
 
 def test_a_refusal_of_the_controllers_own_node_waits_for_no_directories(nodes: ForwardingBench) -> None:
@@ -190,14 +186,9 @@ def test_another_nodes_client_does_not_wait_for_the_directories_of_the_controlle
     assert result.error_code == ErrorCode.NONE
 
 
-def test_a_request_without_a_timeout_waits_as_long_as_a_nodes_own(nodes: ForwardingBench) -> None:
+def test_a_forwarded_request_without_a_timeout_waits_as_long_as_a_nodes_own(nodes: ForwardingBench) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
-    answers: list[Any] = []
-    nodes.other.ask(create("orders", timeout_ms=0), CREATE_VERSION, answers.append)
-    nodes.go_on(29_999)
-    assert answers == []
-    nodes.go_on(1)
-    assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
+    nodes.is_answered_after(nodes.other, create("orders", timeout_ms=0), 30_000, ErrorCode.REQUEST_TIMED_OUT)
 
 
 def test_a_client_that_has_gone_is_forgotten(nodes: ForwardingBench) -> None:
@@ -211,7 +202,7 @@ def test_a_client_that_has_gone_is_forgotten(nodes: ForwardingBench) -> None:
     assert len(receiver.link.requests) == before - 1
 
 
-def test_the_number_of_waiting_requests_is_bounded(nodes: ForwardingBench) -> None:
+def test_the_number_of_waiting_forwarded_requests_is_bounded(nodes: ForwardingBench) -> None:
     receiver = nodes.other
     nodes.cluster.network.separate([receiver.key.id], nodes.cluster.nodes)
     answers: list[Any] = []

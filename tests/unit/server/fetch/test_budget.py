@@ -53,7 +53,7 @@ def test_a_limit_below_one_still_lets_one_batch_through(limit: int) -> None:
     assert (budget.limit_for(limit), budget.limit_for(100), budget.min_one_message) == (0, 0, True)
 
 
-def test_the_brokers_limit_caps_the_requests() -> None:
+def test_the_brokers_limit_of_a_fetch_caps_the_requests() -> None:
     assert limits(1000, max_bytes=2**31 - 1).max_bytes == 1000
 
 
@@ -63,7 +63,7 @@ def test_an_early_answer_never_waits_for_more_than_an_answer_can_have() -> None:
 
 
 @pytest.mark.parametrize(("asked_ms", "given_ms"), [(-1, 0), (0, 0), (500, 500), (2**31 - 1, MAX_WAIT_MS)])
-def test_the_wait_is_bounded(asked_ms: int, given_ms: int) -> None:
+def test_the_wait_of_a_fetch_is_bounded(asked_ms: int, given_ms: int) -> None:
     assert limits(max_wait_ms=asked_ms).wait_ms == given_ms
 
 

@@ -27,7 +27,7 @@ def values(records: object) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_every_version_reads_in_its_own_form(node: DataPath, version: int) -> None:
+def test_every_version_of_fetch_reads_in_its_own_form(node: DataPath, version: int) -> None:
     node.produce("orders", b"a", b"b")
     answer = node.fetch("orders", 0, version=version).fetched
     assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 2, 2)
@@ -274,7 +274,7 @@ def test_changed_bytes_are_a_storage_error_and_never_served(byte: int) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 17])
-def test_a_request_leaves_no_cycle_for_the_garbage_collector(version: int) -> None:
+def test_a_fetch_leaves_no_cycle_for_the_garbage_collector(version: int) -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     node.create()

@@ -49,7 +49,7 @@ def test_a_chunk_is_not_split_for_readers_that_are_behind_its_end(splits: KeySpl
     assert splits.kept_bytes == 0
 
 
-def test_no_record_is_copied_for_more_than_a_few_others(splits: KeySplits) -> None:
+def test_a_key_split_copies_no_record_for_more_than_a_few_others(splits: KeySplits) -> None:
     for number in range(50):
         splits.being_read(ORDERS, overlapping(number), 0, number)
     splits.being_read(ORDERS, HIGH, 0, 50)
@@ -104,7 +104,7 @@ def test_a_partition_that_is_not_read_any_more_leaves_when_another_comes(splits:
     assert (len(splits), splits.kept_bytes) == (1, 0)
 
 
-def test_the_partition_that_was_read_least_recently_loses_parts(splits: KeySplits) -> None:
+def test_the_partition_that_was_read_least_recently_loses_key_splits(splits: KeySplits) -> None:
     for partition in (ORDERS, PAYMENTS):
         splits.being_read(partition, LOW, 0, 0)
         for start in range(0, 40, 10):
@@ -136,7 +136,7 @@ def test_stretches_without_records_are_one_part(splits: KeySplits) -> None:
     assert splits.find(ORDERS, LOW, 0) == part(0, 1_000)
 
 
-def test_nothing_of_a_forgotten_partition_is_kept(splits: KeySplits) -> None:
+def test_no_key_split_of_a_forgotten_partition_is_kept(splits: KeySplits) -> None:
     splits.being_read(ORDERS, LOW, 0, 0)
     splits.keep(ORDERS, LOW, part(0, 5, 100))
     splits.forget(ORDERS)

@@ -63,7 +63,7 @@ def produce_at(node: DataPath, *timestamps: int) -> None:
         node.produce("orders", records=batch_of(b"v", now=partial(int.__add__, base, timestamp)))
 
 
-def test_the_ends_of_the_log(node: DataPath) -> None:
+def test_list_offsets_gives_the_ends_of_the_log(node: DataPath) -> None:
     produce_at(node, 0, 1, 2)
     assert found(node, LATEST) == (-1, 3, 2)
     assert found(node, EARLIEST) == found(node, EARLIEST_LOCAL) == (-1, 0, 2)
@@ -79,7 +79,7 @@ def test_a_timestamp_finds_the_first_record_that_is_not_older(node: DataPath) ->
     assert found(node, base + 71) == (-1, -1, -1)
 
 
-def test_the_largest_timestamp(node: DataPath) -> None:
+def test_list_offsets_gives_the_largest_timestamp(node: DataPath) -> None:
     assert found(node, MAX_TIMESTAMP) == (-1, -1, -1)
     base = node.clock.now_ms()
     produce_at(node, 0, 50, 20)
@@ -90,7 +90,7 @@ def test_the_largest_timestamp(node: DataPath) -> None:
     ("timestamp", "first"), [(LATEST, 1), (EARLIEST, 1), (MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)]
 )
 @pytest.mark.parametrize("version", range(1, 11))
-def test_each_special_timestamp_exists_from_its_version_on(
+def test_each_special_timestamp_of_list_offsets_exists_from_its_version_on(
     node: DataPath, timestamp: int, first: int, version: int
 ) -> None:
     (answer,) = ask(node, timestamp, version=version)

@@ -43,7 +43,7 @@ def topic(number: int, partitions: int, version: int) -> FetchableTopicResponse:
 
 @pytest.mark.parametrize("version", range(4, 19))
 @pytest.mark.parametrize(("topics", "partitions"), [(0, 0), (1, 1), (2, 2 * STEP + 7), (150, 2)])
-def test_the_bytes_and_the_counts_are_the_same(version: int, topics: int, partitions: int) -> None:
+def test_a_long_answer_has_the_same_bytes_and_counts(version: int, topics: int, partitions: int) -> None:
     response = FetchResponse(
         error_code=0,
         session_id=5 if version >= 7 else 0,

@@ -46,7 +46,7 @@ def choices_of(bench: LeadingBroker) -> tuple[int, int]:
     return bench.node.broker.choices.redirects, bench.node.broker.choices.failures
 
 
-def test_the_selector_gets_the_texts_views() -> None:
+def test_a_replica_selector_gets_the_views_of_kip_392() -> None:
     selector = ScriptedSelector()
     bench = LeadingBroker(selector=selector)
     bench.commit(b"a", b"b")
@@ -72,7 +72,7 @@ def test_a_selector_of_users_runs_without_a_rack_too() -> None:
 
 
 @pytest.mark.parametrize("result", [None, broker_of(1)], ids=["none", "the leader"])
-def test_the_consumer_stays_if_the_selector_says_so(result: Any) -> None:
+def test_a_consumer_stays_at_the_leader_if_the_replica_selector_says_so(result: Any) -> None:
     bench = LeadingBroker(selector=ScriptedSelector(result))
     bench.commit(b"a")
     answer = bench.consume(0, rack="b").fetched
@@ -139,7 +139,7 @@ def test_a_consumer_reads_from_the_leader_whatever_the_selector_does(
     assert all("\n" not in line and len(line) < 500 for line in lines)
 
 
-def test_the_view_of_a_selector_cannot_be_changed_by_it() -> None:
+def test_a_replica_selector_cannot_change_its_view() -> None:
     def tamper(view: PartitionView) -> ReplicaView:
         view.replicas.add(1)  # type: ignore[attr-defined]
         raise AssertionError

@@ -34,7 +34,7 @@ def node() -> ViewNode:
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_the_end_is_behind_the_last_record_of_the_view(node: ViewNode, version: int) -> None:
+def test_the_end_of_a_view_is_behind_its_last_record(node: ViewNode, version: int) -> None:
     node.write(*KEYS)
     ends = node.ends(VIEW, 0, 1, 2, 3, version=version)
     assert [end.error_code for end in ends] == [0] * 4
@@ -42,7 +42,7 @@ def test_the_end_is_behind_the_last_record_of_the_view(node: ViewNode, version: 
     assert [end.timestamp for end in ends] == [-1] * 4
 
 
-def test_the_end_is_the_log_start_without_records(node: ViewNode) -> None:
+def test_the_end_of_a_view_is_the_log_start_without_records(node: ViewNode) -> None:
     assert [end.offset for end in node.ends(VIEW, 0, 1)] == [0, 0]
     node.write(*[key_in(1)] * 9)
     assert [end.offset for end in node.ends(VIEW, 0, 1)] == [0, 9]
@@ -50,7 +50,7 @@ def test_the_end_is_the_log_start_without_records(node: ViewNode) -> None:
     assert [end.offset for end in node.ends(VIEW, 0, 1)] == [4, 9]
 
 
-def test_all_else_is_the_answer_of_the_partition(node: ViewNode) -> None:
+def test_other_offsets_of_a_view_are_the_answer_of_the_partition(node: ViewNode) -> None:
     for _ in range(3):
         node.write(*KEYS)
     node.table.get("orders", 0).delete_records(7)
@@ -147,7 +147,7 @@ def epoch_end(node: ViewNode, topic: str, partition: int, epoch: int, replica_id
     return end
 
 
-def test_the_end_of_an_epoch_is_that_of_the_partition(node: ViewNode) -> None:
+def test_the_end_of_an_epoch_of_a_view_is_that_of_the_partition(node: ViewNode) -> None:
     """The end of the view would be below the position of a reader that was sent there by a timestamp."""
     node.write(*KEYS)
     for number in range(4):

@@ -34,7 +34,9 @@ def ask(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_cluster_is_its_id_its_controller_and_its_living_brokers(node: AdminPath, version: int) -> None:
+def test_a_description_of_the_cluster_has_its_id_its_controller_and_its_living_brokers(
+    node: AdminPath, version: int
+) -> None:
     response = ask(node, version)
     assert (response.error_code, response.error_message) == (0, None)
     assert (response.cluster_id, response.controller_id) == (CLUSTER_ID, 1)

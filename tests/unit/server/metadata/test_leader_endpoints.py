@@ -80,7 +80,7 @@ def named(response: Any) -> list[tuple[int, str, int, str | None]]:
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 10), (PRODUCE, 13), (FETCH, 16), (FETCH, 18)])
-def test_the_leader_that_a_refusal_names_comes_with_its_address(node: AdminPath, api: int, version: int) -> None:
+def test_a_refusals_new_leader_comes_with_its_endpoint(node: AdminPath, api: int, version: int) -> None:
     response = ask(node, api, version, *led_by_the_other(node)[:1], replica_id=3)
     assert named(response) == [(2, "10.0.0.2", 9094, "rack-b")]
 
@@ -92,7 +92,7 @@ def test_a_leader_of_several_partitions_is_named_once(node: AdminPath, api: int,
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
-def test_the_address_is_that_of_the_clients_listener(node: AdminPath, api: int, version: int) -> None:
+def test_a_leaders_endpoint_is_that_of_the_clients_listener(node: AdminPath, api: int, version: int) -> None:
     partitions = led_by_the_other(node)
     assert named(ask(node, api, version, *partitions, listener="INSIDE", replica_id=3)) == [
         (2, "192.168.0.2", 9094, "rack-b")

@@ -117,7 +117,7 @@ def test_a_topic_that_is_created_when_it_is_asked_for_is_unknown_first_and_then_
     assert node.table.get("new", 1).is_leader
 
 
-def test_no_topic_is_created_when_the_cluster_does_not_want_that() -> None:
+def test_a_metadata_request_creates_no_topic_when_the_cluster_does_not_want_that() -> None:
     node = AdminPath("/data", files=SimulatedDisk(), settings={"auto.create.topics.enable": "false"})
     assert only(ask(node, 12, "new", allow=True)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -220,7 +220,7 @@ def test_a_fenced_broker_is_not_shown_and_its_replicas_are_offline(node: AdminPa
         assert partition.offline_replicas == (2,)
 
 
-def test_all_brokers_are_listed_while_all_are_fenced(node: AdminPath) -> None:
+def test_metadata_lists_all_brokers_while_all_are_fenced(node: AdminPath) -> None:
     """librdkafka would drop all of its brokers at an empty list, and ask none any more."""
     with_second_broker(node, "PLAINTEXT")
     fence_second_broker(node)
@@ -248,7 +248,7 @@ def test_a_broker_that_is_about_to_stop_is_shown_until_it_has_stopped(node: Admi
             assert (partition.error_code, partition.offline_replicas) == (0, ())
 
 
-def test_the_oldest_clients_are_spared_brokers_they_cannot_look_up(node: AdminPath) -> None:
+def test_metadata_spares_the_oldest_clients_brokers_that_they_cannot_look_up(node: AdminPath) -> None:
     with_second_broker(node, "PLAINTEXT")
     fence_second_broker(node)
     partitions = only(ask(node, 0, "shared")).partitions
@@ -367,7 +367,7 @@ def test_a_topic_in_many_requests_is_created_once_and_all_are_answered(clients: 
     assert clients.wanted == [["orders"], ["orders"]]
 
 
-def test_a_request_for_several_is_answered_for_all_at_once(clients: Clients) -> None:
+def test_a_metadata_request_for_several_new_topics_is_answered_at_once(clients: Clients) -> None:
     clients.ask("a", "b")
     answers = clients.ask("b", "c")
     assert clients.wanted == [["a", "b"], ["c"]]
@@ -377,13 +377,13 @@ def test_a_request_for_several_is_answered_for_all_at_once(clients: Clients) -> 
     assert codes(answers) == {"b": ErrorCode.INVALID_PARTITIONS}
 
 
-def test_each_topic_has_the_reason_why_the_controller_was_not_reached(clients: Clients) -> None:
+def test_each_topic_of_metadata_has_the_reason_why_the_controller_was_not_reached(clients: Clients) -> None:
     answers = clients.ask("a", "b")
     clients.controller.waiting[0][1](KafkaError(ErrorCode.REQUEST_TIMED_OUT))
     assert codes(answers) == dict.fromkeys("ab", ErrorCode.REQUEST_TIMED_OUT)
 
 
-def test_the_number_of_waiting_requests_is_limited(clients: Clients) -> None:
+def test_the_number_of_waiting_metadata_requests_is_limited(clients: Clients) -> None:
     waiting = [clients.ask("orders") for _ in range(MAX_WAITING)]
     assert codes(clients.ask("orders")) == {"orders": ErrorCode.REQUEST_TIMED_OUT}
     assert codes(clients.ask("other")) == {"other": ErrorCode.REQUEST_TIMED_OUT}
@@ -392,7 +392,7 @@ def test_the_number_of_waiting_requests_is_limited(clients: Clients) -> None:
     assert clients.ask("other") == []
 
 
-def test_the_topics_in_waiting_requests_are_limited(clients: Clients) -> None:
+def test_the_topics_in_waiting_metadata_requests_are_limited(clients: Clients) -> None:
     clients.ask("orders", asked_for=MAX_TOPICS_ASKED_FOR)
     assert codes(clients.ask("other")) == {"other": ErrorCode.REQUEST_TIMED_OUT}
     clients.decide(0)

@@ -37,7 +37,7 @@ def shown(response: DescribeTopicPartitionsResponse) -> list[tuple[str | None, l
     return [(topic.name, [each.partition_index for each in topic.partitions]) for topic in response.topics]
 
 
-def test_no_topics_means_all_by_name(node: AdminPath) -> None:
+def test_topic_partitions_of_no_topics_are_all_by_name(node: AdminPath) -> None:
     response = describe(node)
     assert shown(response) == [("a", [0, 1]), ("b", [0, 1, 2]), ("c", [0])]
     assert response.next_cursor is None

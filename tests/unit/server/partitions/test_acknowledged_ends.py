@@ -81,7 +81,7 @@ def test_an_end_waits_for_the_acknowledged_record(
     assert len(node.deadlines) == 0
 
 
-def test_the_end_of_an_epoch_waits_for_a_consumer_alone(node: DataPath, disk: DeferredDisk) -> None:
+def test_the_acknowledged_end_of_an_epoch_waits_for_a_consumer_alone(node: DataPath, disk: DeferredDisk) -> None:
     node.produce("orders", b"a", acks=1)
     assert epoch_end(node, replica_id=2).is_answered
     waiting = epoch_end(node)
@@ -119,7 +119,7 @@ def test_records_that_are_not_acknowledged_are_not_waited_for(node: DataPath) ->
     assert listed(ends(node)).offset == 0
 
 
-def test_no_request_waits_while_too_few_replicas_are_in_sync(disk: DeferredDisk) -> None:
+def test_no_acknowledged_end_is_awaited_while_too_few_replicas_are_in_sync(disk: DeferredDisk) -> None:
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     node.create(replicas=(1, 2), in_sync=(1,), config=STILL)
     node.produce("orders", b"a", acks=1)
@@ -137,7 +137,7 @@ def test_a_replica_that_hangs_delays_an_end_and_no_more(node: DataPath) -> None:
     assert len(node.deadlines) == 0
 
 
-def test_the_end_of_a_leadership_ends_the_wait(node: DataPath) -> None:
+def test_the_end_of_a_leadership_ends_the_wait_for_an_acknowledged_end(node: DataPath) -> None:
     node.produce("orders", b"a", acks=1)
     waiting = ends(node)
     node.create(replicas=(1, 2), in_sync=(2,), leader=2, leader_epoch=1)

@@ -68,7 +68,7 @@ def _offsets(node: DataPath, topic: str, offset: int, end_offset: int) -> Iterat
         offset = headers[-1].end_offset
 
 
-def test_a_dirty_log_keeps_the_last_record_of_each_key_and_its_offsets(node: DataPath) -> None:
+def test_the_cleaner_keeps_the_last_record_of_each_key_and_its_offset(node: DataPath) -> None:
     partition = node.create(config=KEYED)
     write(node)
     before = partition.log.log_end_offset
@@ -84,7 +84,7 @@ def test_a_dirty_log_keeps_the_last_record_of_each_key_and_its_offsets(node: Dat
     assert stored == {partition.topic_partition: active}
 
 
-def test_a_restart_goes_on_where_the_checkpoint_is(node: DataPath) -> None:
+def test_the_cleaner_goes_on_at_its_checkpoint_after_a_restart(node: DataPath) -> None:
     partition = node.create(config=KEYED)
     write(node)
     cleaner = start(node)
@@ -110,7 +110,7 @@ def test_only_compacted_topics_whose_dirty_share_is_large_enough_are_compacted(n
     assert cleaner.compactions == 0
 
 
-def test_it_may_be_switched_off(node: DataPath) -> None:
+def test_the_cleaner_may_be_switched_off(node: DataPath) -> None:
     node.create(config=KEYED)
     write(node)
     before = node.clock.calls_pending
@@ -120,7 +120,9 @@ def test_it_may_be_switched_off(node: DataPath) -> None:
     assert cleaner.compactions == 0
 
 
-def test_the_dirtiest_log_is_first_and_all_get_their_turn(node: DataPath, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_cleaner_begins_with_the_dirtiest_log_and_all_get_their_turn(
+    node: DataPath, caplog: pytest.LogCaptureFixture
+) -> None:
     for topic in ("few", "many"):
         node.create(topic, config=KEYED)
         write(node, topic, 12)
@@ -136,7 +138,7 @@ def test_the_dirtiest_log_is_first_and_all_get_their_turn(node: DataPath, caplog
     assert order == ["many-0", "few-0"]
 
 
-def test_keys_that_do_not_fit_the_memory_take_several_passes(node: DataPath) -> None:
+def test_keys_that_do_not_fit_the_memory_take_several_passes_of_the_cleaner(node: DataPath) -> None:
     partition = node.create(config=KEYED)
     for number in range(40):
         key = b"%d" % (number % 10)
@@ -150,7 +152,7 @@ def test_keys_that_do_not_fit_the_memory_take_several_passes(node: DataPath) -> 
     assert len(kept) <= 10 + 1
 
 
-def test_it_reads_and_writes_no_faster_than_it_may(node: DataPath) -> None:
+def test_the_cleaner_reads_and_writes_no_faster_than_it_may(node: DataPath) -> None:
     node.create(config=KEYED)
     write(node, count=40)
     size_bytes = node.table.get("orders", 0).log.size_bytes
@@ -161,7 +163,7 @@ def test_it_reads_and_writes_no_faster_than_it_may(node: DataPath) -> None:
     assert cleaner.compactions == 1
 
 
-def test_appends_and_reads_go_on_between_two_slices() -> None:
+def test_appends_and_reads_go_on_between_two_slices_of_the_cleaner() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     partition = node.create(config=KEYED)
@@ -183,7 +185,7 @@ def test_appends_and_reads_go_on_between_two_slices() -> None:
     assert offsets(node)[-1] == before[-1] + 1 == partition.log.log_end_offset - 1
 
 
-def test_under_page_cache_durability_it_flushes_before_it_compacts() -> None:
+def test_under_page_cache_durability_the_cleaner_flushes_before_it_compacts() -> None:
     node = DataPath("/logs", files=SimulatedDisk(), settings={"log.durability": "page-cache"})
     partition = node.create(config=KEYED)
     write(node)
@@ -231,7 +233,7 @@ def test_a_compaction_that_is_ended_by_something_else_leaves_nothing_behind(end:
             disk.run()
 
 
-def test_a_full_disk_is_no_fault_of_the_log_and_it_is_tried_again(
+def test_a_full_disk_is_no_fault_of_a_log_and_the_cleaner_tries_again(
     node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     partition = node.create(config=KEYED)
@@ -326,7 +328,9 @@ def test_a_log_that_fails_while_it_waits_for_the_disk_does_not_stop_the_cleaner(
     assert whole.log.compactions.first_dirty_offset > 0
 
 
-def test_a_damaged_log_is_left_alone(node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_cleaner_leaves_a_damaged_log_alone(
+    node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
     node.create(config=KEYED)
     write(node)
     files.flip_bit("/logs/orders-0/00000000000000000000.log", 70)

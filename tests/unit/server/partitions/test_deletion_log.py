@@ -48,7 +48,7 @@ def test_a_log_that_is_too_large_names_the_other_setting(node: DataPath, caplog:
     assert " why=retention.bytes " in line
 
 
-def test_nothing_is_logged_if_nothing_was_deleted(node: DataPath, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_deletion_log_has_no_line_without_a_deletion(node: DataPath, caplog: pytest.LogCaptureFixture) -> None:
     node.create(config=SMALL)
     node.produce("orders", b"x")
     passes = PartitionPasses(node.table, clock=node.clock)

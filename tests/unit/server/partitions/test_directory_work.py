@@ -66,12 +66,12 @@ def test_many_new_logs_are_durable_when_it_is_said_and_take_few_syncs(bench: Dir
         assert bench.files.read_bytes(f"/logs/orders-{number}/partition.metadata").startswith(b"version: 0\n")
 
 
-def test_nothing_asked_for_is_nothing_to_wait_for(bench: DirectoryBench) -> None:
+def test_directory_work_that_nothing_asks_for_is_not_awaited(bench: DirectoryBench) -> None:
     bench.work.when_made(lambda: bench.calls.append("made"))
     assert bench.calls == ["made"]
 
 
-def test_the_first_request_does_not_wait_for_later_ones(bench: DirectoryBench) -> None:
+def test_the_first_request_of_directory_work_does_not_wait_for_later_requests(bench: DirectoryBench) -> None:
     bench.make(1)
     bench.work.when_made(lambda: bench.calls.append("first"))
     bench.work.make(TopicPartition("later", 0), TOPIC_ID)
@@ -204,7 +204,7 @@ def test_later_logs_that_are_deleted_before_they_are_made_end_no_wait_too_early(
     assert bench.calls == ["orders"]
 
 
-def test_each_callback_of_a_batch_is_called_whatever_the_one_before_raises(bench: DirectoryBench) -> None:
+def test_directory_work_calls_each_callback_of_a_batch_whatever_another_raises(bench: DirectoryBench) -> None:
     partitions = bench.make(2)
     bench.run()
 

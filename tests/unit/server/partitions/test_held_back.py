@@ -20,7 +20,7 @@ def held(clock: ManualClock, count: int) -> tuple[HeldHighWatermarks, list[HeldI
     return HeldHighWatermarks(clock), [HeldInSync(clock) for _ in range(count)]
 
 
-def test_each_partition_looks_again_at_its_time_and_once() -> None:
+def test_each_held_back_partition_looks_again_at_its_time_and_once() -> None:
     clock = ManualClock()
     marks, partitions = held(clock, 3)
     for in_sync, until_ms in zip(partitions, (300, 100, 100), strict=True):

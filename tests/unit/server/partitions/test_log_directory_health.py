@@ -109,7 +109,7 @@ def test_below_the_reserve_produce_is_refused_and_all_else_goes_on(node: DataPat
     assert node.table.find("orders", 0) is None
 
 
-def test_the_refusal_ends_when_the_reserve_and_a_tenth_more_are_free(
+def test_the_refusal_of_a_full_directory_ends_when_the_reserve_and_a_tenth_more_are_free(
     node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="tailrace.server")

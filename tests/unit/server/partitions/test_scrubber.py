@@ -41,7 +41,7 @@ def log_files(files: SimulatedDisk, number: int, suffix: str) -> list[str]:
     return [f"{directory}/{name}" for name in files.list_dir(directory) if name.endswith(suffix)]
 
 
-def test_every_log_is_read_once_in_an_interval(node: DataPath) -> None:
+def test_the_scrubber_reads_every_log_once_in_an_interval(node: DataPath) -> None:
     scrubber = scrubber_of(node)
     scrubber.start()
     node.clock.advance(FIRST_PASS_MS - 1)
@@ -57,7 +57,7 @@ def test_every_log_is_read_once_in_an_interval(node: DataPath) -> None:
     assert scrubber.measure.passes == 2
 
 
-def test_no_more_is_read_in_a_second_than_the_setting_allows(node: DataPath) -> None:
+def test_the_scrubber_reads_no_more_in_a_second_than_the_setting_allows(node: DataPath) -> None:
     scrubber = scrubber_of(node, bytes_per_second=500)
     scrubber.start()
     node.clock.advance(FIRST_PASS_MS)
@@ -68,7 +68,7 @@ def test_no_more_is_read_in_a_second_than_the_setting_allows(node: DataPath) -> 
     assert scrubber.measure.bytes_read < size_bytes(node)
 
 
-def test_nothing_is_read_when_it_is_switched_off(node: DataPath) -> None:
+def test_the_scrubber_reads_nothing_when_it_is_switched_off(node: DataPath) -> None:
     scrubber = scrubber_of(node, enable=False)
     scrubber.start()
     node.clock.advance(3 * INTERVAL_MS)

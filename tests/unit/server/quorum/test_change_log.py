@@ -150,7 +150,7 @@ def test_a_fenced_broker_is_named_with_the_reason_and_what_it_led(
     ],
     ids=str,
 )
-def test_each_change_of_a_broker_is_one_line(
+def test_each_change_of_a_broker_is_one_line_of_the_change_log(
     log: ChangeLog, caplog: pytest.LogCaptureFixture, was: BrokerImage | None, now: BrokerImage | None, line: str | None
 ) -> None:
     def with_it(other_broker: BrokerImage | None) -> ClusterImage:

@@ -83,7 +83,7 @@ def test_only_the_active_controller_decides_and_the_others_name_it(cluster: Quor
     assert other.controller.leader_id == active(cluster).key.id
 
 
-def test_an_answer_waits_for_a_majority_and_all_nodes_see_its_change(cluster: QuorumCluster) -> None:
+def test_the_controllers_answer_waits_for_a_majority_and_all_nodes_see_its_change(cluster: QuorumCluster) -> None:
     leader = active(cluster)
     cluster.network.separate([leader.key.id], cluster.nodes)
     answers = submit(leader, create("orders"))

@@ -23,7 +23,7 @@ def described(topic: str, *partitions: int) -> DescribedQuorumTopic:
 METADATA = described("__cluster_metadata", 0)
 
 
-def test_the_only_voter_leads_and_has_all_of_the_log(node: AdminPath) -> None:
+def test_a_description_of_the_quorum_shows_the_only_voter_with_all_of_the_log(node: AdminPath) -> None:
     before = node.send(DescribeQuorumRequest(topics=(METADATA,)), 2).response.topics[0].partitions[0]
     node.create_topics("orders")
     response = node.send(DescribeQuorumRequest(topics=(METADATA,)), 2).response

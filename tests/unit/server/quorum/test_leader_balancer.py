@@ -54,7 +54,7 @@ def test_an_unfinished_balance_goes_on_at_once(caplog: pytest.LogCaptureFixture)
     assert [record.getMessage() for record in caplog.records] == ["event=leaders-balanced elected=1007"]
 
 
-def test_no_second_check_begins_while_one_is_under_way() -> None:
+def test_no_second_check_of_leaders_begins_while_another_is_under_way() -> None:
     bench = BalancerBench()
     bench.balancer.start()
     assert bench.pass_s(600) == 1
@@ -77,7 +77,7 @@ def test_a_refused_check_is_repeated_after_an_interval_if_the_controller_is_acti
     assert [bench.pass_s(59), bench.pass_s(1)] == [0, 1]
 
 
-def test_nothing_is_checked_if_the_setting_says_so() -> None:
+def test_the_leader_balancer_checks_nothing_if_the_setting_says_so() -> None:
     bench = BalancerBench(config=LeaderBalanceConfig(auto_leader_rebalance_enable=False))
     bench.balancer.start()
     assert bench.pass_s(3600) == 0

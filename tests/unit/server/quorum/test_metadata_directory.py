@@ -29,7 +29,7 @@ def test_a_state_survives_the_file(state: StoredQuorumState) -> None:
     assert parse_quorum_state(format_quorum_state(state), path="p") == state
 
 
-def test_the_file_is_kafkas_version_0() -> None:
+def test_the_quorum_state_file_is_kafkas_version_0() -> None:
     state = StoredQuorumState(leader_id=BrokerId(1), leader_epoch=5, voted_id=BrokerId(-1), voters=(BrokerId(1),))
     assert format_quorum_state(state) == (
         b'{"clusterId":"","leaderId":1,"leaderEpoch":5,"votedId":-1,"appliedOffset":0,'
@@ -37,7 +37,7 @@ def test_the_file_is_kafkas_version_0() -> None:
     )
 
 
-def test_the_file_is_kafkas_version_1_where_the_log_names_the_voters() -> None:
+def test_the_quorum_state_file_is_kafkas_version_1_where_the_log_names_the_voters() -> None:
     state = StoredQuorumState(
         leader_id=BrokerId(-1), leader_epoch=5, voted_id=BrokerId(2), voted_directory_id=bytes(15) + b"\x01"
     )

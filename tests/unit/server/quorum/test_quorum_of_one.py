@@ -54,7 +54,7 @@ def deferred_node() -> tuple[AdminPath, DeferredDisk]:
     return node, disk
 
 
-def test_nothing_is_visible_before_it_is_flushed() -> None:
+def test_a_decision_of_the_controller_is_not_visible_before_it_is_flushed() -> None:
     node, disk = deferred_node()
     answers = node.submit(create("orders"))
     assert not answers
@@ -82,7 +82,7 @@ def test_a_refusal_that_rests_on_nothing_new_is_given_at_once() -> None:
     assert isinstance(result_of(node.submit(create("bad name"))), TopicRefused)
 
 
-def test_one_flush_may_cover_many_decisions_and_each_is_published_by_itself_in_order() -> None:
+def test_a_flush_may_cover_many_decisions_of_the_controller_published_in_order() -> None:
     node, disk = deferred_node()
     seen: list[str] = []
     node.controller.on_image(lambda image, delta: seen.extend(topic.name for topic in delta.created_topics))
@@ -332,7 +332,7 @@ def test_a_command_before_the_log_is_read_is_refused_as_retriable() -> None:
     assert answer.code.retriable
 
 
-def test_the_stop_of_the_controller_answers_waiting_requests() -> None:
+def test_the_stop_of_the_controller_answers_its_waiting_requests() -> None:
     node, _ = deferred_node()
     answers = node.submit(create("orders"))
     node.controller.close()

@@ -301,7 +301,9 @@ def test_begin_and_end_are_answered_with_what_is_known(cluster: QuorumCluster, f
     )
 
 
-def test_the_last_epoch_is_invalid_and_no_node_enters_it(cluster: QuorumCluster, follower: QuorumNode) -> None:
+def test_the_last_epoch_of_a_raft_request_is_invalid_and_no_node_enters_it(
+    cluster: QuorumCluster, follower: QuorumNode
+) -> None:
     """A replica that stood in 2^31-1 would be elected in an epoch that no batch can hold, after each start again."""
     handler, before = RaftRpcHandler(follower.host), follower.host.node.epoch
     last = 2**31 - 1
@@ -331,7 +333,7 @@ class SlowHost:
         return self._host.leader_endpoint(*names)
 
 
-def test_an_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCluster, leader: QuorumNode) -> None:
+def test_a_raft_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCluster, leader: QuorumNode) -> None:
     keys = leader.host.node.voters.keys
     named = next(key for key in keys if key != leader.key)
     for key in keys:

@@ -87,11 +87,11 @@ def test_a_snapshot_without_the_broker_proves_nothing() -> None:
     assert ORDERS not in proven(KNOWN, later)
 
 
-def test_the_first_snapshot_proves_nothing() -> None:
+def test_the_first_snapshot_proves_no_removed_topic() -> None:
     assert ORDERS not in proven(apply_all(KNOWN, (NO_ORDERS,))[0])
 
 
-def test_nothing_is_proven_by_what_comes_after_the_start() -> None:
+def test_no_removed_topic_is_proven_by_changes_after_the_start() -> None:
     found = proven(KNOWN)
     found.on_image(*apply_all(KNOWN, (NO_ORDERS,)))
     found.stop()

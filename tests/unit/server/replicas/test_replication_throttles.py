@@ -57,7 +57,7 @@ def test_without_settings_nothing_is_throttled() -> None:
     assert (bench.rates, bench.throttled) == ((NO_LIMIT, NO_LIMIT), ([], []))
 
 
-def test_the_rates_are_this_brokers_before_those_of_all() -> None:
+def test_the_rates_of_replication_throttles_are_this_brokers_before_those_of_all() -> None:
     bench = ThrottlesBench(
         {BROKER_1: {LEADER_RATE: "5"}, BROKER_2: {FOLLOWER_RATE: "6"}, ALL_BROKERS: {LEADER_RATE: "7"}}
     )
@@ -68,7 +68,7 @@ def test_the_rates_are_this_brokers_before_those_of_all() -> None:
     assert bench.rates == (NO_LIMIT, NO_LIMIT)
 
 
-def test_the_replicas_are_those_of_this_broker() -> None:
+def test_the_throttled_replicas_are_those_of_this_broker() -> None:
     bench = ThrottlesBench({ORDERS: {LEADERS: "0:1,1:2,3:1", FOLLOWERS: "2:1,0:2"}})
     assert bench.throttled == ([0, 3], [2])
     bench.change({ORDERS: {LEADERS: "*"}}, ORDERS)

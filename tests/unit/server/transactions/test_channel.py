@@ -76,7 +76,7 @@ class TransactionChannelBench:
         on_reply(AddPartitionsToTxnResponse(results_by_transaction=(result,)))
 
 
-def test_the_coordinators_codes_are_given_by_partition() -> None:
+def test_a_verifications_codes_are_given_by_partition() -> None:
     bench = TransactionChannelBench()
     bench.ask(adds=False)
     ((node_id, request, _),) = bench.peer.waiting
@@ -131,7 +131,7 @@ def test_an_error_code_without_a_name_becomes_unknown_server_error() -> None:
     ]
 
 
-def test_no_answer_becomes_network_exception() -> None:
+def test_a_verification_without_an_answer_becomes_network_exception() -> None:
     bench = TransactionChannelBench()
     bench.ask(adds=True)
     bench.peer.waiting.pop(0)[2](None)

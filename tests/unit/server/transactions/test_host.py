@@ -53,7 +53,7 @@ def test_a_transaction_is_seen_whole_or_not_at_all(version: int) -> None:
 
 
 @versions
-def test_a_second_instance_fences_the_first_and_aborts_what_it_left(version: int) -> None:
+def test_a_second_producer_instance_fences_the_first_and_aborts_its_transaction(version: int) -> None:
     node = transaction_node()
     first = TransactionalClient.begun(node, version=version)
     assert first.write("orders", b"lost") is E.NONE
@@ -72,7 +72,7 @@ def test_a_second_instance_fences_the_first_and_aborts_what_it_left(version: int
     assert node.committed_values("orders") == [b"kept"]
 
 
-def test_no_decision_is_visible_before_it_is_on_disk() -> None:
+def test_no_decision_of_a_transaction_is_visible_before_it_is_on_disk() -> None:
     clock = ManualClock()
     disk = HoldingDisk(clock.call_soon)
     node = transaction_node(clock=clock, disk=disk)

@@ -123,7 +123,7 @@ class MarkerSenderBench:
         on_reply(WriteTxnMarkersResponse(markers=results[::-1]))  # the order of the results is not specified
 
 
-def test_each_leader_gets_one_request_for_all_its_partitions() -> None:
+def test_each_leader_gets_one_request_for_the_markers_of_all_its_partitions() -> None:
     bench = MarkerSenderBench(HERE, THERE, THERE, HERE)
     bench.write(0, 1, 2, 3)
     ((marker, _),) = bench.here
@@ -153,7 +153,7 @@ def test_an_older_producers_marker_has_the_number_of_its_decision_each_time_it_i
         assert encode_bytes(request, 1) == encode_bytes(KAFKAS, 1), "a leader that knows v1 only is sent Kafka's bytes"
 
 
-def test_a_leader_that_is_none_any_more_is_looked_up_again() -> None:
+def test_the_marker_sender_looks_up_a_leader_again_that_leads_no_more() -> None:
     bench = MarkerSenderBench(THERE)
     bench.write(0)
     bench.answer_there(E.NOT_LEADER_OR_FOLLOWER)
@@ -164,7 +164,7 @@ def test_a_leader_that_is_none_any_more_is_looked_up_again() -> None:
     assert bench.done == 1
 
 
-def test_silence_is_no_answer() -> None:
+def test_silence_is_no_answer_to_a_marker() -> None:
     bench = MarkerSenderBench(THERE)
     bench.write(0)
     bench.peer.waiting.pop(0)[2](None)
@@ -175,7 +175,7 @@ def test_silence_is_no_answer() -> None:
     assert bench.done == 1
 
 
-def test_a_missing_answer_is_logged_as_missing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_answer_to_markers_is_logged_as_missing(caplog: pytest.LogCaptureFixture) -> None:
     bench = MarkerSenderBench(THERE, THERE)
     with caplog.at_level("INFO", logger="tailrace.server"):
         bench.write(0, 1)
@@ -202,7 +202,7 @@ def test_a_partition_that_an_answer_leaves_out_is_sent_its_marker_again(caplog: 
     assert bench.done == 1
 
 
-def test_a_refusal_is_logged_with_the_code_of_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_marker_is_logged_with_the_code_of_the_answer(caplog: pytest.LogCaptureFixture) -> None:
     bench = MarkerSenderBench(THERE)
     with caplog.at_level("INFO", logger="tailrace.server"):
         bench.write(0)
@@ -211,7 +211,7 @@ def test_a_refusal_is_logged_with_the_code_of_the_answer(caplog: pytest.LogCaptu
     assert line == "event=marker-refused id='pay' partition=orders-0 code=UNKNOWN_SERVER_ERROR"
 
 
-def test_an_answer_that_comes_late_counts() -> None:
+def test_an_answer_to_markers_that_comes_late_counts() -> None:
     bench = MarkerSenderBench(THERE, HERE)
     bench.write(0, 1)
     late = bench.peer.waiting[:]
@@ -228,7 +228,7 @@ def test_an_answer_that_comes_late_counts() -> None:
     assert bench.done == 1
 
 
-def test_no_request_is_sent_without_a_leader() -> None:
+def test_no_marker_is_sent_without_a_leader() -> None:
     bench = MarkerSenderBench(NOBODY)
     bench.write(0)
     assert not bench.peer.waiting
@@ -247,7 +247,7 @@ def test_a_deleted_partition_needs_no_marker() -> None:
     assert bench.done == 1
 
 
-def test_another_nodes_answer_is_final() -> None:
+def test_another_nodes_answer_to_a_marker_is_final() -> None:
     bench = MarkerSenderBench(THERE, HERE)
     bench.write(0, 1)
     bench.answer_there(E.TRANSACTION_COORDINATOR_FENCED)
@@ -255,7 +255,7 @@ def test_another_nodes_answer_is_final() -> None:
     assert bench.done == 1
 
 
-def test_a_former_coordinator_sends_no_request() -> None:
+def test_a_former_coordinator_sends_no_marker() -> None:
     bench = MarkerSenderBench(THERE)
     sending = bench.write(0)
     sending.cancel()
@@ -287,7 +287,7 @@ def test_all_markers_of_one_turn_for_a_broker_go_in_one_request() -> None:
     assert bench.done == 4
 
 
-def test_a_request_holds_only_so_many_partitions() -> None:
+def test_a_request_of_markers_holds_only_so_many_partitions() -> None:
     bench = MarkerSenderBench(*[THERE] * 600)
     for producer_id in (7, 8, 9):
         bench.begin(*range(400), producer_id=producer_id)
@@ -309,7 +309,7 @@ def test_a_transaction_of_very_many_partitions_takes_several_requests() -> None:
     assert bench.done == 1
 
 
-def test_one_refusal_is_not_the_others() -> None:
+def test_a_refused_marker_is_not_the_refusal_of_another() -> None:
     bench = MarkerSenderBench(THERE, THERE)
     bench.begin(0, producer_id=7)
     bench.begin(1, producer_id=8)

@@ -82,7 +82,7 @@ def bench() -> Iterator[NextTransactionsBench]:
     assert len(bench.deadlines) == 0
 
 
-def test_each_has_its_turn(bench: NextTransactionsBench) -> None:
+def test_each_request_for_the_next_transaction_has_its_turn(bench: NextTransactionsBench) -> None:
     bench.add(1, 2)
     assert "pay" in bench.waiting
     bench.end()
@@ -102,7 +102,7 @@ def test_a_write_that_fails_does_not_hold_up_the_next(bench: NextTransactionsBen
     assert bench.answers == {1: failure, 2: Completed()}
 
 
-def test_one_that_is_late_may_still_be_in_time(bench: NextTransactionsBench) -> None:
+def test_a_late_request_for_the_next_transaction_may_still_be_in_time(bench: NextTransactionsBench) -> None:
     """The transaction's end was not reported: the records on their way were dropped."""
     bench.add(1)
     bench.changing.clear()
@@ -123,13 +123,15 @@ def test_requests_that_wait_for_the_transaction_before_are_answered_after_the_ti
     assert bench.answers == {1: BUSY, 2: BUSY}
 
 
-def test_all_waiting_requests_are_answered_when_the_coordinator_closes(bench: NextTransactionsBench) -> None:
+def test_requests_for_the_next_transaction_are_answered_when_the_coordinator_closes(
+    bench: NextTransactionsBench,
+) -> None:
     bench.add(1, 2)
     bench.waiting.close(BUSY)
     assert bench.answers == {1: BUSY, 2: BUSY}
 
 
-def test_all_coordinators_of_a_node_share_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinators_of_a_node_share_the_limits_of_waiting_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 10)
     requests = WaitingRequests()
     first, second = NextTransactionsBench(requests), NextTransactionsBench(requests)
@@ -142,7 +144,9 @@ def test_all_coordinators_of_a_node_share_the_limits(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("end", ["written", "expired", "closed", "gone"])
-def test_a_request_no_longer_counts_however_its_wait_ends(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_a_request_for_the_next_transaction_no_longer_counts_however_its_wait_ends(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     """However often that happens, the connection keeps one callback only."""
     monkeypatch.setattr(next_transactions, "MAX_WAITING", 1)
     monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 1)

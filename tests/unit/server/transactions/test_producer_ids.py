@@ -25,7 +25,7 @@ def test_a_producer_gets_a_fresh_id_and_epoch_0(version: int) -> None:
     assert (second.producer_id, second.producer_epoch) == (1, 0)
 
 
-def test_no_id_is_given_twice_not_even_after_a_restart() -> None:
+def test_no_producer_id_is_given_twice_even_after_a_restart() -> None:
     files = SimulatedDisk()
     node = GroupPath("/data", files=files)
     given = [ask(node).producer_id for _ in range(2500)]
@@ -36,7 +36,7 @@ def test_no_id_is_given_twice_not_even_after_a_restart() -> None:
     assert given[2500] >= 2500
 
 
-def test_the_next_block_is_there_before_the_last_one_is_used_up() -> None:
+def test_the_next_block_of_producer_ids_is_there_before_the_last_is_used_up() -> None:
     disk = DeferredDisk()
     node = GroupPath("/data", files=SimulatedDisk(), disk=disk)
     while not node.is_ready:

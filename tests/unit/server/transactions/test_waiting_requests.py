@@ -137,7 +137,7 @@ def test_a_producer_has_two_requests_that_wait_and_no_more() -> None:
     assert not any(each.is_answered for each in waiting)
 
 
-def test_a_request_ends_with_its_connection() -> None:
+def test_a_request_that_waits_for_a_transaction_ends_with_its_connection() -> None:
     """The request no longer counts as waiting, and its partitions stay out of the next transaction."""
     client, disk = _ending()
     connection = RecordingConnection()
