@@ -11,14 +11,7 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.steps import result_of
 from tailrace.protocol.records import _kernels_twin as twin
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, HeaderBuffers, LongBuffers
-from tailrace.protocol.records.batch import (
-    HEADER_SIZE,
-    check_crc,
-    iter_batches,
-    read_header,
-    seal,
-    validate_produced,
-)
+from tailrace.protocol.records.batch import HEADER_SIZE, check_crc, iter_batches, read_header, seal, validate_produced
 from tailrace.protocol.records.columns import plain_groups
 from tailrace.protocol.records.compression import Codec, compress, decompress
 from tailrace.protocol.records.control import control_values

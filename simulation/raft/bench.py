@@ -20,15 +20,7 @@ from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import QuorumState, RaftConfig, SnapshotFile
-from tailrace.raft.rpc import (
-    FetchRecords,
-    FetchRecordsReply,
-    Request,
-    Response,
-    SnapshotId,
-    Vote,
-    VoteReply,
-)
+from tailrace.raft.rpc import FetchRecords, FetchRecordsReply, Request, Response, SnapshotId, Vote, VoteReply
 from tailrace.raft.voters import ReplicaKey, Voter, VotersAt, VoterSet
 
 E = TypeVar("E")

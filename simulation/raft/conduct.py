@@ -13,14 +13,7 @@ from tailrace.raft import events
 from tailrace.raft.effects import LeaderChange, Voters
 from tailrace.raft.ports import LogView
 from tailrace.raft.roles import Follower, Leader
-from tailrace.raft.rpc import (
-    DescribeQuorumReply,
-    FetchRecords,
-    FetchRecordsReply,
-    FetchSnapshot,
-    LogEnd,
-    Request,
-)
+from tailrace.raft.rpc import DescribeQuorumReply, FetchRecords, FetchRecordsReply, FetchSnapshot, LogEnd, Request
 from tailrace.raft.voters import ReplicaKey, VoterSet
 
 

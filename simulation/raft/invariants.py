@@ -17,14 +17,7 @@ from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import QuorumState
 from tailrace.raft.roles import Follower, Leader
-from tailrace.raft.rpc import (
-    FetchRecords,
-    Request,
-    Response,
-    SnapshotId,
-    Vote,
-    VoteReply,
-)
+from tailrace.raft.rpc import FetchRecords, Request, Response, SnapshotId, Vote, VoteReply
 from tailrace.raft.voters import ReplicaKey
 
 NEW = QuorumState()

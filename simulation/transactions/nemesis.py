@@ -17,12 +17,7 @@ from simulation.transactions.script import CLIENTS, Conversation
 from simulation.transactions.work import Instances
 from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.commands import AlterReassignments, ElectLeaders, Reassignment
-from tailrace.model.partitions import (
-    GROUP_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    ElectionType,
-    TopicPartition,
-)
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, ElectionType, TopicPartition
 from tailrace.testing.disk import PowerCut
 
 _COORDINATED: Final = (TRANSACTION_STATE_TOPIC, GROUP_OFFSETS_TOPIC)

@@ -7,16 +7,8 @@ node.send(CreateTopicsRequest(...), 7).response
 from collections.abc import Mapping
 from itertools import count
 
-from tailrace.metadata.broker_commands import (
-    BrokerRegistered,
-    RegisterBroker,
-    UnfenceBroker,
-)
-from tailrace.metadata.commands import (
-    ControllerCommand,
-    ControllerResponse,
-    TopicSpec,
-)
+from tailrace.metadata.broker_commands import BrokerRegistered, RegisterBroker, UnfenceBroker
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse, TopicSpec
 from tailrace.metadata.image import Endpoint, ResourceType
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId

@@ -23,15 +23,7 @@ from typing import NamedTuple
 
 from simulation.raft.bench import voter_set
 from simulation.raft.scope.laws import PastEvents, View, learn
-from simulation.raft.scope.node import (
-    CONFIG,
-    EventOutcome,
-    Facts,
-    Happening,
-    ScopeBench,
-    ScopeNodes,
-    split,
-)
+from simulation.raft.scope.node import CONFIG, EventOutcome, Facts, Happening, ScopeBench, ScopeNodes, split
 from simulation.raft.scope.state import Names, Value, value_of
 from simulation.raft.state import key_of
 from tailrace.raft.rpc import (

@@ -9,15 +9,7 @@ import pytest
 
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
-from tailrace.client.blocking import (
-    Admin,
-    Consumer,
-    MetricName,
-    OffsetAndMetadata,
-    Producer,
-    RangedFetch,
-    Rectangle,
-)
+from tailrace.client.blocking import Admin, Consumer, MetricName, OffsetAndMetadata, Producer, RangedFetch, Rectangle
 from tailrace.client.consumer import AsyncConsumer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import contains, hash_of, of_slots

@@ -7,12 +7,7 @@ from itertools import count
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from budgets import examples
 from tailrace.model.key_ranges import HASH_SPACE, KeyRange, hash_of, of_slots, slot_of

@@ -22,17 +22,9 @@ from tailrace.metadata.commands import (
 )
 from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import ConfigResource, ResourceType
-from tailrace.metadata.records.brokers import (
-    RegisterBrokerRecord,
-    UnfenceBrokerRecord,
-)
+from tailrace.metadata.records.brokers import RegisterBrokerRecord, UnfenceBrokerRecord
 from tailrace.metadata.records.kinds import MetadataRecord
-from tailrace.metadata.records.topics import (
-    UNASSIGNED_DIRECTORY,
-    ConfigRecord,
-    PartitionRecord,
-    TopicRecord,
-)
+from tailrace.metadata.records.topics import UNASSIGNED_DIRECTORY, ConfigRecord, PartitionRecord, TopicRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from testkit.quorum.controller_commands import create_topics

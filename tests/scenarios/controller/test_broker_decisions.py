@@ -22,12 +22,7 @@ from tailrace.metadata.broker_commands import (
     UnfenceBroker,
 )
 from tailrace.metadata.image import Endpoint
-from tailrace.metadata.records.brokers import (
-    FenceBrokerRecord,
-    RecordedEndpoint,
-    RecordedFeature,
-    RegisterBrokerRecord,
-)
+from tailrace.metadata.records.brokers import FenceBrokerRecord, RecordedEndpoint, RecordedFeature, RegisterBrokerRecord
 from tailrace.metadata.records.cluster import (
     AbortTransactionRecord,
     BeginTransactionRecord,

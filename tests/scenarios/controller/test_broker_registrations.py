@@ -3,11 +3,7 @@
 import pytest
 
 from scenarios.controller.leadership_cluster import SESSION_MS, LeadershipCluster, led
-from tailrace.metadata.broker_commands import (
-    BrokerHeartbeat,
-    FenceSilentBroker,
-    UnregisterBroker,
-)
+from tailrace.metadata.broker_commands import BrokerHeartbeat, FenceSilentBroker, UnregisterBroker
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 

@@ -28,10 +28,7 @@ from tailrace.metadata.commands import (
     TopicSpec,
 )
 from tailrace.metadata.image import ConfigResource, ResourceType
-from tailrace.metadata.records.topics import (
-    ConfigRecord,
-    TopicRecord,
-)
+from tailrace.metadata.records.topics import ConfigRecord, TopicRecord
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
 from testkit.quorum.controller_commands import alter_configs

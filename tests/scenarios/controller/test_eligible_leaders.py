@@ -19,12 +19,7 @@ from scenarios.controller.leadership_cluster import (
     ids,
     led,
 )
-from tailrace.metadata.commands import (
-    ConfigChange,
-    ReplicaAssignment,
-    ResourceChanges,
-    TopicSpec,
-)
+from tailrace.metadata.commands import ConfigChange, ReplicaAssignment, ResourceChanges, TopicSpec
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ConfigResource, ResourceType
 from tailrace.metadata.records.kinds import decode_record, encode_record
 from tailrace.metadata.records.topics import ConfigRecord, created_partition, partition_record

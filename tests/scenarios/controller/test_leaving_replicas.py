@@ -5,13 +5,7 @@ from typing import Any
 import pytest
 
 from scenarios.controller.leadership_cluster import ORDERS, LeadershipCluster, code, ids, led
-from tailrace.metadata.commands import (
-    AlterPartition,
-    InSyncChange,
-    InSyncReplica,
-    LeaveReason,
-    PartitionsAltered,
-)
+from tailrace.metadata.commands import AlterPartition, InSyncChange, InSyncReplica, LeaveReason, PartitionsAltered
 from tailrace.metadata.records.topics import created_partition, partition_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId

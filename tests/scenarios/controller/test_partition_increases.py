@@ -15,15 +15,8 @@ from scenarios.controller.decision_table import (
     registered,
     table,
 )
-from tailrace.metadata.commands import (
-    CreatePartitions,
-    PartitionIncrease,
-    PartitionsCreated,
-    TopicOutcome,
-)
-from tailrace.metadata.records.topics import (
-    TopicRecord,
-)
+from tailrace.metadata.commands import CreatePartitions, PartitionIncrease, PartitionsCreated, TopicOutcome
+from tailrace.metadata.records.topics import TopicRecord
 from tailrace.model.errors import ErrorCode
 from testkit.quorum.controller_commands import create_partitions
 from testkit.quorum.controllers import topic_rules

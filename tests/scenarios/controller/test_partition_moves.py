@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 
 from scenarios.controller.leadership_cluster import ORDERS, LeadershipCluster, code, ids, led
-from tailrace.metadata.commands import (
-    AlterPartition,
-    AlterReassignments,
-    InSyncChange,
-    InSyncReplica,
-    Reassignment,
-)
+from tailrace.metadata.commands import AlterPartition, AlterReassignments, InSyncChange, InSyncReplica, Reassignment
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition

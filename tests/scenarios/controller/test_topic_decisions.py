@@ -28,10 +28,7 @@ from tailrace.metadata.commands import (
     TopicsDeleted,
     TopicSpec,
 )
-from tailrace.metadata.records.topics import (
-    RemoveTopicRecord,
-    TopicRecord,
-)
+from tailrace.metadata.records.topics import RemoveTopicRecord, TopicRecord
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from testkit.quorum.controller_commands import delete_topics

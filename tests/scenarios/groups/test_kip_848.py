@@ -13,10 +13,7 @@ from tailrace.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
     IncrementallyAlterableConfig,
 )
-from tailrace.protocol.messages.consumer_groups import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-)
+from tailrace.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from tailrace.testing.disk import SimulatedDisk
 from testkit.coordinators.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
 from testkit.coordinators.group_path import GroupPath

@@ -6,9 +6,7 @@ from scenarios.groups.consumer_group_nodes import VALID, new_node
 from tailrace.coordinators.groups.consumer.heartbeat import MOST_EXPRESSIONS
 from tailrace.metadata.commands import TopicReference
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-)
+from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from tailrace.testing.disk import SimulatedDisk
 from testkit.coordinators.consumer_groups import TableMember, describe
 from testkit.coordinators.group_path import GroupPath

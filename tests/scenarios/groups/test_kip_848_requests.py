@@ -7,15 +7,8 @@ import pytest
 from scenarios.groups.consumer_group_nodes import VALID, code_of_commit, new_node, two_members
 from tailrace.metadata.commands import TopicReference
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-    HeartbeatTopicPartitions,
-)
-from tailrace.protocol.messages.offsets import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-)
+from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, HeartbeatTopicPartitions
+from tailrace.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from testkit.coordinators.consumer_groups import TableMember
 from testkit.coordinators.group_path import GroupPath
 from testkit.quorum.controller_commands import delete_topics

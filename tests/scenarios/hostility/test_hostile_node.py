@@ -21,12 +21,7 @@ from tailrace.protocol.messages.configs import (
     IncrementallyAlterableConfig,
 )
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tailrace.protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tailrace.protocol.records.batch import HEADER_SIZE, seal
 from tailrace.protocol.records.compression import Codec, compress
 from tailrace.protocol.records.record import Record, build_batch, read_records

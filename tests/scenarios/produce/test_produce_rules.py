@@ -12,14 +12,7 @@ from scenarios.produce.produced_batches import NOW_MS, batch, damaged
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.protocol.records.batch import (
-    CONTROL,
-    DELETE_HORIZON,
-    HEADER_SIZE,
-    LOG_APPEND_TIME,
-    read_header,
-    seal,
-)
+from tailrace.protocol.records.batch import CONTROL, DELETE_HORIZON, HEADER_SIZE, LOG_APPEND_TIME, read_header, seal
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.testing.disk import SimulatedDisk

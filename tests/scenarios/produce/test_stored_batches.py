@@ -8,12 +8,7 @@ import pytest
 
 from scenarios.produce.produced_batches import AT_APPEND, NOW_MS, batch
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import (
-    LOG_APPEND_TIME,
-    BatchHeader,
-    check_crc,
-    iter_batches,
-)
+from tailrace.protocol.records.batch import LOG_APPEND_TIME, BatchHeader, check_crc, iter_batches
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.testing.disk import SimulatedDisk

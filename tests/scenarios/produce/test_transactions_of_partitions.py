@@ -13,11 +13,7 @@ import pytest
 from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
+from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.server.produce.transactional_appends import VerificationRequest
 from tailrace.testing.disk import SimulatedDisk
 from testkit.nodes.data_path import DataPath, Exchange, batch_of, records_of, verified_by

@@ -5,10 +5,7 @@ from typing import Any
 from simulation.raft.bench import CLUSTER, RaftBench, error_of
 from simulation.raft.state import key_of
 from tailrace.model.errors import ErrorCode
-from tailrace.raft.rpc import (
-    BeginEpoch,
-    SnapshotId,
-)
+from tailrace.raft.rpc import BeginEpoch, SnapshotId
 
 
 def leader_with(

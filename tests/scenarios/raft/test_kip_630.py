@@ -13,19 +13,8 @@ from simulation.raft.state import key_of
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.ports import RaftConfig, SnapshotFile
-from tailrace.raft.rpc import (
-    FetchRecords,
-    FetchSnapshot,
-    FetchSnapshotReply,
-    SnapshotId,
-    Vote,
-    VoteReply,
-)
-from tailrace.raft.snapshots import (
-    SnapshotTrigger,
-    follower_log_start,
-    superfluous_snapshots,
-)
+from tailrace.raft.rpc import FetchRecords, FetchSnapshot, FetchSnapshotReply, SnapshotId, Vote, VoteReply
+from tailrace.raft.snapshots import SnapshotTrigger, follower_log_start, superfluous_snapshots
 
 DAY_MS = 24 * 3600 * 1000
 

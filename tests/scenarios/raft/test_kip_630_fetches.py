@@ -23,10 +23,7 @@ from tailrace.raft.rpc import (
     Vote,
     VoteReply,
 )
-from tailrace.raft.snapshots import (
-    fair_shares,
-    validate_position,
-)
+from tailrace.raft.snapshots import fair_shares, validate_position
 from tailrace.server.quorum.raft_wire import request_to_wire, response_from_wire, response_to_wire
 
 

@@ -3,17 +3,7 @@
 import json
 
 from spark.connector.cases import BothRefuse, Case, Differs, NumberOfTasks, SameRows, of_one, offsets
-from spark.connector.topics import (
-    CODECS,
-    COMMITTED,
-    COMPACTED,
-    CUT,
-    EMPTY,
-    OPEN,
-    ORDERS,
-    ORDERS_EU,
-    STAMPED,
-)
+from spark.connector.topics import CODECS, COMMITTED, COMPACTED, CUT, EMPTY, OPEN, ORDERS, ORDERS_EU, STAMPED
 
 ALL = 12
 """The records of `orders`."""

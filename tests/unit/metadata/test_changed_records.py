@@ -2,11 +2,7 @@
 
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records.kinds import MetadataRecord
-from tailrace.metadata.records.topics import (
-    ConfigRecord,
-    PartitionChangeRecord,
-    RemoveTopicRecord,
-)
+from tailrace.metadata.records.topics import ConfigRecord, PartitionChangeRecord, RemoveTopicRecord
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import ChangedRecords
 from testkit.quorum.metadata_records import new_topic

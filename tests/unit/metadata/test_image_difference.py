@@ -4,11 +4,7 @@ from dataclasses import replace
 
 from tailrace.metadata.image import EMPTY_IMAGE, ConfigResource, ResourceType, full_delta
 from tailrace.metadata.records.kinds import MetadataRecord
-from tailrace.metadata.records.topics import (
-    ConfigRecord,
-    PartitionChangeRecord,
-    RemoveTopicRecord,
-)
+from tailrace.metadata.records.topics import ConfigRecord, PartitionChangeRecord, RemoveTopicRecord
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import difference
 from testkit.quorum.metadata_records import new_broker, new_topic

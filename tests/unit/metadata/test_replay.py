@@ -22,12 +22,7 @@ from tailrace.metadata.records.cluster import (
     ZkMigrationStateRecord,
 )
 from tailrace.metadata.records.kinds import MetadataRecord
-from tailrace.metadata.records.topics import (
-    ClearElrRecord,
-    ConfigRecord,
-    PartitionChangeRecord,
-    RemoveTopicRecord,
-)
+from tailrace.metadata.records.topics import ClearElrRecord, ConfigRecord, PartitionChangeRecord, RemoveTopicRecord
 from tailrace.metadata.replay import apply, apply_all
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId

@@ -6,14 +6,7 @@ import pytest
 
 from tailrace.metadata.feature_levels import FIRST_WITH_KEY_RANGES, METADATA_VERSION_FEATURE
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType, TopicImage
-from tailrace.metadata.views import (
-    MAX_VIEW_PARTITIONS,
-    ViewImage,
-    Views,
-    id_of,
-    view_refusal,
-    view_refusal_by_id,
-)
+from tailrace.metadata.views import MAX_VIEW_PARTITIONS, ViewImage, Views, id_of, view_refusal, view_refusal_by_id
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.key_ranges import of_slots

@@ -7,16 +7,7 @@ import pytest
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener
 from tailrace.net.turns import COSTLY_SECONDS
-from testkit.nodes.listeners import (
-    FrameClient,
-    default_listener,
-    echo,
-    frame,
-    number_of,
-    serving,
-    silent_turns,
-    until,
-)
+from testkit.nodes.listeners import FrameClient, default_listener, echo, frame, number_of, serving, silent_turns, until
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:

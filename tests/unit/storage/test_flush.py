@@ -7,13 +7,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import Log, sync_together
 from tailrace.testing.disk import SimulatedDisk
 from testkit.records.batches import stored_batch
-from unit.storage.small_logs import (
-    DIRECTORY,
-    NOW,
-    SMALL,
-    fill,
-    open_log,
-)
+from unit.storage.small_logs import DIRECTORY, NOW, SMALL, fill, open_log
 
 
 class SyncsBench:

@@ -10,15 +10,7 @@ from tailrace.storage import Duplicate, Log, ReadLimits
 from tailrace.storage.retention import Reason, expired_segments
 from tailrace.testing.disk import SimulatedDisk
 from testkit.records.batches import FIRST_TIMESTAMP_MS, stored_batch
-from unit.storage.small_logs import (
-    DIRECTORY,
-    NOW,
-    SMALL,
-    fill,
-    names,
-    offsets,
-    open_log,
-)
+from unit.storage.small_logs import DIRECTORY, NOW, SMALL, fill, names, offsets, open_log
 
 
 @dataclass

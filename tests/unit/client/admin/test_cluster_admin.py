@@ -5,13 +5,7 @@ import pytest
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.admin.quorum import QuorumDescription, QuorumReplicaState
 from tailrace.client.blocking import Admin
-from tailrace.metadata.commands import (
-    AlterPartition,
-    InSyncChange,
-    InSyncReplica,
-    ReplicaAssignment,
-    TopicSpec,
-)
+from tailrace.metadata.commands import AlterPartition, InSyncChange, InSyncReplica, ReplicaAssignment, TopicSpec
 from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId

@@ -11,15 +11,7 @@ from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
-from unit.client.keyed.keyed_runs import (
-    KEYS,
-    RECORDS,
-    SECONDS,
-    Seen,
-    consumer_of,
-    ends_of,
-    offsets_of,
-)
+from unit.client.keyed.keyed_runs import KEYS, RECORDS, SECONDS, Seen, consumer_of, ends_of, offsets_of
 
 
 async def test_a_keyed_consumer_works_on_each_key_in_order_beside_the_other_keys(

@@ -8,16 +8,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.fetch import PartitionData
-from unit.client.reading.two_nodes import (
-    LEADER,
-    PARTITION,
-    REPLICA,
-    TwoNodeRouter,
-    data_of,
-    fetcher_of,
-    refusal,
-    until,
-)
+from unit.client.reading.two_nodes import LEADER, PARTITION, REPLICA, TwoNodeRouter, data_of, fetcher_of, refusal, until
 
 
 class PausedFetch:

@@ -10,11 +10,7 @@ import pytest
 from tailrace.client import producer as producer_module
 from tailrace.client.producer import AsyncProducer
 from testkit.clients.scripted_transactions import ScriptedTransactions
-from unit.client.transactions.producer_scenes import (
-    BILLS,
-    ORDERS,
-    Play,
-)
+from unit.client.transactions.producer_scenes import BILLS, ORDERS, Play
 
 
 @pytest.fixture

@@ -18,15 +18,7 @@ from tailrace.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
 )
 from testkit.clients.scripted_transactions import PRODUCER_ID
-from unit.client.transactions.producer_scenes import (
-    BILLS,
-    MEMBER,
-    Play,
-    begun,
-    committed,
-    identities,
-    until_asked,
-)
+from unit.client.transactions.producer_scenes import BILLS, MEMBER, Play, begun, committed, identities, until_asked
 
 
 @pytest.mark.parametrize("version", [1, 2])

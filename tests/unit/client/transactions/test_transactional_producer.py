@@ -11,20 +11,9 @@ from tailrace.client.transactions.producer_transaction import Identity, Transact
 from tailrace.model.errors import ErrorCode as E
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages.produce import ProduceRequest
-from tailrace.protocol.messages.transactions import (
-    EndTxnRequest,
-    TxnOffsetCommitRequest,
-)
+from tailrace.protocol.messages.transactions import EndTxnRequest, TxnOffsetCommitRequest
 from testkit.clients.scripted_transactions import PRODUCER_ID
-from unit.client.transactions.producer_scenes import (
-    BILLS,
-    MEMBER,
-    Play,
-    begun,
-    committed,
-    identities,
-    in_a_block,
-)
+from unit.client.transactions.producer_scenes import BILLS, MEMBER, Play, begun, committed, identities, in_a_block
 
 
 async def test_the_requests_of_a_transactional_producer_before_version_2(play: Play) -> None:

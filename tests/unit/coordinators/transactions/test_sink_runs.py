@@ -4,11 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.coordinators.transactions.commands import (
-    InitializeProducer,
-    ProducerIdentity,
-    SinkMemberIdentity,
-)
+from tailrace.coordinators.transactions.commands import InitializeProducer, ProducerIdentity, SinkMemberIdentity
 from tailrace.coordinators.transactions.records import SinkRecord
 from tailrace.coordinators.transactions.sink import MOST_PAST_RUNS
 from tailrace.coordinators.transactions.transaction import LAST_EPOCH, TransactionState

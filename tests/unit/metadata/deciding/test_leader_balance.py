@@ -6,11 +6,7 @@ from tailrace.metadata.commands import BalanceLeaders, LeadersBalanced
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.deciding.leader_balance import MAX_ELECTIONS
 from tailrace.metadata.derive import SLICE
-from tailrace.metadata.records.brokers import (
-    BrokerRegistrationChangeRecord,
-    FenceBrokerRecord,
-    UnfenceBrokerRecord,
-)
+from tailrace.metadata.records.brokers import BrokerRegistrationChangeRecord, FenceBrokerRecord, UnfenceBrokerRecord
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import PartitionChangeRecord, PartitionRecord, TopicRecord
 from tailrace.model.ids import BrokerId

@@ -9,11 +9,7 @@ import pytest
 import zstandard
 
 from tailrace.model.errors import CorruptRecords
-from tailrace.protocol.records.compression import (
-    MAX_ZSTD_WINDOW,
-    Codec,
-    decompress,
-)
+from tailrace.protocol.records.compression import MAX_ZSTD_WINDOW, Codec, decompress
 from tailrace.protocol.records.zstd_frames import narrowed, split_frames
 from testkit.records.raw_batches import unfolded_in_steps, zstd_stream
 

@@ -4,13 +4,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
-from tailrace.replication.fetcher_events import (
-    EndWait,
-    FetchAnswer,
-    ReportRefusal,
-    StoreFailed,
-    Unfollow,
-)
+from tailrace.replication.fetcher_events import EndWait, FetchAnswer, ReportRefusal, StoreFailed, Unfollow
 from tailrace.replication.followed_partition import REFUSED_AFTER_MS, REPORTED_EVERY_MS
 from tailrace.replication.replica_fetcher import FIRST_BACKOFF_MS
 from unit.replication.fetching.fetcher_bench import A, B, ReplicaFetcherBench, error, records

@@ -2,13 +2,7 @@
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
-from tailrace.replication.fetcher_events import (
-    Answered,
-    EndWait,
-    Position,
-    Store,
-    Unfollow,
-)
+from tailrace.replication.fetcher_events import Answered, EndWait, Position, Store, Unfollow
 from unit.replication.fetching.fetcher_bench import A, B, ReplicaFetcherBench, error, records
 
 

@@ -6,11 +6,7 @@ from hypothesis import strategies as st
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import TopicId
-from tailrace.replication.fetcher_events import (
-    FetchAnswer,
-    PartitionKey,
-    Unfollow,
-)
+from tailrace.replication.fetcher_events import FetchAnswer, PartitionKey, Unfollow
 from tailrace.replication.throttle import ALL_PARTITIONS, ReplicationQuota, ReplicationThrottle, ThrottleConfig
 from unit.replication.fetching.fetcher_bench import A, B, ReplicaFetcherBench, records
 

@@ -10,17 +10,7 @@ from tailrace.model.key_ranges import KeyRange, hash_of, slot_of
 from tailrace.storage.keys import batch_slots, key_ends, key_indexes
 from tailrace.testing.disk import SimulatedDisk
 from testkit.records.batches import stored_marker
-from unit.storage.keys.key_logs import (
-    BATCH_BYTES,
-    CONFIG,
-    DIRECTORY,
-    NEITHER,
-    A,
-    B,
-    append,
-    end_of,
-    open_log,
-)
+from unit.storage.keys.key_logs import BATCH_BYTES, CONFIG, DIRECTORY, NEITHER, A, B, append, end_of, open_log
 
 
 def test_a_batch_of_the_key_logs_has_the_size_that_these_tests_count_on(disk: SimulatedDisk) -> None:

@@ -5,11 +5,7 @@ from collections.abc import Sequence
 from interop.differential.catalogue.preparation import LIMIT_MS, created
 from interop.differential.script import Script, ask, every_version
 from tailrace.protocol.messages.configs import ListConfigResourcesRequest
-from tailrace.protocol.messages.log_dirs import (
-    AlterReplicaLogDir,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirTopic,
-)
+from tailrace.protocol.messages.log_dirs import AlterReplicaLogDir, AlterReplicaLogDirsRequest, AlterReplicaLogDirTopic
 from tailrace.protocol.messages.quorum import DescribedQuorumPartition, DescribedQuorumTopic, DescribeQuorumRequest
 from tailrace.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,

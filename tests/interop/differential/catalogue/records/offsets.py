@@ -11,11 +11,7 @@ from tailrace.protocol.messages.list_offsets import (
     OffsetForLeaderTopic,
 )
 from tailrace.protocol.messages.log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from tailrace.protocol.messages.topics import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
+from tailrace.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from tailrace.protocol.messages.transactions import DescribedPartitions, DescribeProducersRequest, InitProducerIdRequest
 from tailrace.protocol.records.record import build_batch
 

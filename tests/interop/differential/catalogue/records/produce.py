@@ -3,15 +3,7 @@
 from collections.abc import Callable
 from struct import pack_into
 
-from interop.differential.catalogue.preparation import (
-    LIMIT_MS,
-    NOW_MS,
-    batch,
-    created,
-    ends,
-    produce,
-    records,
-)
+from interop.differential.catalogue.preparation import LIMIT_MS, NOW_MS, batch, created, ends, produce, records
 from interop.differential.script import Answers, Build, Script, ask, every_version, key_versions
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.protocol.messages.transactions import InitProducerIdRequest

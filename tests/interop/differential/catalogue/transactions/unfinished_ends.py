@@ -6,12 +6,7 @@ A partition of such a transaction is led by a broker that never answers, until i
 from functools import partial
 
 from interop.differential.catalogue.preparation import batch, created, produce
-from interop.differential.catalogue.transactions.conversations import (
-    NEWER,
-    OLDER,
-    Generation,
-    coordinators_of,
-)
+from interop.differential.catalogue.transactions.conversations import NEWER, OLDER, Generation, coordinators_of
 from interop.differential.catalogue.transactions.silent_broker import deleted, led_by_it, silent_broker
 from interop.differential.catalogue.transactions.transactional_requests import (
     Identity,
