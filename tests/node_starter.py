@@ -60,22 +60,21 @@ class ForkedNode:
 
 
 class NodeStarter:
-    """The process of which nodes are forks. It begins with the first node."""
+    """The process of which nodes are forks. It begins with the first node that has the environment of the tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = _compared(environment)
         self._link: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._environment: Mapping[str, str] = {}
         self._lock = threading.Lock()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ForkedNode | None:
         """A node of this command (`PYTHON -m tailrace ...`); None if it must start as a process of its own."""
-        compared = {name: text for name, text in environment.items() if not name.startswith(_OF_OTHERS)}
+        if _compared(environment) != self._environment:
+            return None
         with self._lock:
             if self._link is None:
-                self._begin(compared)
-            if compared != self._environment:
-                return None
+                self._begin()
             assert self._link is not None
             with ExitStack() as theirs:
                 status, status_of_node = os.pipe()
@@ -89,7 +88,7 @@ class NodeStarter:
                 socket.send_fds(self._link, [wish], passed)
         return ForkedNode(status, stdin, stdout)
 
-    def _begin(self, environment: Mapping[str, str]) -> None:
+    def _begin(self) -> None:
         self._link, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with link:
             self._process = subprocess.Popen(
@@ -98,9 +97,8 @@ class NodeStarter:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[link.fileno()],
                 start_new_session=True,
-                env=environment,
+                env=self._environment,
             )
-        self._environment = environment
 
     def close(self) -> None:
         """Close the link: the starter ends with the last of its nodes."""
@@ -110,13 +108,19 @@ class NodeStarter:
             self._process.wait()
 
 
+def _compared(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are of concern to a node."""
+    return {name: text for name, text in environment.items() if not name.startswith(_OF_OTHERS)}
+
+
 def use_node_starter() -> None:
-    """From now on the nodes of every `tailrace.testing.Cluster` of this process are forks."""
+    """From now on the nodes of every `tailrace.testing.Cluster` of this process are forks, if no test changes their
+    environment."""
     if not hasattr(os, "pidfd_open"):
         return
     from tailrace.testing import cluster
 
-    starter, begin_process = NodeStarter(), cluster.start_process
+    starter, begin_process = NodeStarter(cluster.node_environment()), cluster.start_process
     atexit.register(starter.close)  # registered before any cluster, it is called after their ends
 
     def start_process(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Any:

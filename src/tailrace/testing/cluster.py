@@ -46,6 +46,11 @@ def package_path(environment: Mapping[str, str]) -> str:
     return os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
 
 
+def node_environment() -> dict[str, str]:
+    """The environment of a node: its settings come from `config`, whatever node the environment here configures."""
+    return {**without_settings(os.environ), "PYTHONPATH": package_path(os.environ)}
+
+
 def start_process(
     command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]
 ) -> "subprocess.Popen[bytes]":
@@ -94,9 +99,7 @@ class _Node:
         self._ready.clear()
         with self.log_file.open("ab") as log:
             # The node stops when its stdin ends, so that even a killed test leaves no node behind.
-            # The settings come from `config`, whatever node the environment configures.
-            environment = {**without_settings(os.environ), "PYTHONPATH": package_path(os.environ)}
-            self._process = start_process(serve_command(self.node), environment, log)
+            self._process = start_process(serve_command(self.node), node_environment(), log)
         self._reader = threading.Thread(target=self._read_output, args=(self._process,), daemon=True)
         self._reader.start()
 
