@@ -22,7 +22,7 @@ from tailrace.storage import ReadLimits
 from tailrace.storage.keys.log_keys import LogKeys
 from testkit.nodes.data_path import unlooking
 from testkit.nodes.view_readers import ViewNode, ViewReader, batches_of, offsets_of
-from unit.server.fetch.view_keys import KEYS, VIEW, key_in
+from unit.server.fetch.views.view_keys import KEYS, VIEW, key_in
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tailrace.protocol.messages.configs import (
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tailrace.storage.keys.log_keys import LogKeys
 from testkit.nodes.view_readers import ViewNode, batches_of, offsets_of
-from unit.server.fetch.view_keys import KEYS, VIEW, key_in
+from unit.server.fetch.views.view_keys import KEYS, VIEW, key_in
 
 
 @pytest.fixture

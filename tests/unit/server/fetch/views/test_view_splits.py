@@ -12,7 +12,7 @@ from tailrace.storage.keys import batch_slots
 from tailrace.storage.keys.batch_slots import BatchLimits
 from testkit.nodes.clocks import BusyClock
 from testkit.nodes.view_readers import ViewNode, ViewReader, offsets_of
-from unit.server.fetch.view_keys import KEYS, VIEW, key_in
+from unit.server.fetch.views.view_keys import KEYS, VIEW, key_in
 
 
 @pytest.fixture
