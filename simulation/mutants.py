@@ -122,7 +122,7 @@ class Mutant(NamedTuple):
             small_scope = import_module("simulation.harness.small_scope")
             scope = scopes.RaftScope(instant_disk=instant_disk)
             try:
-                small_scope.explore(scope, scope.start(scopes.Budget(**budget)), max_states=max_states)
+                small_scope.explore(scope, scope.start(scopes.QuorumBudget(**budget)), max_states=max_states)
             except small_scope.ScopeBreach as breach:
                 return str(breach.detail)
         return None

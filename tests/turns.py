@@ -34,7 +34,7 @@ _SOURCES: Final = ("src", "tests", "testkit", "simulation")
 _SUFFIXES: Final = {".py", ".pyx", ".pxi", ".toml"}
 
 
-class Turn(NamedTuple):
+class SuiteTurn(NamedTuple):
     """The choice of one run."""
 
     numbers: frozenset[int]
@@ -53,7 +53,7 @@ class Turn(NamedTuple):
         return "all cases" if len(self.numbers) == TURNS else f"turn {numbers} of {TURNS}"
 
 
-def turn_named(name: str, root: Path = ROOT) -> Turn:
+def turn_named(name: str, root: Path = ROOT) -> SuiteTurn:
     """The turn by its name in the environment. Raises pytest.UsageError for an unknown name."""
     all_turns = frozenset(range(TURNS))
     numbers = {str(number): frozenset({number}) for number in all_turns}
@@ -62,13 +62,13 @@ def turn_named(name: str, root: Path = ROOT) -> Turn:
         of = str(turn_of_sources(root))
     match base:
         case "all" | "" if not separator:
-            return Turn(all_turns)
+            return SuiteTurn(all_turns)
         case "own" if of in numbers:
-            return Turn(numbers[of])
+            return SuiteTurn(numbers[of])
         case "rest" if of in numbers:
-            return Turn(all_turns - numbers[of], has_always=False)
+            return SuiteTurn(all_turns - numbers[of], has_always=False)
         case _ if name in numbers:
-            return Turn(numbers[name])
+            return SuiteTurn(numbers[name])
     raise pytest.UsageError(f"TURN={name}: own, a number from 0 to {TURNS - 1}, rest, rest-of-N, or all")
 
 
@@ -93,7 +93,7 @@ def changed_files(root: Path = ROOT) -> frozenset[str]:
 
 
 @cache
-def turn() -> Turn:
+def turn() -> SuiteTurn:
     """The turn of this run."""
     return turn_named(os.environ.get("TURN", ""))
 

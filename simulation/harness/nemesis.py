@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from simulation.harness.cluster import Node, P, SimulatedCluster
-from simulation.harness.turns import EventTurn, Turns
+from simulation.harness.turns import Turn, Turns
 from tailrace.testing.disk import SimulatedDisk
 
 N = TypeVar("N", bound=Node)
@@ -13,7 +13,7 @@ N = TypeVar("N", bound=Node)
 class Nemesis(Turns, Generic[N, P]):
     """Acts on a cluster from the start of a run until `stop`."""
 
-    def __init__(self, cluster: SimulatedCluster[N, P], only: Collection[EventTurn] | None = None) -> None:
+    def __init__(self, cluster: SimulatedCluster[N, P], only: Collection[Turn] | None = None) -> None:
         """`only`: the turns that are taken before calm begins; None means every turn."""
         super().__init__(cluster.world, only)
         self._cluster = cluster

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from simulation.harness.plan import RunPlan
-from simulation.harness.turns import EventTurn, Turns
+from simulation.harness.turns import Turn, Turns
 from simulation.harness.world import World
 from tailrace.model.errors import KafkaError
 
@@ -43,7 +43,7 @@ class FailedRun(Generic[P]):
     """Or the kind of the exception, if it names none."""
     detail: str
     plan: P
-    turns: tuple[EventTurn, ...]
+    turns: tuple[Turn, ...]
     """The actions of the nemesis until then."""
     trace: tuple[str, ...]
     state: str
@@ -53,7 +53,7 @@ class FailedRun(Generic[P]):
 class Build(Protocol[P_contra, R_co]):
     """The class of a cluster, or a function that makes a cluster."""
 
-    def __call__(self, seed: int, plan: P_contra, only: Collection[EventTurn] | None = None) -> R_co:
+    def __call__(self, seed: int, plan: P_contra, only: Collection[Turn] | None = None) -> R_co:
         """A cluster that will run by this plan, with these turns of the nemesis; None: with all turns."""
         ...
 
@@ -65,7 +65,7 @@ class Attempts(Generic[P]):
     build: Build[P, Run]
     seed: int
 
-    def failure(self, plan: P, only: Sequence[EventTurn] | None = None) -> FailedRun[P] | None:
+    def failure(self, plan: P, only: Sequence[Turn] | None = None) -> FailedRun[P] | None:
         """Run the plan; None if all laws hold."""
         cluster = self.build(self.seed, plan, None if only is None else frozenset(only))
         try:
@@ -105,7 +105,7 @@ class Shrinker(Generic[P]):
                 pieces = min(pieces * 2, len(turns))
         return self.smallest
 
-    def _try(self, plan: P, turns: Sequence[EventTurn] | None) -> bool:
+    def _try(self, plan: P, turns: Sequence[Turn] | None) -> bool:
         if self.runs >= self._max_runs:
             return False
         self.runs += 1

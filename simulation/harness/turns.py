@@ -12,8 +12,11 @@ from simulation.harness.world import World
 T = TypeVar("T")
 
 
-class EventTurn(NamedTuple):
-    """The so-manieth crash, write, ..."""
+class Turn(NamedTuple):
+    """The so-manieth crash, write, ...
+
+    Draws have its text in their key: another name of the class would change the run of every seed.
+    """
 
     name: str
     number: int
@@ -22,10 +25,10 @@ class EventTurn(NamedTuple):
 class Turns:
     """Takes turns from the start of a run until `stop`; clients go on after that."""
 
-    def __init__(self, world: World, only: Collection[EventTurn] | None = None) -> None:
+    def __init__(self, world: World, only: Collection[Turn] | None = None) -> None:
         """`only`: the turns that are taken before calm begins; None means every turn."""
-        self.taken: list[EventTurn] = []
-        self.turn = EventTurn("", 0)
+        self.taken: list[Turn] = []
+        self.turn = Turn("", 0)
         """The turn that is being taken."""
         self.is_chaos = True
         self._world = world
@@ -47,7 +50,7 @@ class Turns:
         def take(number: int) -> None:
             if not self.is_chaos and not in_calm:
                 return
-            self.turn = EventTurn(name, number)
+            self.turn = Turn(name, number)
             if not self.is_chaos:
                 action()
             elif self._only is None or self.turn in self._only:

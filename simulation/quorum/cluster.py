@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from simulation.harness.breach import Breach
 from simulation.harness.cluster import SimulatedCluster
-from simulation.harness.turns import EventTurn
+from simulation.harness.turns import Turn
 from simulation.quorum.laws import QuorumLaws, check_topics
 from simulation.quorum.nemesis import QuorumNemesis
 from simulation.quorum.node import QuorumNode, active_controller
@@ -50,7 +50,7 @@ class QuorumCluster(SimulatedCluster[QuorumNode, QuorumPlan]):
         }
     )
 
-    def __init__(self, seed: int, plan: QuorumPlan, only: Collection[EventTurn] | None = None) -> None:
+    def __init__(self, seed: int, plan: QuorumPlan, only: Collection[Turn] | None = None) -> None:
         """`only`: the turns of the nemesis that are taken; None means every turn."""
         super().__init__(seed, plan)
         self.laws = QuorumLaws()

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from simulation.harness.breach import Breach
 from simulation.harness.cluster import SimulatedCluster
-from simulation.harness.turns import EventTurn
+from simulation.harness.turns import Turn
 from simulation.raft.host import RaftHost
 from simulation.raft.invariants import RaftInvariants
 from simulation.raft.nemesis import RaftNemesis
@@ -33,7 +33,7 @@ class RaftCluster(SimulatedCluster[RaftHost, RaftPlan]):
     )
 
     def __init__(
-        self, seed: int, plan: RaftPlan, only: Collection[EventTurn] | None = None, *, config: RaftConfig = SMALL
+        self, seed: int, plan: RaftPlan, only: Collection[Turn] | None = None, *, config: RaftConfig = SMALL
     ) -> None:
         """`only`: the turns of the nemesis that are taken; None means every turn."""
         super().__init__(seed, plan)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from simulation.harness.breach import Breach
-from simulation.harness.turns import EventTurn
+from simulation.harness.turns import Turn
 from simulation.replicas.brokers import ReplicaBrokers
 from simulation.replicas.consumer import ReplicaConsumer
 from simulation.replicas.nemesis import ReplicaNemesis
@@ -23,7 +23,7 @@ class ReplicaCluster(ReplicaBrokers):
 
     nemesis: ReplicaNemesis
 
-    def __init__(self, seed: int, plan: ReplicaPlan, only: Collection[EventTurn] | None = None) -> None:
+    def __init__(self, seed: int, plan: ReplicaPlan, only: Collection[Turn] | None = None) -> None:
         """`only`: the turns of clients and of the nemesis that are taken before calm begins; None means every turn."""
         super().__init__(seed, plan)
         self.nemesis = self._make_nemesis(only)
@@ -32,7 +32,7 @@ class ReplicaCluster(ReplicaBrokers):
         self._before = 0
         """The acknowledged batches when calm began."""
 
-    def _make_nemesis(self, only: Collection[EventTurn] | None) -> ReplicaNemesis:
+    def _make_nemesis(self, only: Collection[Turn] | None) -> ReplicaNemesis:
         return ReplicaNemesis(self, TOPIC, only)
 
     # The run

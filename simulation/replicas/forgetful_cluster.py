@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from simulation.harness.breach import Breach
-from simulation.harness.turns import EventTurn
+from simulation.harness.turns import Turn
 from simulation.replicas.cluster import TOPIC, ReplicaCluster
 from simulation.replicas.laws import PlacedBatch, ReplicaLaws, batches_between
 from simulation.replicas.nemesis import ReplicaNemesis
@@ -91,7 +91,7 @@ class ForgetfulCluster(ReplicaCluster):
     def _make_laws(self) -> ReplicaLaws:
         return KeptLaws(sometimes=self.world.sometimes)
 
-    def _make_nemesis(self, only: Collection[EventTurn] | None) -> ReplicaNemesis:
+    def _make_nemesis(self, only: Collection[Turn] | None) -> ReplicaNemesis:
         return ForgetfulNemesis(self, TOPIC, only)
 
     def run(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
-from simulation.harness.turns import EventTurn, Turns
+from simulation.harness.turns import Turn, Turns
 from simulation.replicas.brokers import ReplicaBrokers
 from simulation.replicas.consumer import CONSUMER
 from simulation.replicas.metadata import CONTROLLER, Subscriber
@@ -23,7 +23,7 @@ from tailrace.testing.disk import PowerCut, SimulatedDisk
 class ReplicaNemesis(Turns):
     """Acts on the brokers, and on the partitions of one topic."""
 
-    def __init__(self, cluster: ReplicaBrokers, topic: str, only: Collection[EventTurn] | None = None) -> None:
+    def __init__(self, cluster: ReplicaBrokers, topic: str, only: Collection[Turn] | None = None) -> None:
         """`only`: the turns that are taken before calm begins; None means every turn."""
         super().__init__(cluster.world, only)
         self._cluster = cluster

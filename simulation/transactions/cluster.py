@@ -6,7 +6,7 @@ from typing import Final
 
 from simulation.harness.breach import Breach
 from simulation.harness.cluster import CONVERGES
-from simulation.harness.turns import EventTurn
+from simulation.harness.turns import Turn
 from simulation.transactions.brokers import ORDERS, TransactionBrokers
 from simulation.transactions.client import ScriptedClient
 from simulation.transactions.laws import COPIES, STABLE
@@ -28,7 +28,7 @@ _STANDS_STILL_MS: Final = 35_000
 class TransactionCluster(TransactionBrokers):
     """The brokers, the transactional ids with their instances, and a reader of each partition."""
 
-    def __init__(self, seed: int, plan: TransactionPlan, only: Collection[EventTurn] | None = None) -> None:
+    def __init__(self, seed: int, plan: TransactionPlan, only: Collection[Turn] | None = None) -> None:
         """`only`: the turns of the nemesis that are taken before calm begins; None means every turn."""
         super().__init__(seed, plan)
         self.ids: list[Instances] = []

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from simulation.harness.nemesis import PowerNemesis
-from simulation.harness.turns import EventTurn
+from simulation.harness.turns import Turn
 from simulation.replicas.metadata import CONTROLLER
 from simulation.replicas.node import ReplicaNode
 from simulation.replicas.plan import ReplicaPlan
@@ -29,7 +29,7 @@ class TransactionNemesis(PowerNemesis[ReplicaNode, ReplicaPlan]):
     _cluster: TransactionBrokers
 
     def __init__(
-        self, cluster: TransactionBrokers, ids: Sequence[Instances], only: Collection[EventTurn] | None = None
+        self, cluster: TransactionBrokers, ids: Sequence[Instances], only: Collection[Turn] | None = None
     ) -> None:
         """`only`: the turns that are taken before calm begins; None means every turn."""
         super().__init__(cluster, only)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from turns import LIST, ROOT, TURNS, Turn, listed, turn_named, turn_of_sources
+from turns import LIST, ROOT, TURNS, SuiteTurn, listed, turn_named, turn_of_sources
 
 ALL_TURNS = list(range(TURNS))
 
 
-def turns_in(turn: Turn, *, is_always: bool = False) -> list[int]:
+def turns_in(turn: SuiteTurn, *, is_always: bool = False) -> list[int]:
     return [number for number in ALL_TURNS if turn.has(number, is_always=is_always)]
 
 
