@@ -76,7 +76,7 @@ check:
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) scripts/check_prose.py
-	@$(PY) scripts/check_house.py --numbers
+	@$(PY) scripts/check_house.py
 	@$(PY) -c "from importlinter.cli import lint_imports_command as run; run()" --no-logo
 	@$(PY) -m mypy
 

@@ -1,10 +1,10 @@
 """Checks the sizes of files, folders and the whole, and how often prose points at a noun instead of naming the noun.
 
-    python scripts/check_house.py             the numbers and every finding; exit code 1 if there is any
-    python scripts/check_house.py --numbers   the numbers alone
+    python scripts/check_house.py   the numbers and every finding; exit code 1 for a finding
 
-A limit is a question, not a target: at the limit find the second noun of the file, do not shave lines off. Circles of
-imports and class names are tests (tests/architecture/test_grain.py).
+A limit is a question, not a target: at the limit find the second noun of the file, do not shave lines off. The lines of
+the whole have an aim and no limit: nothing that users see is given up for it. Circles of imports and class names are
+tests (tests/architecture/test_grain.py).
 """
 
 import ast
@@ -29,8 +29,8 @@ SMALL_LINES: Final = 60
 """A module with fewer lines that one module imports could be part of that module."""
 MOST_SMALL: Final = 5
 """Such modules in the whole source."""
-MOST_SOURCE_LINES: Final = 97_000
-MOST_TRIAL_LINES: Final = 134_000
+AIM_OF_SOURCE_LINES: Final = 97_000
+AIM_OF_TRIAL_LINES: Final = 134_000
 MOST_ONES: Final = 1.5
 """Pronouns `one` in 1,000 words of docstrings and comments of the source."""
 MOST_POINTERS: Final = 7.0
@@ -64,7 +64,7 @@ class Module(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """The numbers that have a limit."""
+    """The numbers that have a limit or an aim."""
 
     source_lines: int
     trial_lines: int
@@ -85,8 +85,6 @@ class Numbers(NamedTuple):
             for name, importer in self.small_modules.items():
                 yield f"{name} is small, and only {importer} imports it: make it a part of its importer"
         for what, number, most in (
-            ("lines of the source", self.source_lines, MOST_SOURCE_LINES),
-            ("lines of tests, kit and simulation", self.trial_lines, MOST_TRIAL_LINES),
             ("pronouns `one` in 1,000 words of the source", self.pronouns, MOST_ONES),
             ("pronouns such as `those` and `others` in 1,000 words", self.pointers, MOST_POINTERS),
         ):
@@ -95,7 +93,8 @@ class Numbers(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"source {self.source_lines:,} lines; tests, kit and simulation {self.trial_lines:,}; "
+            f"source {self.source_lines:,} lines (aim {AIM_OF_SOURCE_LINES:,}); "
+            f"tests, kit and simulation {self.trial_lines:,} (aim {AIM_OF_TRIAL_LINES:,}); "
             f"{len(self.long_files)} files above {MOST_LINES} lines; "
             f"{len(self.full_folders)} folders above {MOST_MODULES} modules; "
             f"{len(self.small_modules)} small modules with a single importer; "
@@ -176,12 +175,10 @@ def _prose(text: str) -> Iterator[str]:
             yield node.value.value
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the numbers, and the findings unless only numbers are asked for."""
+def main() -> int:
+    """Print the numbers, and the findings."""
     numbers = count()
     print(f"House: {numbers}.")
-    if arguments == ["--numbers"]:
-        return 0
     findings = list(numbers.findings())
     for finding in findings:
         print(finding)
@@ -189,4 +186,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
