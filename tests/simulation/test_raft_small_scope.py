@@ -72,11 +72,11 @@ def test_every_order_of_all_kinds_of_things_on_instant_disks() -> None:
 
 SEARCHED_BY_TWO = """
 import json
-from simulation.raft.scope.scope import Budget, RaftScope
+from simulation.raft.scope.scope import QuorumBudget, RaftScope
 from simulation.harness.small_scope import explore
 
 scope = RaftScope()
-found = explore(scope, scope.start(Budget(writes=1, crashes=1)), max_states=100_000, processes=2)
+found = explore(scope, scope.start(QuorumBudget(writes=1, crashes=1)), max_states=100_000, processes=2)
 print(json.dumps([found.is_complete, found.states, sorted(found.sometimes)]))
 """
 
