@@ -1,20 +1,21 @@
-"""The requester's end of a fetch session: a consumer's, or a follower's, with one broker (KIP-227). Pure.
+"""The end of a fetch session at its requester: a consumer or a follower (KIP-227). The other end is at one broker.
+Pure.
 
 1. A single fetch is under way at a time: `request`, then `answered` or `failed`, then the next fetch.
 2. A full fetch (epoch 0) names all wanted partitions in their order. An incremental fetch names the partitions whose
-   value the session does not have, and the partitions that leave the session. An unchanged partition is not sent,
-   though its place changes: the broker keeps an order of its own.
-3. An answer counts only if it fits its request: the answer to a full fetch has every partition of the request and no
-   other, the answer to an incremental fetch has partitions of the session alone.
+   value the session does not have, and the partitions that leave the session. A partition whose value is unchanged is
+   not sent, even when its place changes: the broker keeps an order of its own.
+3. An answer counts only if it fits its request: the answer to a full fetch has exactly the partitions of the request,
+   the answer to an incremental fetch has only partitions of the session.
 4. After FETCH_SESSION_ID_NOT_FOUND (70), or a full answer that does not fit, the next fetch is full and names no
    session. After any other fault the next fetch is full too, and names the session, which the broker then closes: both
    ends begin anew, whatever either end has seen of the fetch that failed.
 5. Session id 0 in an answer: the broker has no session (any more). The data count, and the next fetch is full.
-6. With `max_partitions` a fetch names at most so many partitions, and the fetches after it add the rest. So neither end
-   spends a long turn on a large session. Without a session there is nothing to add to: once the broker has refused a
-   session, or has closed it while partitions were being added, every full fetch is whole.
+6. With `max_partitions` a fetch names at most `max_partitions` partitions, and the next fetches add the rest to the
+   session. So neither end spends a long turn on a large session. When the broker has refused a session, or has closed a
+   session while partitions were being added, no session can take the rest: then every full fetch is whole.
 
-A step costs as much as its changes, the partitions of its answer and, in a full fetch, all partitions.
+The cost of a step grows with its changes, with the partitions of its answer and, in a full fetch, with all partitions.
 """
 
 from collections.abc import Collection, Hashable, Iterable
@@ -36,11 +37,13 @@ class SessionRequest(Generic[K, P]):
     session_id: int
     session_epoch: int
     partitions: tuple[tuple[K, P], ...]
-    """In order: of a full fetch, the wanted partitions (see `is_slice`); else the new and the changed partitions."""
+    """In order. A full fetch has the wanted partitions (see `is_slice`), any other fetch the new and the changed
+    partitions."""
     forgotten: tuple[K, ...]
     """The partitions that leave the session, none of which is in `partitions`."""
     is_slice: bool
-    """Whether the next fetches have more to say, see `max_partitions`. Then the broker must answer at once."""
+    """Whether the next fetches name more partitions, see `max_partitions`. If so, the broker must answer this fetch at
+    once."""
 
     @property
     def is_full(self) -> bool:
@@ -55,12 +58,13 @@ class FetchSessionRequester(Generic[K, P]):
     are other keys, and the caller forgets the keys of the old id. A caller that changes between names and ids calls
     `failed` first: a session has either names or ids.
 
-    `P` is the part of a fetch that belongs to one partition, compared by `==`. `P` has the position of the partition,
-    and no value that changes although the broker need not know the change.
+    `P` is the part of a fetch that belongs to one partition, compared by `==`. `P` has the position of the partition.
+    It has no value whose changes the broker does not need.
     """
 
     def __init__(self, *, max_partitions: int | None = None) -> None:
-        """`max_partitions` is the most that one fetch names, forgotten ones included; None: any number."""
+        """`max_partitions` limits the partitions that one fetch names, forgotten partitions included; None: no
+        limit."""
         assert max_partitions is None or max_partitions > 0
         self.session_id = NO_SESSION
         self.epoch = INITIAL_EPOCH
@@ -68,19 +72,20 @@ class FetchSessionRequester(Generic[K, P]):
         self._max_partitions = max_partitions
         self._is_refused = False  # the broker's last full answer gave no session
         self._is_under_way = False
-        self._is_abandoned = False  # the fetch under way is of a session that was closed behind it
+        self._is_abandoned = False  # the session was closed while a fetch of it is under way
         self._wanted: dict[K, P] = {}  # in the order of a full fetch
-        # The three differ only between two fetches, and while `max_partitions` holds something back.
-        self._held: dict[K, P] = {}  # by the session: what the fetches up to the last one have said
+        # These three dictionaries differ only between two fetches, and while `max_partitions` holds partitions back.
+        self._held: dict[K, P] = {}  # by the session, as all fetches so far have stated
         self._unsent: dict[K, None] = {}  # wanted, and not held with this value
-        self._leaving: dict[K, None] = {}  # held, and to be forgotten before anything else is said of them
+        self._leaving: dict[K, None] = {}  # held; the next fetch that names them forgets them
 
     def __len__(self) -> int:
         """The number of wanted partitions."""
         return len(self._wanted)
 
     def request(self, changed: Iterable[tuple[K, P]], forgotten: Iterable[K]) -> SessionRequest[K, P]:
-        """The next fetch, after these changes to what is wanted: first `forgotten` leave, then `changed` come last.
+        """The next fetch, after these changes: first `forgotten` leave the wanted partitions, then `changed` are put at
+        their end.
 
         A partition in both leaves the session with this fetch, and enters it again with the next: the broker then
         sends the whole partition, whatever answers came before. `forgotten` may name partitions that were not wanted.
@@ -112,7 +117,7 @@ class FetchSessionRequester(Generic[K, P]):
             self._unsent = {}
         else:
             self._held = dict(islice(self._wanted.items(), self._max_partitions))
-            self._unsent = dict.fromkeys(self._wanted)  # of a dictionary: without a hash of each key
+            self._unsent = dict.fromkeys(self._wanted)  # made of a dictionary, which spares the hash of each key
             for key in self._held:
                 del self._unsent[key]
         return self._request(tuple(self._held.items()), ())
@@ -129,7 +134,7 @@ class FetchSessionRequester(Generic[K, P]):
             held[key] = wanted[key]
         for emptied in (leaving, unsent):
             if not emptied:
-                emptied.clear()  # a dict keeps the room of entries that left, to be walked through
+                emptied.clear()  # a dict keeps the room of removed entries, and would be walked through
         return self._request(tuple((key, held[key]) for key in named), forgotten)
 
     def _request(self, partitions: tuple[tuple[K, P], ...], forgotten: tuple[K, ...]) -> SessionRequest[K, P]:
@@ -145,8 +150,8 @@ class FetchSessionRequester(Generic[K, P]):
     def answered(self, *, error_code: int, session_id: int, keys: Collection[K], is_throttled: bool = False) -> bool:
         """Take the answer to the last request: the answer's top-level error, session id and partitions.
 
-        Returns whether the data of the partitions count; if not, no data may be used. `is_throttled`: the answer
-        has a throttle time above 0. A full answer without partitions is then asked for again.
+        Returns whether the data of the partitions count; if not, no data may be used. `is_throttled`: the answer has a
+        throttle time above 0. Then a full answer without partitions does not count, and the full fetch is repeated.
         """
         self._is_under_way = False
         if self._is_abandoned:
@@ -187,8 +192,9 @@ class FetchSessionRequester(Generic[K, P]):
     def close(self) -> SessionRequest[K, P] | None:
         """The fetch that closes the session at the broker; None without a session. No answer is needed.
 
-        To be sent behind a fetch that is under way: its answer does not count, but the answer to a full fetch may open
-        another session, to be closed then. The wanted partitions stay wanted.
+        The caller sends the returned fetch behind a fetch that is under way. The answer to the fetch under way does not
+        count. If that fetch is full, its answer may open another session, and the caller closes that session too. The
+        wanted partitions stay wanted.
         """
         session_id = self.session_id
         self._is_abandoned = self._is_under_way and not is_full(self.epoch)

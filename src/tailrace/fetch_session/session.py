@@ -1,11 +1,13 @@
-"""A fetch session at the broker: its partitions, and what answers have said of them (KIP-227). Pure.
+"""A fetch session at the broker: its partitions, and what the last answers have stated of these partitions (KIP-227).
+Pure.
 
 1. A partition of the session is *due* when an answer may have to name the partition: a new partition, a partition that
    the request names, that has changed, whose last answer is not acknowledged, whose reader lags, or that has an error.
-   Any other partition is *clean*: an incremental fetch costs what is due, however many partitions are clean. A missing
-   partition is clean once its reader knows that: a change of the metadata makes the partition due when it exists.
-2. An answer is acknowledged by the request with the next epoch, and not before: after a lost answer no such request
-   comes. So a partition that an answer names stays due until then.
+   Any other partition is *clean*: the cost of an incremental fetch grows with the due partitions only. A missing
+   partition is clean once its reader knows that the partition is missing: when the partition exists, a change of the
+   metadata makes it due.
+2. An answer is acknowledged by the request with the next epoch, and not before: after a lost answer no request with the
+   next epoch comes. So a partition that an answer names stays due until the acknowledgement.
 3. Partitions are answered in the order of their ranks. When an answer carries records of a partition, the partition
    moves to the end of the order, so that every partition gets its turn, however small the answers are.
 4. Nothing outside this file writes the state of a session or of its partitions (decision 0095).
@@ -34,7 +36,7 @@ SessionTopic = str | bytes
 
 
 class SessionOwner(NamedTuple):
-    """The reader that a session belongs to. For all others there is no such session."""
+    """The reader that a session belongs to. No other reader can find the session."""
 
     principal: str
     listener_name: str
@@ -62,7 +64,7 @@ STATED_FIELDS: Final = (
 
 
 class SessionPartition:
-    """A partition of a session. It watches its subject: a change makes it due.
+    """A partition of a session. The partition watches its subject, and becomes due when the subject changes.
 
     The partition has the fields of the reader's last `FetchPartition`, and keeps no part of the request.
     """
@@ -85,9 +87,9 @@ class SessionPartition:
     current_leader_epoch: int
     last_fetched_epoch: int
     log_start_offset: int
-    """The log start of the reader, if that is a follower."""
+    """The log start of the reader, if the reader is a follower."""
     high_watermark: int
-    """The high watermark of the reader, if that is a follower with Fetch v18 or later."""
+    """The high watermark of the reader, if the reader is a follower with Fetch v18 or later."""
     key_ranges: Sequence[WireKeyRange]
 
     def __init__(self, session: "FetchSession", topic: SessionTopic, partition: int, rank: int) -> None:
@@ -100,7 +102,7 @@ class SessionPartition:
         self.known_log_start_offset = UNKNOWN
         self.key_ranges = ()
         self.subject: Any = None
-        """The subject that the host has found: a partition of this broker; None before that."""
+        """The subject that the host has found: a partition of this broker; None until the host has found a subject."""
         self.view: KeyRange | None = None
         """The key range of a view partition, which is a part of its subject."""
 
@@ -139,7 +141,7 @@ class SessionPartition:
         return self.subject is not None and self.known_high_watermark != UNKNOWN
 
     def has_changed(self, data: PartitionData) -> bool:
-        """Whether the high watermark or the log start is not that of the last answer, or a scan for key ranges has
+        """Whether the high watermark or the log start differs from the last answer, or a scan for key ranges has
         advanced."""
         return (
             data.high_watermark != self.known_high_watermark
@@ -152,11 +154,13 @@ MAX_KEY_RANGES: Final = 100_000
 """The most key ranges of a session: a consumer has a range in every partition that it can read."""
 _rank_of: Final = attrgetter("rank")
 _SPARSE: Final = 8
-"""When fewer than an eighth of the partitions is due that once were, the due partitions move to a new dictionary."""
+"""When fewer partitions are due than an eighth of the most that were due, the due partitions move to a new
+dictionary."""
 
 
 class FetchSession:
-    """The state of one fetcher at the broker. Without slots: there are a thousand sessions, not a million."""
+    """The state of one reader at the broker. The class has no `__slots__`: there are a thousand sessions, not a
+    million."""
 
     def __init__(
         self,
@@ -187,16 +191,17 @@ class FetchSession:
         self.counted = (0, 0)
         """The numbers of existing and of missing partitions at the last count of `session_places`."""
         self.missing: dict[SessionPartition, bool] = {}
-        """The partitions that did not exist when the host looked; True: the reader has an answer that says so."""
+        """The partitions that did not exist when the host looked; True: an answer has named the partition as missing to
+        the reader."""
         self.missing_told_ms = now_ms
-        """The time from which on missing partitions are clean once named by an answer."""
+        """The time from which on a missing partition is clean once an answer has named the partition."""
         self.has_long_names = False
         """Whether requests have named topics whose names are longer than a topic's can be."""
         self.key_range_count = 0
         """The key ranges of all partitions (KIP-X)."""
         self.due: dict[SessionPartition, None] = {}
         self.waiting: dict[SessionPartition, int] = {}
-        """The partitions whose offset is above the high watermark, with the time from which on the reader waits."""
+        """The partitions whose offset is above the high watermark, with the time since which the reader waits."""
         self.unacknowledged: list[SessionPartition] = []
         """The partitions that the last answer names."""
         self.conditions: Hashable = None
@@ -229,7 +234,7 @@ class FetchSession:
 
     @property
     def existing_count(self) -> int:
-        """The partitions that exist, as far as they were looked for."""
+        """The number of partitions that exist, as far as the host has looked for the partitions."""
         return self.partition_count - len(self.missing)
 
     @property
@@ -316,9 +321,9 @@ class FetchSession:
         return gone
 
     def begin(self) -> Sequence[SessionPartition]:
-        """Begin an incremental fetch: the epoch rises before anything is read, and a request that still waits is
-        notified, to be answered with an error. Returns the partitions that the last answer named, which the reader has.
-        """
+        """Begin an incremental fetch: the epoch rises before anything is read. A request that still waits is notified,
+        so that it ends with an error. Returns the partitions that the last answer named: this request acknowledges the
+        answer."""
         self.epoch = next_epoch(self.epoch)
         self.incremental_fetches += 1
         acknowledged, self.unacknowledged = self.unacknowledged, []
@@ -328,8 +333,8 @@ class FetchSession:
         return acknowledged
 
     def begin_under(self, conditions: Hashable, visits: Any, *, may_redirect: bool) -> None:
-        """Make every partition due: the request comes under other conditions than the one before, with a clock of its
-        own. The host finds the partitions anew."""
+        """Make every partition due: the request comes under other conditions than the request before, with a clock of
+        its own. The host finds the partitions anew."""
         self.conditions, self.visits, self.may_redirect = conditions, visits, may_redirect
         self.due.update(dict.fromkeys(self))
 
@@ -342,16 +347,16 @@ class FetchSession:
         self.is_busy = is_busy
 
     def listen(self, listener: ChangeListener | None) -> None:
-        """Notify the request that waits of every change; None: there is none."""
+        """Notify this waiting request of every change; None: no request waits."""
         self.listener = listener
 
     def close(self) -> None:
-        """End the session, whose places are free again."""
+        """End the session. At the next `recount` its places are free again."""
         self.is_open = False
 
     def recount(self) -> tuple[int, int]:
-        """Count the existing and the missing partitions, none of a closed session; returns how many more there are than
-        at the last count."""
+        """Count the existing and the missing partitions; a closed session has no partitions. Returns how far both
+        numbers have risen since the last count."""
         before_existing, before_missing = self.counted
         self.counted = (self.existing_count, len(self.missing)) if self.is_open else (0, 0)
         return self.counted[0] - before_existing, self.counted[1] - before_missing
@@ -365,7 +370,8 @@ class FetchSession:
     # Answers
 
     def is_known_to_miss(self, partition: SessionPartition) -> bool:
-        """Note that the partition does not exist; returns whether the reader has an answer that says so."""
+        """Note that the partition does not exist; returns whether an answer has named the partition as missing to the
+        reader."""
         return self.missing.setdefault(partition, False)
 
     def due_in_order(self) -> list[SessionPartition]:
@@ -375,14 +381,14 @@ class FetchSession:
         if count > self._most_due:
             self._most_due = count
         elif count < self._most_due // _SPARSE:
-            # A dictionary keeps the room of entries that left, and would be walked through from end to end.
+            # A dictionary keeps the room of removed entries, and would be walked through from end to end.
             self.due, self._most_due = dict(self.due), count
         if named is not None and len(named) == count:
             return named  # the named partitions are due, and no other partition is
         return sorted(self.due, key=_rank_of)
 
     def mark_clean(self, partition: SessionPartition) -> None:
-        """Note that the reader has every record of the partition, and knows its offsets."""
+        """Make the partition clean: the reader has every record of the partition, and knows its offsets."""
         del self.due[partition]
 
     def put_last(self, partition: SessionPartition) -> None:
@@ -391,27 +397,27 @@ class FetchSession:
         partition.rank, self._named_in_order = self._last_rank, None
 
     def may_answer_idle(self, now_ms: int, pause_ms: int) -> bool:
-        """Whether an answer that has nothing but high watermarks may leave now; if so, the next has to wait for the
-        pause, else until `idle_answer_ms`."""
+        """Whether an answer that has nothing but high watermarks may leave now. If so, the next such answer has to wait
+        for `pause_ms`; if not, this answer has to wait until `idle_answer_ms`."""
         if now_ms < self.idle_answer_ms:
             return False
         self.idle_answer_ms = now_ms + pause_ms
         return True
 
     def count_saved(self, named: int, size_bytes: int) -> None:
-        """Count the bytes that an incremental request or answer has saved: `size_bytes` for a partition that it does
-        not name."""
+        """Count the bytes that an incremental request or answer has saved: `size_bytes` for each partition that the
+        request or answer does not name."""
         self.saved_bytes += (self.partition_count - named) * size_bytes
 
     def answered(
         self, named: Sequence[SessionPartition], answers: Iterable[PartitionData], *, rotates: bool = True
     ) -> None:
-        """Note that an answer is on its way that names these partitions; a long answer is noted in parts. The
+        """Note that an answer that names these partitions is on its way. A long answer is noted in parts. The
         partitions stay due until the next request acknowledges the answer.
 
         A partition of which the answer has records moves to the end of the order, unless the answer begins the session
-        (`rotates`). After an error or a divergence, in which readers look at nothing else, the next answer has to state
-        everything again.
+        (`rotates`). After an answer with an error or a divergence the next answer has to state everything again:
+        readers ignore the other fields of that answer.
         """
         last_rank = self._last_rank
         for partition, data in zip(named, answers, strict=True):

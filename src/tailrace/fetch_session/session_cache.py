@@ -1,6 +1,6 @@
-"""The fetch sessions of one broker: their slots, and which of them makes room for another (KIP-227). Pure.
+"""The fetch sessions of one broker: their slots, and which session makes room for a new session (KIP-227). Pure.
 
-A new session takes a free slot, or evicts a session for which a rule of the text holds:
+A new session takes a free slot, or evicts a session for which a rule of KIP-227 holds:
 
 1. The new session belongs to a follower, and the old session to a consumer.
 2. The old session has been inactive for more than 120 s.
@@ -8,8 +8,8 @@ A new session takes a free slot, or evicts a session for which a rule of the tex
    sessions of followers and among sessions of consumers, not between the two: followers have priority.
 
 Rule 2 is tried first, on the session that was inactive for longest; then rules 1 and 3, on the session with the fewest
-partitions. The number of partitions in all sessions together is limited too, which is a limit of ours:
-`session_places` says which sessions make room then.
+partitions. Tailrace also limits the number of partitions in all sessions together: `session_places` says which sessions
+make room for a session with too many partitions.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ class FetchSessionCache:
         random_bytes: Callable[[int], bytes],
         on_removed: Callable[[FetchSession], None],
     ) -> None:
-        """`slots` is the most sessions there may be; 0: none. `on_removed` is called with each evicted or closed
+        """`slots` is the largest number of sessions; 0: no sessions. `on_removed` is called with each evicted or closed
         session, after its removal from the cache."""
         self.slots = slots
         self._random_bytes = random_bytes
@@ -94,10 +94,10 @@ class FetchSessionCache:
     def resized(self, session: FetchSession) -> bool:
         """Count the partitions of a changed session; returns whether the session may have so many partitions.
 
-        Sessions of clients with more places make room, as for a session that begins.
+        Sessions of clients with more places make room for the grown session, as for a new session.
         """
         if not session.is_open:
-            return False  # it would be counted for ever
+            return False  # a closed session would be counted for ever
         self._places.count(session)
         if session.partition_count > MAX_PARTITIONS:
             return False
@@ -123,7 +123,7 @@ class FetchSessionCache:
         client_host: str,
         now_ms: int,
     ) -> FetchSession | None:
-        """A new session, which is to have so many partitions; None without room.
+        """A new session, which gets as many partitions as `existing` and `missing` say; None without room.
 
         The host adds the partitions, and then calls `resized`.
         """
@@ -151,7 +151,7 @@ class FetchSessionCache:
             self._on_removed(session)
 
     def _new_id(self) -> int:
-        """A random positive int32 that no session has: it can be guessed by no other reader, and tells nothing."""
+        """A random positive int32 that no session has: no other reader can guess the id, and the id reveals nothing."""
         while True:
             session_id = int.from_bytes(self._random_bytes(4), "big") & 0x7FFFFFFF
             if session_id and session_id not in self._sessions:
@@ -166,7 +166,7 @@ class FetchSessionCache:
         return True
 
     def _victims(self, newcomer: Newcomer, now_ms: int) -> list[FetchSession] | None:
-        """The sessions that make room for one of so many partitions; None if there can be no room."""
+        """The sessions that make room for the newcomer; None if there can be no room."""
         partition_count = newcomer.existing + newcomer.missing
         if not 0 < partition_count <= MAX_PARTITIONS or self.slots <= 0:
             return None

@@ -1,16 +1,18 @@
 """The places of fetch sessions: how many partitions the sessions may have together, and which sessions make room. Pure.
 
-Slots bound the number of sessions, as in KIP-227; places bound their memory, which is a limit of ours. A session takes
-a place for each partition that exists, however often a request names that partition. Partitions that do not exist take
-no place, and are bounded apart: so no reader takes the places of other readers by names of its own invention.
+Slots bound the number of sessions, as in KIP-227; places bound the memory of sessions, a limit that Tailrace adds. A
+session takes a place for each partition that exists, however often a request names that partition. Partitions that do
+not exist take no place, and have a limit of their own: so no reader can take the places of other readers by inventing
+names.
 
 Where places are short, sessions make room in this order, of each kind no more sessions than needed; `session_cache` has
 the rules of KIP-227:
 
 1. sessions that have been inactive for more than 120 s (rule 2);
 2. for a follower, sessions of consumers (rule 1): followers may have the places of consumers too;
-3. sessions of the client that has the most places, if this client has more than the new session's client would have
-   with the new session: so no client keeps every place for ever, and no client has to give up more than an equal share;
+3. sessions of the client that has the most places, if this client has more places than the new session's client would
+   have with the new session: so no client keeps every place for ever, and no client is left with less than an equal
+   share;
 4. sessions that have existed for more than 120 s and have fewer partitions than the new session (rule 3), the largest
    session first.
 
@@ -25,13 +27,14 @@ from typing import Final, NamedTuple
 from tailrace.fetch_session.session import FetchSession
 
 MIN_EVICTION_MS: Final = 120_000
-"""min.incremental.fetch.session.eviction.ms: a constant of the text, and no setting."""
+"""min.incremental.fetch.session.eviction.ms: a constant of KIP-227, not a setting."""
 MAX_CONSUMER_PARTITIONS: Final = 400_000
 """The most places of all sessions of consumers together: enough for 60 consumers with 5,000 partitions per consumer."""
 MAX_FOLLOWER_PARTITIONS: Final = 2_000_000
-"""The same for followers, which may have the consumers' places too: consumers must not displace followers."""
+"""The most places of followers beside the consumers' places, which followers may have too: consumers must not displace
+followers."""
 MAX_MISSING: Final = 200_000
-"""The most partitions that do not exist in all sessions of consumers together, and in all sessions of followers."""
+"""The most missing partitions in all sessions of consumers together, and in all sessions of followers together."""
 
 
 class Newcomer(NamedTuple):
@@ -94,7 +97,7 @@ class SessionPlaces:
         return list(found.sessions)
 
     def _excess(self, newcomer: Newcomer) -> int:
-        """The places that the newcomer lacks."""
+        """The places that must become free before the newcomer fits; 0 or less: the newcomer fits."""
         everything = sum(self._existing.values()) - MAX_FOLLOWER_PARTITIONS - MAX_CONSUMER_PARTITIONS
         if not newcomer.is_privileged:
             everything = max(everything, self._existing[False] - MAX_CONSUMER_PARTITIONS)
@@ -114,7 +117,8 @@ class SessionPlaces:
         return found.lacks <= 0
 
     def _share(self, found: "_Victims", newcomer: Newcomer, peers: Sequence[FetchSession]) -> None:
-        """Take sessions of the client that has the most, for as long as that is more than the newcomer's has."""
+        """Take sessions of the client that has the most places, while that client has more places than the newcomer's
+        client."""
         kind = newcomer.is_privileged
         left = {client: count for (client, privileged), count in self._of_client.items() if privileged == kind}
         for victim in found.sessions:
@@ -143,15 +147,15 @@ class _Victims:
     def __init__(self, lacks: int) -> None:
         self._found: dict[FetchSession, None] = {}
         self.lacks = lacks
-        """The places that are still lacking."""
+        """The places that still have to become free."""
 
     @property
     def sessions(self) -> KeysView[FetchSession]:
-        """In the order in which they were taken."""
+        """The sessions in the order in which they were taken."""
         return self._found.keys()
 
     def take(self, candidates: Iterable[FetchSession]) -> None:
-        """Take sessions in this order while places are lacking."""
+        """Take sessions in this order while places have to become free."""
         for session in candidates:
             if self.lacks <= 0:
                 return
