@@ -1,8 +1,9 @@
 """The answers of one connection: given in any order, written in the order of the requests.
 
 1. A request has a slot, in order of arrival. An answer leaves when all slots before its own are answered.
-2. Answers of a turn leave in one write. A client that does not take its answers, or whose large answers wait for an
-   earlier answer, is not read from, and so costs the node a bounded memory, however much its requests ask for.
+2. Answers of a turn leave in one write. The node reads no more requests from a client that does not take its answers,
+   or whose large answers wait for an earlier answer. So a client costs the node a bounded memory, however much its
+   requests ask for.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ Buffer = bytes | bytearray | memoryview
 _LENGTH = struct.Struct(">i")
 
 _JOIN_BELOW: Final = 16 * 1024
-"""Answers that are smaller together are joined: one small copy is cheaper than a gathered write."""
+"""Answers of a smaller size together are joined: one small copy is cheaper than a gathered write."""
 _ENOUGH_QUEUED: Final = 1 << 20
 """The bytes of queued answers above which no more requests are carried out. The same limit holds for answers that wait
 for an earlier answer."""
@@ -40,7 +41,7 @@ class Pausable(Protocol):
     pauses: int
 
     def pause(self, reason: int) -> None:
-        """Take no more frames, for this reason."""
+        """Take no more frames from the client, for this reason."""
         ...
 
     def resume(self, reason: int) -> None:
@@ -87,7 +88,7 @@ class AnswerQueue:
         self.is_write_blocked = False
         """Whether the transport has more bytes than the client takes."""
         self.written_bytes = 0
-        """Handed to the transport since the connection was made."""
+        """The bytes handed to the transport since the connection was made."""
 
     def attach(self, transport: asyncio.Transport) -> None:
         """Write to this transport from now on."""
@@ -145,7 +146,8 @@ class AnswerQueue:
             self._queue(connection, chunks)
         if early and self.next_answer in early:
             self._queue_early(connection)
-        # Resuming at half the limit saves a pause and a resume per answer for a client that always keeps it full.
+        # Resuming at half the limit saves a pause and a resume per answer for a client that always keeps the queue
+        # full.
         if connection.pauses & Pause.IN_FLIGHT and self.in_progress <= self._host.limits.in_flight // 2:
             connection.resume(Pause.IN_FLIGHT)
 

@@ -5,8 +5,8 @@ Rules:
    the buffer back when the bytes are consumed. 2,000 idle connections cost no buffer.
 2. A buffer is never handed out again, nor resized, while a view into the buffer exists. A kept view keeps the buffer:
    the pool forgets a buffer that still has views and makes a new buffer.
-3. All buffers in use together stay within a limit, with a single exception: if no connection could get a larger buffer
-   before another is given back, half-read requests would wait for each other. The smallest size is always given, so
+3. All buffers in use together stay within a limit, with a single exception: one buffer may exceed the limit, as
+   otherwise half-read requests could wait for each other's buffers for ever. The smallest size is always given, so
    small requests pass. Frames above 1 MiB share three quarters of the limit, so that large frames leave memory for
    small frames.
 """
@@ -19,14 +19,14 @@ from typing import Final
 from tailrace.model.buffers import has_no_views, new_buffer
 
 SMALLEST = 64 * 1024
-"""The size of an ordinary buffer, in bytes. Larger ones are this, doubled as often as needed."""
+"""The size of an ordinary buffer, in bytes. The size of a larger buffer is `SMALLEST`, doubled as often as needed."""
 
 KEEP_BYTES: Final = 32 << 20
-"""The most that is kept while unused, in bytes."""
+"""The most bytes of unused buffers that are kept."""
 LARGE: Final = 1 << 20
 """A frame above this size is large: Java's producer makes requests of this size by default."""
 MAPPED: Final = 16 << 20
-"""The smallest size of which a buffer is a mapping: it takes memory only as bytes arrive, and is not kept."""
+"""Buffers of this size or more are mappings: a mapping takes memory only as bytes arrive, and is not kept."""
 _LENGTH: Final = Struct(">i")
 
 ByteBuffer = bytearray | mmap
@@ -65,8 +65,8 @@ class BufferPool:
     def draw(self, size_bytes: int = SMALLEST, *, in_the_end: int = 0) -> ByteBuffer | None:
         """A buffer of at least `size_class(size_bytes)`, contents undefined; None if the limit does not allow it.
 
-        `in_the_end` is the size of the complete frame: a connection that goes beyond the limit gets the size of the
-        whole frame at once, and never has to ask again.
+        `in_the_end` is the size of the complete frame: the one connection that may exceed the limit gets the size of
+        the whole frame at once, and never has to ask again.
         """
         size = size_class(size_bytes)
         is_large = size > SMALLEST and max(size, in_the_end) > LARGE
@@ -89,7 +89,7 @@ class BufferPool:
 
     @property
     def _in_turn_bytes(self) -> int:
-        """In use within the limit."""
+        """The bytes in use that count towards the limit: without the buffer that exceeds the limit."""
         return self.in_use_bytes - (0 if self._overdraft is None else len(self._overdraft))
 
     def _take_free(self, size: int) -> bytearray | None:
@@ -117,23 +117,24 @@ class BufferPool:
                 callback()
 
     def when_free(self, waiter: object, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when a larger buffer has been given back and asking again is worth while."""
+        """Call `callback` once, when a buffer above `SMALLEST` has been given back and `draw` may succeed."""
         self._waiting[waiter] = callback
 
     def forget(self, waiter: object) -> None:
-        """The waiter is gone."""
+        """Do not call the callback of this waiter any more."""
         self._waiting.pop(waiter, None)
 
 
 def _new_buffer(size_bytes: int) -> ByteBuffer:
-    # To fill 128 MiB with zeros takes 50 ms and more of the event loop; a mapping takes its pages as bytes arrive.
+    # To fill 128 MiB with zeros would block the event loop for 50 ms or more; a mapping takes its pages as bytes
+    # arrive.
     return new_buffer(size_bytes) if size_bytes < MAPPED else mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 
 class ReceiveBuffer:
     """The bytes of one connection that have arrived and are not consumed: from `start` to `end` of `data`.
 
-    It holds a buffer of the pool only while there are such bytes, or some are about to arrive (rule 1).
+    The object holds a buffer of the pool only while there are such bytes, or while bytes are about to arrive (rule 1).
     """
 
     __slots__ = ("_expected_bytes", "_pool", "data", "end", "start", "view")
@@ -186,11 +187,11 @@ class ReceiveBuffer:
             self._pool.give_back(buffer)
 
     def make_space(self) -> bool:
-        """Make the buffer hold the frame that has begun, without moving bytes that may have been given away.
+        """Make room for the frame that has begun, without moving bytes to which a handler may have a view.
 
         A client may announce more than it ever sends: the buffer grows to four times the arrived bytes, unless this
-        client has already sent a frame as large. A mapping is as large as the frame: it takes memory only as bytes
-        arrive, and growing would copy the bytes. False: the pool has no such buffer now, and there is no space left.
+        client has already sent a frame as large. A mapping is as large as the frame: a mapping takes memory only as
+        bytes arrive, and growing would copy the bytes. False: the pool has no larger buffer now, and no byte more fits.
         """
         buffer = self.data
         assert buffer is not None
@@ -212,6 +213,6 @@ class ReceiveBuffer:
         self.view = memoryview(larger)
         self.end = arrived
         if needed <= len(larger):
-            # Not a mapping: small requests of this client would each map and release memory.
+            # Less than the size of a mapping: otherwise each small request of this client would map and release memory.
             self._expected_bytes = max(self._expected_bytes, min(needed, MAPPED // 2))
         return True

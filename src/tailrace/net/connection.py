@@ -27,8 +27,8 @@ MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 """A longer frame is from a peer that does not speak the protocol: `HTTP` reads as 1.2 GB, a TLS alert as 352 MB."""
 
 NEGOTIATED_WITH = 3
-"""ApiVersions version asked first. A later one only adds supported features that begin at 0, which this client does not
-read, and some servers answer a version they do not know in an unreadable form."""
+"""ApiVersions version asked first. A later version only adds supported features that begin at 0, which this client does
+not read; and some servers answer a version that they do not know in an unreadable form."""
 
 _SCRATCH_BYTES = 64 * 1024
 ANY_VERSION = 0x7FFF
@@ -56,8 +56,8 @@ _NO_HOST = re.compile(r"[\s/@]")
 def parse_addresses(text: str, *, default_port: int | None = _DEFAULT_PORT) -> list[Address]:
     """The addresses of `host:port,[::1]:port,PLAINTEXT://host:port,...`; `default_port` where none is given.
 
-    Raises KafkaError(INVALID_REQUEST) that names the unreadable part: with `default_port` None also an address without
-    a port.
+    Raises KafkaError(INVALID_REQUEST) that names the unreadable part. With `default_port` None an address without a
+    port is unreadable too.
     """
     addresses = []
     for part in (word.strip() for word in text.split(",")):
@@ -238,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
     def send(
         self, request: object, response_type: type[R], *, timeout_ms: int, max_version: int = ANY_VERSION
     ) -> asyncio.Future[R]:
-        """Write the request at once and return the future of its answer: several may be on their way."""
+        """Write the request at once and return the future of its answer: several requests may be on their way."""
         return self._send(request, response_type, self.version_of(type(request), max_version), timeout_ms)
 
     def send_unanswered(self, request: object, *, max_version: int = ANY_VERSION) -> None:
@@ -347,7 +347,7 @@ async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000)
         if isinstance(fault, ConnectionRefusedError):
             failure = ConnectionRefused
         detail = f"cannot connect to {address}: {fault.strerror or fault}"
-    except UnicodeError as fault:  # of a name with an empty part, or one of more than 63 characters
+    except UnicodeError as fault:  # the name has an empty part, or a part of more than 63 characters
         detail = f"cannot connect to {address}: {fault}"
     raise failure(ErrorCode.NETWORK_EXCEPTION, detail)
 

@@ -1,12 +1,12 @@
-"""Fair turns: which connections are served when many have requests at hand.
+"""Fair turns: which connection is served next when many connections have requests at hand.
 
 One turn of a connection is bounded (`net.turns.COSTLY_SECONDS`), but a hundred connections may each have a turn between
 two looks at the sockets: a request of another client, which needs a few rounds, would wait for a hundred turns per
 round. So the turns of a round share 5 ms, and connections with bytes that come later wait for a later round. The
-waiting connection that has had the least time comes first (fair queueing): a turn starts, in virtual time, when the
-connection's last turn has ended or, without a recent turn, now, and is expected to take as long as the last turn. The
-earliest expected end is next. So a client with few and short requests is next at once, and many connections with
-requests without end share what is left.
+waiting connection that has had the least time comes first (fair queueing): in virtual time, a turn starts when the
+connection's last turn has ended or, without a recent turn, now, and the turn is expected to take as long as the last
+turn. The connection with the earliest expected end is next. So a client with few and short requests is served next, and
+many connections with endless requests share the rest of the time.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,20 @@ from typing import Final, Protocol
 from tailrace.net.turns import Turns
 
 ROUND_SECONDS: Final = 0.005
-"""The time of all turns of connections between two looks at the sockets, and of the turn that exceeds this time."""
+"""The time for turns of connections between two looks at the sockets. The last turn of a round may exceed this time."""
 COUNTED_SECONDS: Final = 0.001
-"""The most that a turn counts, without its end, which writes the bytes that other turns have staged. A turn may be long
-by accident, or for one large record, and every other connection would have as much time before the next turn."""
+"""The longest time that a turn counts. The end of the turn does not count: it writes bytes that other turns have
+staged. A turn may be long by accident, or for one large record; if all of it counted, every other connection would get
+as much time before this connection's next turn."""
 
 
 class Served(Protocol):
     """A connection that has turns."""
 
     turn_ended: float
-    """The end of its last turn, in virtual seconds; written here alone."""
+    """The end of the connection's last turn, in virtual seconds; only `FairTurns` writes this field."""
     turn_seconds: float
-    """The length of its last turn; written here alone."""
+    """The length of the connection's last turn; only `FairTurns` writes this field."""
 
     def wait_for_turn(self) -> None:
         """`take_turn` comes later; until then, bytes may be received and no request is carried out."""
@@ -49,16 +50,16 @@ class FairTurns:
         self._arrivals = 0
         self._is_planned = False
         self._seconds = 0.0
-        """The time of the turns since the last round began that other connections had to wait for."""
+        """The time of all turns since the last round began: other connections had to wait for these turns."""
         self._now = 0.0
-        """Virtual: the latest start of a turn."""
+        """The latest start of a turn, in virtual seconds."""
 
     def __len__(self) -> int:
         """The number of connections that wait."""
         return len(self._waiting)
 
     def take(self, connection: Served) -> None:
-        """Let the connection take a turn: now if the round has time left and no other waits, else later."""
+        """Let the connection take a turn: now if the round has time left and no other connection waits, else later."""
         start = max(connection.turn_ended, self._now)
         if not self._waiting and self._seconds < ROUND_SECONDS:
             self._serve(start, connection)

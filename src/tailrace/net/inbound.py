@@ -4,10 +4,10 @@ Invariants:
 1. Frames get slots in order of arrival; answers leave in order of slots (`net.answers`).
 2. `_received` has the bytes that have arrived and are not consumed.
 3. `pauses` names every reason why no frame may be taken now. Reading from the socket is paused while there is a reason,
-   and when the last reason goes, the bytes at hand are parsed before more are read.
+   and when the last reason is gone, the bytes at hand are parsed before more bytes are read.
 4. While the only reasons are that too many requests are in progress, or that the connection waits for its turn, reading
-   goes on until the buffer at hand is full: so a hang-up is seen. If the client has sent more than that, `check_time`
-   looks for the hang-up.
+   goes on until the buffer at hand is full: so a hang-up is seen. If the buffer is full, `check_time` looks for the
+   hang-up.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Host(AnswerHost, Protocol):
         ...
 
     def report(self, connection: "InboundConnection", reason: str) -> None:
-        """The connection is closed by the node for this reason."""
+        """Log that the node closes the connection for this reason."""
         ...
 
 
@@ -167,7 +167,7 @@ class InboundConnection(asyncio.BufferedProtocol):
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self.answers.attach(self._transport)
         peer = transport.get_extra_info("peername")
         self.identity = ClientIdentity(self._listener.name, peer[0] if peer else "unknown")
@@ -242,7 +242,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         received.start = start
         del view
         if self.pauses & Pause.BUSY:
-            return  # with the buffer: the request may need its bytes
+            return  # and keep the buffer: the request may need its bytes
         if start == end:
             received.drop()
         elif not self.pauses & Pause.CLOSED and not received.make_space():
@@ -287,7 +287,7 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     @property
     def _may_read(self) -> bool:
-        """Invariant 4."""
+        """Whether bytes may be read from the socket: invariants 3 and 4."""
         return not self.pauses & ~(Pause.IN_FLIGHT | Pause.QUEUED) and self._received.has_space
 
     def _stop_reading(self) -> None:

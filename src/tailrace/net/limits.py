@@ -14,7 +14,7 @@ _ENVELOPE_BYTES = 128 << 10
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 """A large frame has a second more for each of these bytes: 100 MiB take a line of 10 Mbit/s 84 seconds."""
 _SLOWEST_BYTES_PER_SECOND_IN_THE_WAY = 16 << 20
-"""The same while frames of others wait for the memory."""
+"""As `_SLOWEST_BYTES_PER_SECOND`, while frames of other connections wait for the memory of the frame."""
 _TLS_HANDSHAKE = 0x1603
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")
 
@@ -24,7 +24,7 @@ class ListenerLimits:
     """Limits of one listener: sizes in bytes, times in milliseconds."""
 
     large_frame_bytes: int = 100 << 20
-    """A Produce, and what the members of a group say of themselves: their size is up to a client's own settings."""
+    """A Produce request, or the metadata that members of a group send: a client's own settings decide the size."""
     trusted_fetch_frame_bytes: int = 64 << 20
     """A Fetch from this machine or from a broker: a session of 200,000 partitions must fit."""
     fetch_frame_bytes: int = 4 << 20
@@ -36,15 +36,15 @@ class ListenerLimits:
     """Not applied to clients on this machine."""
     new_connections_per_second: int = 200
     new_connections_per_ip_per_second: int = 20
-    """Neither is applied to clients on this machine. Twice as many may come at once; the next ones wait."""
+    """Not applied to clients on this machine. Twice as many connections may come at once; further connections wait."""
     idle_ms: int = 600_000
     frame_ms: int = 30_000
     """From a frame's first byte to its last; longer for a large frame, see `frame_time_ms`."""
     frame_in_the_way_ms: int = 2_000
-    """The same for a frame that holds memory for which frames of others wait."""
+    """As `frame_ms`, for a frame that holds memory for which frames of other connections wait."""
     unsent_bytes: int = 64 << 20
     stall_ms: int = 60_000
-    """The longest time without progress of unsent answers."""
+    """The longest time for which answers may stay unsent without progress."""
     in_flight: int = 64
     frames_per_turn: int = 64
     bytes_per_turn: int = 4 << 20
@@ -52,8 +52,8 @@ class ListenerLimits:
     @property
     def of_controllers(self) -> "ListenerLimits":
         """The limits of a listener for nodes only: frames may be envelopes around clients' requests, or reports on all
-        partitions of a node. A frame that is refused would come again and again, and close the connection for every
-        client that shares the connection. These frames share their memory with the frames of other listeners."""
+        partitions of a node. A refused frame would be sent again and again, and each time the connection would close
+        for every client that shares it. These frames share their memory with the frames of other listeners."""
         envelope_frame_bytes = self.other_frame_bytes + _ENVELOPE_BYTES
         return replace(self, other_frame_bytes=max(envelope_frame_bytes, self.large_frame_bytes))
 

@@ -26,11 +26,12 @@ _BURST_SECONDS = 2
 
 
 class Arrivals:
-    """Rates of new connections: of all clients together, and of one address. Times are of a monotonic clock, in ms.
+    """Rates of new connections: a rate for all clients together, and a rate for each address. Times are of a monotonic
+    clock, in ms.
 
-    Both rates are token buckets that hold two seconds' worth. A connection that comes to an empty bucket takes a token
-    of the future and waits for that token. A connection whose wait would be too long takes no token, so that a flood of
-    attempts does not delay other connections.
+    Both rates are token buckets that hold two seconds' worth. A connection that finds an empty bucket takes a future
+    token, and waits until the bucket would have that token. A connection whose wait would be too long takes no token,
+    so that a flood of attempts does not delay other connections.
     """
 
     def __init__(self, *, per_second: int, per_ip_per_second: int) -> None:
@@ -52,7 +53,7 @@ class Arrivals:
         return wait_ms
 
     def forget_idle(self, now_ms: int) -> None:
-        """Forget addresses without new connections for a while: there are many addresses."""
+        """Forget the addresses that have made no new connection for a while: there are many addresses."""
         self._by_address = {
             address: bucket for address, bucket in self._by_address.items() if not bucket.is_full(now_ms)
         }
@@ -106,7 +107,7 @@ class ListenerCounts:
     accepted: int
     refused: int
     delayed: int
-    """Connections above the rate, which were read from later."""
+    """Connections above the rate; the node began to read from these connections later."""
     closed_by_us: int
 
 
@@ -150,8 +151,8 @@ class Listener:
     def bind(self, hosts: Sequence[str], port: int) -> int:
         """Take the addresses and return the port; no client can connect yet. Port 0 picks a free port.
 
-        The first host must work, further hosts may be missing on this machine. Raises OSError with the address in its
-        text.
+        The first host must be an address of this machine, further hosts may be missing. Raises OSError with the address
+        in its text.
         """
         self._sockets = _bind_all(hosts, port)
         self.addresses = tuple(bound.getsockname()[:2] for bound in self._sockets)
@@ -289,8 +290,8 @@ def is_loopback(address: str) -> bool:
 
 
 def _bind_all(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """A bound socket per host, all on one port. With port 0, another port is tried when a later host lacks the first
-    port."""
+    """A bound socket per host, all on one port. With port 0, another port is tried when the port that the first host
+    got is not free at a later host."""
     for attempts_left in reversed(range(_PORT_ATTEMPTS)):
         first = _bind(hosts[0], port)
         sockets = [first]
@@ -333,7 +334,8 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 class RateLimitedLog:
-    """Writes at most `lines` warnings per `window_ms`; the next window starts with how many were left out."""
+    """Writes at most `lines` warnings per `window_ms`; the next window starts with the number of warnings that were
+    left out."""
 
     def __init__(
         self, logger: logging.Logger, *, monotonic_ms: Callable[[], int], lines: int = 20, window_ms: int = 10_000

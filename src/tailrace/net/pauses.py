@@ -19,7 +19,7 @@ class Pause:
     MEMORY: Final = 16
     """The frame does not fit into the memory that all receive buffers may use."""
     TOO_EARLY: Final = 32
-    """The connection came above the rate of new connections, and is read from later."""
+    """The connection exceeded the rate of new connections; the node reads from the connection later."""
     STOPPING: Final = 64
     """The node is about to stop."""
     OUT_OF_ORDER: Final = 128

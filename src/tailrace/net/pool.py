@@ -22,9 +22,9 @@ class _Slot:
 class ConnectionPool:
     """Connections by address and use.
 
-    A use keeps long waits apart: a fetch that waits half a second must not stand before a heartbeat, since answers
-    come in order. After a failed attempt the next attempt at that address waits, `backoff_ms` at first and twice as
-    long each time, at most `backoff_max_ms`.
+    A use keeps long waits apart: a heartbeat must not wait behind a fetch that takes half a second, since answers come
+    in order. After a failed attempt the next attempt at that address waits, `backoff_ms` at first and twice as long
+    each time, at most `backoff_max_ms`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ConnectionPool:
         self._closed = False
 
     def open_connection(self, address: Address, use: str = "") -> Connection | None:
-        """The working connection to this address for this use; None without."""
+        """The working connection to this address for this use; None if there is no working connection."""
         slot = self._slots.get((address, use))
         if slot is None or slot.connection is None or not slot.connection.is_open:
             return None

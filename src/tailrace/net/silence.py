@@ -11,7 +11,8 @@ from tailrace.net.connection import Connection
 SILENCE_MS: Final = 2_000
 """A node that owes an answer and has sent no byte for so long, beyond the wait that the request permits, hangs."""
 _SETTLING_S: Final = 0.05
-"""An event loop that was blocked may run its timers before it reads: the answer gets this time to be read."""
+"""An event loop that was blocked may run its timers before it reads the sockets: so an answer gets this much more
+time."""
 
 
 class SilenceWatch:
@@ -38,7 +39,7 @@ class SilenceWatch:
         self._cancel()
 
     def use(self, connection: Connection) -> None:
-        """The connection to the node is open: the request follows, and has the whole time."""
+        """Watch this open connection to the node from now on: the time for the answer starts now."""
         self._connection = connection
         self._received_bytes = connection.received_bytes
         self._cancel()
@@ -72,7 +73,7 @@ class NodeHangs(KafkaError):
 class GivenUp:
     """The end of a request to a node that hangs, where another node can be asked: a context around the request.
 
-    Raises NodeHangs in its place. A late answer is dropped.
+    If the node hangs, the context cancels the request and raises NodeHangs. A late answer is dropped.
     """
 
     def __init__(self, subject: str, *, wait_ms: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""An asyncio transport: written in portions, read without use, and asked whether the peer has hung up."""
+"""Functions for an asyncio transport: write in portions, read and discard, see whether the peer has hung up."""
 
 import asyncio
 import select
@@ -16,7 +16,8 @@ def write_in_portions(
 ) -> list[Buffer]:
     """Write until the transport is blocked, and return the rest.
 
-    For a transport that copies the unsent bytes (asyncio before Python 3.12): it gets no more than it sends soon.
+    For a transport that copies the unsent bytes (asyncio before Python 3.12): the transport gets no more than it sends
+    soon.
     """
     for index, chunk in enumerate(chunks):
         for position in range(0, len(chunk), PORTION_BYTES):
@@ -31,7 +32,7 @@ _DISCARDED: Final = bytearray(64 * 1024)
 
 
 class DiscardingProtocol(asyncio.BufferedProtocol):
-    """Reads and discards, in the place of a connection that carries out no more requests.
+    """Reads and discards the bytes of a connection that carries out no more requests.
 
     Closing a socket with unread bytes would reset it and lose the answers that are on their way.
     """
@@ -59,8 +60,8 @@ class DiscardingProtocol(asyncio.BufferedProtocol):
 def has_hung_up(transport: asyncio.BaseTransport | None) -> bool:
     """Whether the peer has closed its connection, or its sending half. False on systems without POLLRDHUP.
 
-    For a transport that is not reading: a reading one gets the end behind the last byte. The end is seen only if all
-    bytes before it fit into the receive buffer of the operating system.
+    Only for a transport that does not read: a transport that reads gets the end of the stream behind the last byte. The
+    end is seen only if all bytes before it fit into the receive buffer of the operating system.
     """
     socket = None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
     if socket is None or not hasattr(select, "POLLRDHUP"):

@@ -24,8 +24,8 @@ class Flushable(Protocol):
 STALL_SECONDS = 0.05
 """A turn that takes longer keeps all other requests waiting noticeably, and is reported."""
 COSTLY_SECONDS = 0.005
-"""A turn that has taken so long carries out no further request of its connection, which has another turn for the next:
-so a turn has one costly request, and the requests of other connections come in between."""
+"""A turn that has taken this long carries out no further request of its connection: the next request waits for another
+turn. So a turn has one costly request, and the requests of other connections come in between."""
 
 
 class Turns:
@@ -47,7 +47,7 @@ class Turns:
         self._on_stall = on_stall
         self._now = now
         self.on_turn_end: Callable[[], None] = lambda: None
-        """Called at the end of each turn; set when there is something to write."""
+        """Called at the end of each turn; the node sets the function that writes what turns have staged."""
         self._unwritten: list[Flushable] = []
         self._is_running = False
         self._is_end_planned = False
@@ -85,7 +85,7 @@ class Turns:
         return self._now() - self._began >= COSTLY_SECONDS
 
     def flush_at_end(self, connection: Flushable) -> None:
-        """Have the connection's queue written when this turn ends; outside a turn, soon."""
+        """Write the connection's queue when this turn ends; outside a turn, soon."""
         self._unwritten.append(connection)
         if not self._is_running and not self._is_end_planned:
             self._is_end_planned = True
