@@ -1,7 +1,7 @@
 """Raft with snapshots (KIP-595, KIP-630, KIP-853, KIP-996), pure. `RaftNode` is the machine.
 
-Knows no Kafka message and no disk. A host feeds it `events`, carries out its `effects`, and shows it the log through
-`ports.LogView`; an adapter maps `rpc` to Kafka's messages.
+`RaftNode` knows no Kafka message and no disk. A host passes `events` to the machine, carries out its `effects`, and
+shows the log to the machine through `ports.LogView`; an adapter maps `rpc` to Kafka's messages.
 """
 
 from tailrace.raft.node import RaftNode

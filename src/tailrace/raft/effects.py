@@ -1,10 +1,10 @@
 """The effects of a replica. The host carries the effects of a step out in their order, before the next event.
 
-- *Persist*, *Flush* and *InstallSnapshot* take time: the host starts the work and reports its end later, in an
-  event. Nothing that depends on a Persist is among the effects before that event: the machine itself keeps requests and
-  answers back while the quorum state is not durable, so a host cannot send them too early.
+- *Persist*, *Flush* and *InstallSnapshot* take time: the host starts the work and reports its end later, in an event.
+  Before that event no effect depends on the Persist: the machine itself keeps requests and answers back while the
+  quorum state is not durable, so a host cannot send a message too early.
 - *AppendAsLeader*, *AppendFetched*, *Truncate*, *RaiseLogStart*, *DeleteSnapshots*, *WriteSnapshotPart* and
-  *DiscardSnapshotPart* are done when the next event comes: written, and to be made durable by the next Flush.
+  *DiscardSnapshotPart* are carried out before the next event: written, but not durable before the next Flush.
 - All other effects are notifications.
 """
 
@@ -55,7 +55,7 @@ ControlRecord = LeaderChange | KRaftVersion | Voters
 
 @dataclass(frozen=True, slots=True)
 class AppendAsLeader:
-    """Append one batch at `base_offset`: a client's records, or control records of the quorum's own, never both."""
+    """Append one batch at `base_offset`: records of a client or control records of the quorum, never both."""
 
     base_offset: int
     leader_epoch: int
@@ -76,9 +76,11 @@ class AppendRefused:
 
 @dataclass(frozen=True, slots=True)
 class AppendFetched:
-    """Check and append what the leader of `leader_epoch` answered, then report LogAppended or AppendRejected at once.
+    """Check and append the records that the leader of `leader_epoch` has sent, then report LogAppended or
+    AppendRejected at once.
 
-    To be checked: checksums; base offsets contiguous from `base_offset`; epochs not falling, none above the leader's.
+    The host checks that checksums are right, that base offsets are contiguous from `base_offset`, and that epochs do
+    not fall and are not above the leader's.
     """
 
     base_offset: int
@@ -104,8 +106,8 @@ class Flush:
 class SendRequest:
     """Send the request. The outcome is a ResponseReceived or RequestFailed with this id.
 
-    A later request to the same peer replaces an earlier request, whose answer does no harm. A Fetch may wait
-    at the leader for `max_wait_ms`, so other requests to that peer should not wait behind it.
+    A later request to the same peer replaces an earlier request; a late answer to the earlier request is ignored. A
+    Fetch may wait at the leader for `max_wait_ms`, so other requests to that peer should not wait behind it.
     """
 
     request_id: int
@@ -114,7 +116,7 @@ class SendRequest:
 
 
 class ReadLog(NamedTuple):
-    """Records to put into an answer: from this offset, at least one batch, otherwise up to so many bytes."""
+    """Records to put into an answer: from this offset on, up to `max_bytes`, but at least one batch."""
 
     offset: int
     max_bytes: int
@@ -130,7 +132,8 @@ class ReadSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SendResponse:
-    """Answer the request of this token; `read` is read now, into `records` or `data` of the answer."""
+    """Answer the request of this token; the host carries out `read` now, and puts the result into `records` or `data`
+    of the answer."""
 
     token: object
     response: Response
@@ -148,9 +151,9 @@ class HighWatermarkMoved:
 class RoleChanged:
     """The role, the epoch or the known leader has changed.
 
-    A new leader may decide on its state when it has applied every record below `epoch_start_offset` and the high
-    watermark has passed that offset, where its LeaderChange record is: only then no more records of earlier epochs can
-    be committed.
+    `epoch_start_offset` is the offset of the LeaderChange record of a new leader. The leader may decide on its state
+    when it has applied every record below this offset, and the high watermark has passed this offset: after that, no
+    more records of earlier epochs can be committed.
     """
 
     role: str
@@ -161,7 +164,7 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class RaiseLogStart:
-    """Records below are no longer needed: a snapshot stands for them."""
+    """Raise the log start to this offset: a snapshot replaces the records below."""
 
     offset: int
 
@@ -189,7 +192,7 @@ class DiscardSnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """Validate, sync and rename the complete part file, then replace the log by the snapshot; in this order.
+    """Validate, sync and rename the complete part file, in this order; then replace the log by the snapshot.
 
     Then report SnapshotInstalled. For a damaged file: remove the file, leave the log alone, report SnapshotRejected.
     """
@@ -206,7 +209,7 @@ class LoadSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class VoterChangeDone:
-    """The outcome of a ChangeVoters: NONE when the change is committed (or appended, if that was asked for)."""
+    """The outcome of a ChangeVoters: NONE when the change is committed (or appended, without `ack_when_committed`)."""
 
     token: object
     error: ErrorCode
@@ -241,10 +244,10 @@ Effect = (
 
 
 class Outbox:
-    """The effects of one step, in order; some messages wait in it until the quorum state is durable.
+    """The effects of one step, in order; some messages wait in the outbox until the quorum state is durable.
 
-    A vote that was answered and then forgotten in a crash lets two leaders be elected. So requests and answers leave
-    only when the newest quorum state that was decided before them is on disk.
+    A vote that was answered and then forgotten in a crash lets two leaders be elected. So a request or an answer leaves
+    only when the newest quorum state that was decided before the message is on disk.
     """
 
     def __init__(self) -> None:
@@ -280,7 +283,8 @@ class Outbox:
         self._effects.append(effect)
 
     def replace_reads(self, instead: Callable[[SendResponse], SendResponse]) -> None:
-        """Replace waiting answers that read the log, as leadership ends: the log may be cut before an answer leaves."""
+        """Replace waiting answers that read the log by `instead(answer)`. For the end of leadership: the log may be cut
+        before a waiting answer leaves."""
         self._waiting = deque(
             (number, instead(effect) if isinstance(effect, SendResponse) and effect.read is not None else effect)
             for number, effect in self._waiting

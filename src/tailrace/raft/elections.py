@@ -1,8 +1,8 @@
 """Votes: which candidate gets a vote, and how a replica stands for election itself.
 
-A vote is given once per epoch, durably, and only to a replica whose log reaches as far as this one's: by the epoch of
-the last record first, then by length; for an empty log, epoch and end of its snapshot (KIP-630, "Changes to Leader
-Election").
+A vote is given once per epoch, durably, and only to a replica whose log reaches at least as far as the log here. First
+the epochs of the last records are compared, then the lengths; for an empty log, the epoch and end of its snapshot
+(KIP-630, "Changes to Leader Election").
 """
 
 from collections.abc import Callable
@@ -25,7 +25,8 @@ from tailrace.raft.voters import ReplicaKey, Tally
 
 
 class Elections:
-    """The behaviour of Unattached, Prospective, Candidate and Resigned, and the answers of all roles to their calls."""
+    """The behaviour of Unattached, Prospective, Candidate and Resigned, and the answers of every role to the requests
+    of an election."""
 
     def __init__(self, replica: RaftReplica, on_elected: Callable[[Tally, int], None]) -> None:
         self._replica = replica
@@ -97,7 +98,8 @@ class Elections:
         )
 
     def answer_end(self, token: object, request: EndEpoch, now_ms: int) -> None:
-        """EndQuorumEpoch (54): the leader stops. The first of its candidates stands at once, the others later."""
+        """EndQuorumEpoch (54): the leader stops. The first candidate that the leader names stands at once, the other
+        candidates later."""
         replica = self._replica
         fault = cluster_fault(replica, request.cluster_id) or self._leader_fault(
             request.leader_id, request.leader_epoch
@@ -121,7 +123,8 @@ class Elections:
         return ErrorCode.NONE
 
     def _succession_ms(self, preferred: tuple[ReplicaKey, ...]) -> int:
-        """The wait while the replicas named before this one try: 0 for the first, half the longest for the last."""
+        """The wait while the replicas try that the leader names before this replica: 0 for the first, half the longest
+        wait for the last."""
         longest, own = self._replica.config.election_backoff_max_ms, self._replica.key
         # Version 0 of the request, as Kafka sends it at kraft.version 0, names no directories.
         place = next((index for index, key in enumerate(preferred) if key in (own, ReplicaKey(own.id))), None)
@@ -132,10 +135,12 @@ class Elections:
     # News of other replicas
 
     def learn(self, epoch: int, leader_id: int, now_ms: int, *, from_leader: bool = False) -> None:
-        """A message names this epoch, and perhaps its leader. An older epoch changes nothing.
+        """Take the epoch that a message names, and perhaps its leader. An epoch below the present epoch changes
+        nothing.
 
-        `from_leader`: the message came from that leader. A replica that has timed out on a leader follows it again
-        only then: otherwise two such replicas would redirect each other to a dead leader for ever.
+        `from_leader`: the message came from that leader. After a timeout of a leader, a replica follows that leader
+        again only if the message came from the leader: otherwise two such replicas would redirect each other to a dead
+        leader for ever.
         """
         replica = self._replica
         is_other = leader_id not in (NO_LEADER, replica.key.id)
@@ -152,7 +157,7 @@ class Elections:
     # Our own election
 
     def poll(self, now_ms: int) -> None:
-        """Carry out the steps that are due in these roles."""
+        """Carry out the steps that are due in the present role, for the four roles of this class."""
         match self._replica.role:
             case Unattached() as role:
                 self._poll_unattached(role, now_ms)
@@ -175,10 +180,10 @@ class Elections:
         self._look_for_leader(role, now_ms)
 
     def _look_for_leader(self, role: Unattached, now_ms: int) -> None:
-        """Ask one replica after the other for the leader, until an answer names it.
+        """Ask one replica after the other for the leader, until an answer names the leader.
 
-        The wait for one answer is shorter than the request timeout: a replica that stands for election in between
-        begins with the first place again, and would never get to the next.
+        The wait for one answer is shorter than the request timeout: otherwise a replica that stands for election in
+        between, and then begins with the first place again, would never ask the second place.
         """
         replica = self._replica
         places = replica.places_to_ask
@@ -220,7 +225,8 @@ class Elections:
             self._ask_for_votes(role.tally, now_ms, pre_vote=True)
 
     def _give_way(self, now_ms: int) -> None:
-        """Without a majority of pre-votes: go back to the leader that the others seem to have, or wait."""
+        """End a pre-vote without a majority: follow the known leader again or, without a known leader, become
+        Unattached."""
         replica = self._replica
         if replica.leader_id not in (NO_LEADER, replica.key.id):
             replica.follow(replica.epoch, replica.leader_id, now_ms)
@@ -243,7 +249,7 @@ class Elections:
         elif role.deadline_ms <= now_ms:
             self.stand(now_ms)
         elif role.tally.is_lost and not role.is_backing_off:
-            # Another candidate is being elected, or will be: try again after a random pause, so that the two differ.
+            # Another candidate is elected, or stands too: the random pause lets one candidate be first in the next try.
             role.is_backing_off = True
             role.deadline_ms = now_ms + replica.spread(0, replica.config.election_backoff_max_ms)
         elif not role.is_backing_off:
@@ -265,7 +271,7 @@ class Elections:
                 replica.ask(key.id, request, now_ms)
 
     def voted(self, voter_id: int, request: Vote, response: VoteReply, now_ms: int) -> None:
-        """An answer to our Vote of this epoch."""
+        """Take an answer to our Vote of this epoch."""
         role = self._replica.role
         wanted: type[Prospective | Candidate] = Prospective if request.pre_vote else Candidate
         if not isinstance(role, wanted) or request.candidate_epoch != self._replica.epoch:
@@ -293,7 +299,7 @@ class Elections:
                 replica.ask(node_id, request, now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `poll` has something to do again."""
+        """The time at which `poll` has something to do again."""
         replica = self._replica
         match replica.role:
             case Unattached(election_deadline_ms=deadline_ms) as role:
@@ -310,7 +316,8 @@ class Elections:
 
 
 def fetch_request(replica: RaftReplica, max_wait_ms: int) -> FetchRecords:
-    """The next fetch of this replica. The fetch offset acknowledges the records below, so the log must be flushed."""
+    """The next fetch of this replica. The fetch offset acknowledges the records below this offset, so the log must be
+    flushed."""
     assert replica.may_fetch, f"flushed up to {replica.flushed_end_offset} of {replica.end_offset}"
     return FetchRecords(
         cluster_id=replica.cluster_id,
@@ -332,7 +339,8 @@ def cluster_fault(replica: RaftReplica, cluster_id: str | None) -> ErrorCode:
 
 
 def addressed_to(replica: RaftReplica, voter: ReplicaKey | None) -> bool:
-    """Whether a request meant for this voter is meant for this replica. Some senders know no directory, or nothing."""
+    """Whether `voter`, the receiver that a request names, is this replica. Some senders know the id without the
+    directory, or name no voter at all."""
     if voter is None or voter.id < 0:
         return True
     unknown = not any(voter.directory_id)

@@ -1,4 +1,5 @@
-"""The events of a replica. `token` is the host's own name for the request that waits for the answer; it comes back."""
+"""The events of a replica. `token` is the host's own name for a request that waits for an answer: the answer has the
+same token."""
 
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """The SendRequest of this id will not be answered: no connection, or it broke."""
+    """The SendRequest of this id will not be answered: there is no connection, or the connection has broken."""
 
     request_id: int
 
@@ -81,7 +82,7 @@ class SnapshotInstalled:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRejected:
-    """InstallSnapshot found damage: the part file is gone and the log as it was."""
+    """InstallSnapshot found damage: the part file is removed, and the log is unchanged."""
 
     snapshot_id: SnapshotId
     detail: str
@@ -113,7 +114,8 @@ class RemoveVoter:
 
 @dataclass(frozen=True, slots=True)
 class UpdateVoter:
-    """New endpoints or versions of a voter. Its directory does not change: that is another replica."""
+    """New endpoints or versions of a voter. The directory does not change: a voter with another directory is another
+    replica."""
 
     voter: Voter
 

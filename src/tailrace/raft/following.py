@@ -72,7 +72,7 @@ class Following:
         return min(role.fetch_deadline_ms, self._replica.requests.next_ms(role.leader_id))
 
     def left(self, before: Role) -> None:
-        """Discard a partly fetched snapshot: the role has been left."""
+        """Discard a partly fetched snapshot of the role that has just been left."""
         if isinstance(before, Follower) and before.download is not None:
             self._replica.outbox.add(DiscardSnapshotPart(before.download.id))
 
@@ -83,14 +83,14 @@ class Following:
     # Records
 
     def fetched(self, role: Follower, request: FetchRecords, response: FetchRecordsReply, now_ms: int) -> None:
-        """An answer of the leader of this epoch to our Fetch."""
+        """Take the answer of this epoch's leader to our Fetch."""
         replica = self._replica
         if response.error is not ErrorCode.NONE or response.leader_id != role.leader_id:
             replica.requests.back_off(role.leader_id, now_ms)
             return
         self._heard(role, now_ms)
         if request.fetch_offset != replica.end_offset or request.last_fetched_epoch != replica.last_epoch:
-            return  # asked for before the log changed
+            return  # the request was made before the log changed
         if response.diverging is not None:
             self._cut(role, response.diverging, now_ms)
         elif response.snapshot_id is not None:
@@ -120,7 +120,7 @@ class Following:
         replica.voters.truncate(end_offset)
 
     def _epoch_before(self, end_offset: int) -> int:
-        """The epoch of the record before this offset; of the log start, that of the snapshot that ends there."""
+        """The epoch of the record before this offset; at the log start, the epoch of the snapshot that ends there."""
         log = self._replica.log
         if end_offset <= log.log_start_offset:
             return next((snapshot.id.epoch for snapshot in log.snapshots if snapshot.id.end_offset == end_offset), 0)
@@ -144,7 +144,7 @@ class Following:
             self._commit(role)
 
     def appended(self, event: LogAppended) -> None:
-        """The host has appended the fetched records."""
+        """Note that the host has appended the fetched records."""
         replica = self._replica
         role = replica.role
         assert isinstance(role, Follower), "nothing was fetched"
@@ -166,7 +166,8 @@ class Following:
         self._back_off_damaged(role, now_ms)
 
     def _back_off_damaged(self, role: Follower, now_ms: int) -> None:
-        """Pause: damaged bytes cost both sides as much as good bytes, and come again from a damaged disk."""
+        """Pause before the next fetch: damaged bytes cost both sides as much as good bytes, and a damaged disk sends
+        the same bytes again."""
         self._replica.requests.back_off(role.leader_id, now_ms, self._replica.config.damaged_backoff_ms)
 
     def _commit(self, role: Follower) -> None:
@@ -177,11 +178,11 @@ class Following:
     # Snapshots
 
     def _begin_download(self, role: Follower, snapshot_id: SnapshotId, now_ms: int) -> None:
-        """The log of the leader does not reach back to ours: fetch the snapshot; no records meanwhile."""
+        """Fetch the snapshot, and no records meanwhile: the leader's log starts above the end of our log."""
         replica = self._replica
         known = 0 if replica.high_watermark is None else replica.high_watermark
         if snapshot_id.end_offset < 0 or snapshot_id.epoch < 0 or snapshot_id.end_offset < known:
-            replica.requests.back_off(role.leader_id, now_ms)  # of no use: more than that is known to be committed
+            replica.requests.back_off(role.leader_id, now_ms)  # no use: the high watermark here is above its end
             return
         role.download = SnapshotDownload(snapshot_id)
 
@@ -199,13 +200,13 @@ class Following:
     def fetched_snapshot(
         self, role: Follower, request: FetchSnapshot, response: FetchSnapshotReply, now_ms: int
     ) -> None:
-        """An answer of the leader of this epoch to our FetchSnapshot."""
+        """Take the answer of this epoch's leader to our FetchSnapshot."""
         replica = self._replica
         download = role.download
         if download is None or (request.snapshot_id, request.position) != (download.id, download.position):
             return
         if response.error in DROPPED_SNAPSHOT or (response.error is ErrorCode.NONE and response.snapshot_id is None):
-            # An answer without a snapshot (Kafka: a negative id) is not about this one either.
+            # An answer without a snapshot (Kafka: a negative id) means too that the leader has dropped this snapshot.
             # "The follower can rediscover the new snapshot by sending another Fetch request."
             self._drop_download(role, download)
             replica.requests.back_off(role.leader_id, now_ms)
@@ -229,7 +230,8 @@ class Following:
         self._replica.outbox.add(DiscardSnapshotPart(download.id))
 
     def installed(self, event: SnapshotInstalled, now_ms: int) -> None:
-        """Fetch on behind the snapshot, which has replaced the log; from any leader, as a snapshot is committed."""
+        """Go on at the end of the snapshot, which has replaced the log. Any leader may send the next records: a
+        snapshot has committed records only."""
         replica = self._replica
         self._end_installation(event.snapshot_id, now_ms)
         replica.log_ends_at(*event.snapshot_id)
@@ -239,7 +241,7 @@ class Following:
         replica.commit(event.snapshot_id.end_offset)
 
     def refused(self, event: SnapshotRejected, now_ms: int) -> None:
-        """Forget the damaged snapshot; the answer to the next Fetch names another, or records."""
+        """Forget the damaged snapshot; the answer to the next Fetch names a snapshot again, or has records."""
         self._end_installation(event.snapshot_id, now_ms)
         if isinstance(self._replica.role, Follower):
             self._back_off_damaged(self._replica.role, now_ms)

@@ -1,7 +1,7 @@
 """A leader: elected, appending, tracking the progress of replicas, answering their fetches, and resigning in time.
 
-A record is committed when a majority of the voters has it on disk, the leader's own disk no sooner than any other; and
-only records of its own epoch are counted: older ones are committed with them (the Raft paper, 5.4.2).
+A record is committed when a majority of the voters has the record on disk; the leader counts itself only after its own
+flush. Only a record of the leader's own epoch is counted: it commits all older records (the Raft paper, 5.4.2).
 """
 
 from tailrace.model.errors import ErrorCode
@@ -53,7 +53,7 @@ class RaftLeadership:
             self.append_control((change, KRaftVersion(1), Voters(replica.voters.current)))
 
     def append_control(self, records: tuple[ControlRecord, ...]) -> int:
-        """Append these as one batch; the offset of the last record."""
+        """Append these records as one batch; returns the offset of the last record."""
         replica = self._replica
         base_offset = replica.end_offset
         replica.outbox.add(AppendAsLeader(base_offset, replica.epoch, control=records))
@@ -88,7 +88,7 @@ class RaftLeadership:
     # Commit
 
     def advance(self, leader: Leader) -> bool:
-        """Raise the high watermark to the end that a majority has flushed; whether it moved."""
+        """Raise the high watermark to the end that a majority has flushed; returns whether the high watermark moved."""
         replica = self._replica
         offset = majority_value(replica.voters.current, lambda key: self._durable_end(leader, key))
         return offset > leader.epoch_start_offset and replica.commit(offset)
@@ -123,7 +123,8 @@ class RaftLeadership:
         return min([self._majority_deadline_ms(leader), *announcements])
 
     def _announce_ms(self, leader: Leader, key: ReplicaKey) -> int:
-        """When to announce the leader to this voter: at once, and again after each half fetch timeout of silence."""
+        """The time to announce the leader to this voter: at once, and again after each half fetch timeout without a
+        request of the voter."""
         announced_ms = leader.announced_ms.get(key.id)
         if announced_ms is None:
             return leader.started_ms

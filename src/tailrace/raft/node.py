@@ -1,7 +1,7 @@
 """A replica of a Raft log as a machine: `RaftNode.step(event, now_ms) -> effects`.
 
-The machine has no Kafka message, no disk, no clock and no chance of its own. `events` has its input, `effects` its
-output, and `ports` the log that the machine reads. The rules for its host:
+The machine uses no Kafka message, no disk, no clock and no source of chance of its own. `events` has its input,
+`effects` its output, and `ports` the log that the machine reads. The rules for its host:
 
 1. Carry the effects of a step out in their order, before the next step.
 2. Report AppendFetched (LogAppended or AppendRejected) before any other event.
@@ -58,7 +58,7 @@ class LogCleanup:
         self._next_ms: int | None = 0
 
     def look_again(self) -> None:
-        """Check at the end of this step: something has changed."""
+        """Note a change: `poll` checks the log start and the snapshots at the end of this step."""
         self._next_ms = 0
 
     def poll(self, now_ms: int) -> None:
@@ -187,7 +187,7 @@ class RaftNode:
 
     @property
     def leader_id(self) -> int:
-        """-1 if none is known."""
+        """The id of the leader; -1 if no leader is known."""
         return self._replica.leader_id
 
     @property
@@ -200,7 +200,7 @@ class RaftNode:
 
     @property
     def high_watermark(self) -> int | None:
-        """None: not known yet."""
+        """The high watermark; None: not known yet."""
         return self._replica.high_watermark
 
     @property
@@ -227,13 +227,14 @@ class RaftNode:
     def snapshot_shares(self, positions: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
         """The bytes of one answer that each snapshot, from its position on, may have (KIP-630).
 
-        Together at most `max_bytes` and `RaftConfig.snapshot_max_bytes`; 0 for a snapshot that is not here.
+        All shares together have at most `max_bytes` and at most `RaftConfig.snapshot_max_bytes`; a snapshot that is not
+        here has the share 0.
         """
         return self._serving.shares(positions, max_bytes)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When a Tick is due. In the past: at once."""
+        """The time at which a Tick is due; a time in the past: at once."""
         replica = self._replica
         due = [self._cleanup.next_deadline_ms(), self._elections.next_deadline_ms()]
         match replica.role:
@@ -249,7 +250,7 @@ class RaftNode:
     # Steps
 
     def step(self, event: events.Event, now_ms: int) -> Sequence[Effect]:
-        """Take one event; what the host must do, in order."""
+        """Take one event; returns the effects that the host must carry out, in order."""
         replica = self._replica
         before = replica.role, replica.end_offset, replica.high_watermark
         self._take(event, now_ms)
@@ -409,7 +410,7 @@ class RaftNode:
             self._leadership.resign(replica.role, now_ms)
 
     def _finish_shutdown(self) -> None:
-        """End the shutdown when all voters have acknowledged the resignation, or need not."""
+        """End the shutdown when all voters have acknowledged the resignation, or when no acknowledgement is needed."""
         replica = self._replica
         if self._shutdown_epoch is None:
             return

@@ -1,4 +1,5 @@
-"""The open requests of a replica: one request at a time to each peer, with its deadline and the backoff behind."""
+"""The open requests of a replica: one request at a time to each peer, with its deadline, and the backoff after a
+request."""
 
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ class OpenRequests:
         return node_id not in self._open and self._not_before.get(node_id, now_ms) <= now_ms
 
     def open(self, node_id: int, request: Request, now_ms: int) -> int:
-        """Add a request that is being sent; its id."""
+        """Add a request that is being sent; returns its id."""
         self._last_id += 1
         self._open[node_id] = OpenRequest(self._last_id, node_id, request, now_ms + self._request_timeout_ms)
         return self._last_id

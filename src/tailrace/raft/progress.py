@@ -14,9 +14,9 @@ class Progress:
 
     key: ReplicaKey
     end_offset: int = UNKNOWN
-    """The end of its flushed log: its last valid fetch offset in this epoch."""
+    """The end of the replica's flushed log: the last valid fetch offset in this epoch."""
     last_contact_ms: int = UNKNOWN
-    """The time of its last request for records or a snapshot."""
+    """The time of the replica's last request for records or a snapshot."""
     last_fetch_ms: int = UNKNOWN
     last_caught_up_ms: int = UNKNOWN
     """The last time at which the replica had every record of the leader."""
@@ -27,7 +27,7 @@ class Progress:
         self.last_contact_ms = now_ms
 
     def fetched(self, offset: int, leader_end_offset: int, now_ms: int) -> bool:
-        """Record a fetch at this offset; whether the end offset has changed."""
+        """Record a fetch at this offset; returns whether the end offset has changed."""
         if offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif self._leader_end_at_last_fetch != UNKNOWN and offset >= self._leader_end_at_last_fetch:
@@ -66,7 +66,7 @@ class ProgressTable:
         return [progress for progress in self._replicas.values() if progress.last_contact_ms + within_ms > now_ms]
 
     def drop_silent(self, keep: Iterable[ReplicaKey], now_ms: int, after_ms: int) -> None:
-        """Forget replicas that do not vote and whose last contact is so long ago."""
+        """Forget the replicas outside of `keep` whose last contact is longer ago than `after_ms`."""
         kept = set(keep)
         for key, progress in list(self._replicas.items()):
             if key not in kept and progress.last_contact_ms + after_ms <= now_ms:

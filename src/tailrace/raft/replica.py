@@ -1,7 +1,7 @@
-"""State that all roles share: the replica's key, its promises, the end of its log; and the change of roles.
+"""The state that all roles share: the replica's key, its promises, the end of its log. Also the changes of roles.
 
-Every change of role goes through `become`, and every promise through `_promise`, which makes it durable before
-anything that depends on it leaves (see `outbox`).
+Every change of role goes through `become`, and every promise through `_promise`, which makes the promise durable before
+a message that depends on the promise leaves (see `outbox`).
 """
 
 from collections.abc import Callable, Iterable
@@ -46,13 +46,13 @@ class RaftReplica:
         self.flushed_end_offset = log.end_offset
         snapshots = log.snapshots
         self.high_watermark: int | None = snapshots[-1].id.end_offset if snapshots else None
-        """None: not known. A snapshot holds committed records only."""
+        """None: not known. A snapshot has only committed records, so its end is a first value."""
         self.is_fit = True
         """False after a failure of the disk: such a replica neither votes nor leads."""
         self.is_shutting_down = False
         self.installing: SnapshotId | None = None
-        """A snapshot that the host validates and puts in the place of the log. Until then nothing is fetched, and
-        this replica does not stand for election: a leader never loads a snapshot."""
+        """The snapshot that the host is validating, to replace the log by it. Meanwhile this replica fetches nothing
+        and does not stand for election: a leader never loads a snapshot."""
         self.on_left: Callable[[Role], None] = lambda _: None
         """Called with the role that has just been left."""
         self._flushes: dict[int, int] = {}
@@ -80,7 +80,7 @@ class RaftReplica:
 
     @property
     def _has_a_say(self) -> bool:
-        """Whether this replica votes, or did until a change that is not known to be committed.
+        """Whether this replica is a voter, or was a voter until a change that is not known to be committed.
 
         Such a replica may alone have a log that is long enough for the other voters to elect: a leader of two voters
         that was removing itself (Ongaro's dissertation, 4.2.2).
@@ -99,8 +99,8 @@ class RaftReplica:
     @property
     def position(self) -> LogEnd:
         """The end of the log or snapshot, for elections: "the latest epoch and end offset for a replica is the latest
-        snapshot or replicated log" (KIP-630). An empty log reaches to its snapshot; a log that is about to be
-        replaced, to the snapshot that has been fetched completely."""
+        snapshot or replicated log" (KIP-630). An empty log ends at its snapshot. A log that is about to be replaced
+        ends at the completely fetched snapshot, if that end is greater."""
         end = LogEnd(self.last_epoch, self.end_offset)
         return end if self.installing is None else max(end, self.installing.position)
 
@@ -110,7 +110,8 @@ class RaftReplica:
 
     @property
     def places_to_ask(self) -> tuple[int, ...]:
-        """Nodes to ask for the leader. The voters in a log that is being fetched may be old, and all gone."""
+        """The nodes to ask for the leader: also the bootstrap nodes and the initial voters, since all voters that a
+        partly fetched log states may be gone."""
         known = {*self.bootstrap_ids, *(key.id for key in (*self.voters.current.keys, *self.voters.initial.keys))}
         return tuple(sorted((known | {self.leader_id}) - {NO_LEADER, self.key.id}))
 
@@ -122,7 +123,8 @@ class RaftReplica:
         return self.spread(self.config.election_timeout_ms, 2 * self.config.election_timeout_ms)
 
     def fetch_timeout_ms(self) -> int:
-        """Give or take 20 %: so that voters do not notice the loss of a leader all at once, and split the votes."""
+        """The fetch timeout, give or take 20 %: otherwise all voters would notice the loss of a leader at once, and
+        split the votes."""
         return self.spread(0.8 * self.config.fetch_timeout_ms, 1.2 * self.config.fetch_timeout_ms)
 
     # Roles
@@ -156,7 +158,7 @@ class RaftReplica:
         )
 
     def follow(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """This node leads."""
+        """Become a Follower of the leader `leader_id` in this epoch."""
         voted = self.state.voted if epoch == self.epoch else None
         self.become(Follower(leader_id, now_ms + self.fetch_timeout_ms()), epoch, leader_id, voted)
 
@@ -201,7 +203,8 @@ class RaftReplica:
         self._flushes = {number: min(end, end_offset) for number, end in self._flushes.items()}
 
     def commit(self, offset: int) -> bool:
-        """Raise the high watermark to this offset; whether it was lower. It never falls."""
+        """Raise the high watermark to this offset; returns whether the high watermark was lower. The high watermark
+        never falls."""
         if self.high_watermark is not None and offset <= self.high_watermark:
             return False
         self.high_watermark = offset
@@ -211,7 +214,7 @@ class RaftReplica:
     # Messages
 
     def ask(self, node_id: int, request: Request, now_ms: int) -> None:
-        """Send a request to a peer that `is_ready`."""
+        """Send a request to a peer for which `is_ready` is true."""
         request_id = self.requests.open(node_id, request, now_ms)
         self.outbox.send(SendRequest(request_id, node_id, request))
 

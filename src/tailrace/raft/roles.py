@@ -1,4 +1,4 @@
-"""The roles of a replica, what each remembers, and which may follow which.
+"""The roles of a replica, the memory of each role, and the changes from role to role.
 
                  +-------------- higher epoch, from any role ---------------+
                  v                                                          |
@@ -38,7 +38,7 @@ class Unattached:
 
 @dataclass(slots=True)
 class Prospective:
-    """Asks for pre-votes, which bind no voter (KIP-996)."""
+    """The replica asks for pre-votes, which bind no voter (KIP-996)."""
 
     tally: Tally
     deadline_ms: int
@@ -46,12 +46,12 @@ class Prospective:
 
 @dataclass(slots=True)
 class Candidate:
-    """Has raised the epoch, voted for itself, and asks the other voters."""
+    """The replica has raised the epoch and voted for itself, and asks the other voters for votes."""
 
     tally: Tally
     deadline_ms: int
     is_backing_off: bool = False
-    """Whether the election is lost: the deadline is then that of the next try."""
+    """Whether the election is lost: then the deadline is the time of the next try."""
 
 
 @dataclass(slots=True)
@@ -64,12 +64,12 @@ class SnapshotDownload:
 
 @dataclass(slots=True)
 class Follower:
-    """Fetches from the leader."""
+    """The replica fetches from the leader."""
 
     leader_id: int
     fetch_deadline_ms: int
     has_fetched: bool = False
-    """Whether the leader has answered: a live leader, so no candidate gets a pre-vote."""
+    """Whether the leader has answered a fetch: then the leader is alive, and no candidate gets a pre-vote."""
     is_appending: bool = False
     """Whether the host is appending fetched records."""
     leader_high_watermark: int = -1
@@ -97,17 +97,17 @@ class PendingChange:
 
 @dataclass(slots=True)
 class Leader:
-    """Appends, and tracks the progress of the other replicas."""
+    """The replica appends records, and tracks the progress of the other replicas."""
 
     epoch_start_offset: int
     started_ms: int
     replicas: ProgressTable
     parked: list[ParkedFetch] = field(default_factory=list)
     announced_ms: dict[int, int] = field(default_factory=dict)
-    """When the leader was last announced to each voter."""
+    """The time at which the leader was last announced to each voter."""
     pending: PendingChange | None = None
     served: dict[SnapshotId, int] = field(default_factory=dict)
-    """When each snapshot was last asked for."""
+    """The time at which each snapshot was last asked for."""
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ _HIGHER_EPOCH: tuple[type[Role], ...] = (Unattached, Follower)
 
 
 def may_follow(before: Role, after: Role, epoch_rises: bool) -> bool:
-    """Whether this change of roles exists."""
+    """Whether a replica may change from the role `before` to the role `after`."""
     if epoch_rises:
         return type(after) in _NEXT_EPOCH.get(type(before), _HIGHER_EPOCH)
     return type(after) in _SAME_EPOCH[type(before)]

@@ -1,7 +1,7 @@
 """The messages between replicas of one partition, as plain values with the meaning of Kafka's fields.
 
-The form on the wire is not known here: an adapter in the server maps these to Kafka's messages of the same names, adds
-the topic and the partition, and takes them off again. `cluster_id` is None when the sender does not know the cluster.
+The form on the wire is not known here: an adapter in the server maps these values to Kafka's messages of the same
+names, and adds or removes topic and partition. `cluster_id` is None when the sender does not know the cluster.
 """
 
 from dataclasses import dataclass, field
@@ -34,9 +34,11 @@ class LogEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """Asks for a vote, or with `pre_vote` whether it would be given: then the epoch is not raised (KIP-996).
+    """Asks for a vote; with `pre_vote`, asks whether the voter would give its vote, without a raise of the epoch
+    (KIP-996).
 
-    `voter` is the receiver: another directory under that id must refuse (KIP-853). None: version 0.
+    `voter` is the receiver: a replica with that id and another directory must refuse (KIP-853). None: a request of
+    version 0.
     """
 
     cluster_id: str | None
@@ -93,7 +95,7 @@ class EndEpochReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRecords:
-    """Asks for records from `fetch_offset`, and acknowledges the records below, which are flushed."""
+    """Asks for records from `fetch_offset` on, and acknowledges the records below, which the sender has flushed."""
 
     cluster_id: str | None
     replica: ReplicaKey
@@ -104,12 +106,14 @@ class FetchRecords:
     max_wait_ms: int
     max_bytes: int = 1 << 20
     high_watermark: int = (1 << 63) - 1
-    """The replica's own; if the leader's is higher it answers at once (KIP-1166). The default: not stated."""
+    """The high watermark of the replica. A leader with a higher high watermark answers at once (KIP-1166). The default:
+    not stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRecordsReply:
-    """Records, or how the replica's log must change first: cut to `diverging`, or be replaced by a snapshot."""
+    """Records, or the change that the replica's log needs first: a cut at `diverging`, or a snapshot that replaces the
+    log."""
 
     error: ErrorCode = ErrorCode.NONE
     leader_id: int = NO_LEADER
@@ -119,13 +123,14 @@ class FetchRecordsReply:
     diverging: LogEnd | None = None
     snapshot_id: SnapshotId | None = None
     records: object = field(default=None, repr=False)
-    """Opaque to the machine: what the leader's host read, and what the follower's host appends. Empty is falsy."""
+    """Opaque to the machine: the leader's host reads the records, the follower's host appends them. No records are
+    falsy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshot:
-    """Asks for bytes of a snapshot from `position`. A message about several snapshots becomes a FetchSnapshot per
-    snapshot, with a share of the message's bytes as `max_bytes` (`RaftNode.snapshot_shares`)."""
+    """Asks for bytes of a snapshot from `position`. A message about several snapshots becomes one FetchSnapshot for
+    each snapshot, whose `max_bytes` is a share of the message's limit (`RaftNode.snapshot_shares`)."""
 
     cluster_id: str | None
     replica: ReplicaKey
@@ -149,7 +154,7 @@ class FetchSnapshotReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDescription:
-    """The state of one replica on its leader. Times are the leader's, in ms; -1 for unknown."""
+    """The state of one replica on its leader. Times are by the leader's clock, in ms; -1 for unknown."""
 
     key: ReplicaKey
     log_end_offset: int

@@ -1,4 +1,5 @@
-"""A leader's answers to fetches: records, the offset where logs diverge, or a snapshot and its bytes."""
+"""A leader's answers to fetches: records, the offset where the logs diverge, or the id of a snapshot; and the bytes of
+snapshots."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,7 +21,7 @@ from tailrace.raft.snapshots import Diverging, NeedsSnapshot, Valid, fair_shares
 
 
 class Serving:
-    """Fetch (1) and FetchSnapshot (59)."""
+    """The leader's side of Fetch (1) and FetchSnapshot (59)."""
 
     def __init__(self, replica: RaftReplica, leadership: RaftLeadership) -> None:
         self._replica = replica
@@ -29,7 +30,8 @@ class Serving:
     # Fetch
 
     def answer_fetch(self, token: object, request: FetchRecords, now_ms: int) -> None:
-        """Answer when there is news for the reader, or when its maximum wait has passed."""
+        """Answer a fetch when there are records or a higher high watermark for the reader, or when the reader's maximum
+        wait has passed."""
         replica = self._replica
         fault = leader_only_fault(replica, request.cluster_id, request.leader_epoch)
         if fault is ErrorCode.NONE and _is_impossible(request, replica.epoch):
@@ -66,7 +68,7 @@ class Serving:
         if self._has_news(request) or request.max_wait_ms <= 0:
             self._send(token, request)
         else:
-            if request.replica.id >= 0:  # a new fetch replaces the parked one
+            if request.replica.id >= 0:  # a new fetch replaces the parked fetch
                 self._answer_parked(leader, lambda fetch: fetch.request.replica == request.replica)
             leader.parked.append(ParkedFetch(token, request, now_ms + request.max_wait_ms))
 
@@ -98,7 +100,7 @@ class Serving:
         )
 
     def answer_parked(self, leader: Leader) -> None:
-        """Records were appended, or the high watermark moved: answer the parked fetches that wait for that."""
+        """Answer the parked fetches that wait for new records or for a higher high watermark."""
         self._answer_parked(leader, lambda fetch: self._has_news(fetch.request))
 
     def poll(self, leader: Leader, now_ms: int) -> None:
@@ -118,7 +120,7 @@ class Serving:
     # FetchSnapshot
 
     def answer_fetch_snapshot(self, token: object, request: FetchSnapshot, now_ms: int) -> None:
-        """Bytes of the snapshot from the position on, within the request's limit and ours."""
+        """Answer with bytes of the snapshot from the position on, within the request's limit and within ours."""
         replica = self._replica
         fault = leader_only_fault(replica, request.cluster_id, request.leader_epoch)
         leader = replica.role

@@ -20,13 +20,14 @@ class SnapshotTrigger:
     min_log_bytes: int = 20 * MIB
     """`metadata.log.max.record.bytes.between.snapshots`"""
     patience: int = 10
-    """Ours: past so many times the larger of snapshot and `min_log_bytes` the ratio does not matter. Without that a
-    state that only grows would never be snapshotted again, and its log never end."""
+    """A bound of ours: when the log is larger than `patience` times the larger of snapshot and `min_log_bytes`, the
+    ratio does not matter. Without this bound a state that only grows would get no further snapshot, and its log would
+    grow for ever."""
 
     def is_due(
         self, *, changed_records: int, snapshot_records: int, snapshot_bytes: int, log_bytes: int, has_snapshot: bool
     ) -> bool:
-        """Whether both of the text's conditions hold, or the bound is passed.
+        """Whether both conditions of KIP-630 hold, or the bound of `patience` is passed.
 
         `changed_records` counts records of the latest snapshot that were modified or deleted since, and records that
         were added since and then modified or deleted; new records do not count. `log_bytes` is the size of the records
@@ -67,7 +68,7 @@ def reaches(log: LogView, snapshot_id: SnapshotId) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """The reader's log is a prefix of ours: it gets records."""
+    """The reader's log is a prefix of ours: the reader gets records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,9 @@ class NeedsSnapshot:
 def validate_position(log: LogView, offset: int, epoch: int) -> Valid | Diverging | NeedsSnapshot:
     """The leader's answer to a reader whose log ends at this offset with a record of this epoch.
 
-    At the log start the record before is gone, so only the snapshot that ends exactly there can say which epoch it
-    had. A reader with another epoch, or any reader if there is no such snapshot, may hold a stale tail that happens to
-    end there: it gets the snapshot.
+    At the log start the record before is gone, so only the snapshot that ends exactly there can say which epoch that
+    record had. A reader with another epoch, or any reader if there is no such snapshot, may have a stale tail that
+    happens to end there: this reader gets the newest snapshot.
     """
     start = log.log_start_offset
     if offset == 0 and start == 0:
@@ -100,7 +101,7 @@ def validate_position(log: LogView, offset: int, epoch: int) -> Valid | Divergin
     if offset == start and start > 0:
         return Valid() if at_start is not None and at_start.epoch == epoch else NeedsSnapshot(_latest(log))
     end = log.end_offset_for_epoch(epoch)
-    if end is None:  # all records here are of later epochs
+    if end is None:  # all records of this log are of later epochs
         if start == 0:
             return Diverging(LogEnd(0, 0))
         if at_start is None or at_start.epoch > epoch:
@@ -125,9 +126,11 @@ def leader_log_start(
     now_ms: int,
     lag_ms: int,
 ) -> int:
-    """The log start a leader may have: the end of a snapshot that all live replicas have reached, or that is old.
+    """The log start that a leader may have: the end of the newest snapshot that all live replicas have reached, or that
+    is old.
 
-    A snapshot that is being fetched is not to vanish, and none may be below the log start; so its end is the limit.
+    The end of a snapshot that is being fetched is a limit: the snapshot must stay, and no snapshot may end below the
+    log start.
     """
     reached = min((progress.end_offset for progress in live), default=None)
     limit = min((snapshot_id.end_offset for snapshot_id in served), default=None)
@@ -142,7 +145,8 @@ def leader_log_start(
 
 
 def follower_log_start(snapshots: Sequence[SnapshotFile], log_start_offset: int, leaders: int) -> int:
-    """The log start a follower may have: its leader's, but not above the end of its own newest snapshot."""
+    """The log start that a follower may have: its leader's log start, but not above the end of the follower's own
+    newest snapshot."""
     if not snapshots:
         return log_start_offset
     return max(log_start_offset, min(leaders, snapshots[-1].id.end_offset))
@@ -151,10 +155,11 @@ def follower_log_start(snapshots: Sequence[SnapshotFile], log_start_offset: int,
 def superfluous_snapshots(
     snapshots: Sequence[SnapshotFile], log_start_offset: int, served: Iterable[SnapshotId] = ()
 ) -> tuple[SnapshotId, ...]:
-    """Snapshots to delete. The snapshots at the log start, next, newest, and under way to a replica stay.
+    """The snapshots to delete. The snapshot at the log start, the next and the newest snapshot stay, and the snapshots
+    that a replica is fetching.
 
-    The next above the log start stays although the newest would do: the next snapshot grows old, so that a replica
-    that is live and never catches up holds the log start back for the lag time and no longer.
+    The next snapshot above the log start stays, although the newest snapshot would be enough: the next snapshot grows
+    old, so that a live replica that never catches up holds the log start back only for the lag time.
     """
     kept = {*served, snapshots[-1].id} if snapshots else set()
     kept.update(snapshot.id for snapshot in snapshots if snapshot.id.end_offset == log_start_offset)
@@ -170,8 +175,8 @@ def recently_served(served: Mapping[SnapshotId, int], now_ms: int, within_ms: in
 def fair_shares(remaining: Sequence[int], max_bytes: int) -> list[int]:
     """The share of `max_bytes` for each snapshot, by the bytes that the snapshot has left to send.
 
-    A snapshot gets the average at most; the rest of a share that is not used goes to the other snapshots, evenly
-    again (KIP-630). Bytes that cannot be divided go to some snapshots that want more.
+    A snapshot gets the average at most; the unused rest of a share goes to the other snapshots, evenly again (KIP-630).
+    Bytes that cannot be divided go to some snapshots that want more.
     """
     shares = [0] * len(remaining)
     order = sorted(range(len(remaining)), key=lambda index: remaining[index])

@@ -90,7 +90,7 @@ class VoterChanges:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{voter.key} has fallen silent: start it again")
 
     def committed(self, leader: Leader, now_ms: int) -> None:
-        """The high watermark moved: a change may be done, and the leader may have removed itself."""
+        """Act on a higher high watermark: end a committed change, and resign if the leader has removed itself."""
         replica = self._replica
         pending, high_watermark = leader.pending, replica.high_watermark or 0
         if pending is not None and pending.offset < high_watermark:

@@ -1,7 +1,7 @@
 """Voters: replicas by id and directory, sets of voters, and the sets that a log has held (KIP-853).
 
-A voter is an id *and* the directory that holds its log. A node that comes back with an empty directory has its id and
-not its promises; the node is an observer until an administrator adds it again.
+A voter is an id *and* the directory that holds its log. A node that comes back with an empty directory has its id, but
+not the promises of its old directory: the node is an observer until an administrator adds it again.
 """
 
 from bisect import bisect_right
@@ -12,7 +12,8 @@ from typing import NamedTuple
 from tailrace.model.ids import format_topic_id
 
 NO_DIRECTORY = bytes(16)
-"""The directory is unknown: of a static quorum (kraft.version 0), whose voters are known by id alone."""
+"""The directory of a voter whose directory is unknown. The voters of a static quorum (kraft.version 0) are known by id
+alone."""
 
 
 class ReplicaKey(NamedTuple):
@@ -84,12 +85,13 @@ class VoterSet:
         return None
 
     def has(self, key: ReplicaKey) -> bool:
-        """Whether this replica votes: same id, same directory. Of a static voter the directory is not known."""
+        """Whether this replica is a voter: the id and the directory must be the same. For a static voter the id is
+        enough."""
         voter = self.find(key.id)
         return voter is not None and voter.key.directory_id in (NO_DIRECTORY, key.directory_id)
 
     def key_of(self, key: ReplicaKey) -> ReplicaKey:
-        """The key that this replica votes under; its own if it does not vote."""
+        """The key under which this replica votes; its own key if the replica does not vote."""
         voter = self.find(key.id)
         return voter.key if voter is not None and self.has(key) else key
 
@@ -115,7 +117,8 @@ BEFORE_THE_LOG = -1
 class VoterHistory:
     """The sets of voters in a log, the newest in force, committed or not (as Raft requires of single changes).
 
-    Sets that are truncated from the log leave the history; the sets that a snapshot covers collapse into one entry.
+    A truncation of the log removes the sets above it from the history. The sets that a snapshot covers collapse into
+    one entry.
     """
 
     def __init__(self, initial: VoterSet, in_log: Iterable[VotersAt] = ()) -> None:
@@ -138,7 +141,7 @@ class VoterHistory:
 
     @property
     def previous(self) -> VoterSet | None:
-        """The set that the current one took the place of, if that is known."""
+        """The set before the current set, if that set is known."""
         return self._sets[-2].voters if len(self._sets) > 1 else None
 
     @property
@@ -147,7 +150,8 @@ class VoterHistory:
         return self.last.offset != BEFORE_THE_LOG
 
     def at(self, offset: int) -> VoterSet | None:
-        """The voters that the log states below this offset: what a snapshot of this end offset must hold, or None."""
+        """The voters that the log states below this offset, which a snapshot with this end offset must have; None if
+        the log states no voters."""
         index = bisect_right(self._sets, offset - 1, key=lambda entry: entry.offset)
         return self._sets[index - 1].voters if index > 1 else None
 
@@ -158,19 +162,20 @@ class VoterHistory:
             self._sets.append(entry)
 
     def truncate(self, end_offset: int) -> None:
-        """The log now ends here."""
+        """Remove the sets at or above this end of the log."""
         while self.last.offset >= end_offset and len(self._sets) > 1:
             self._sets.pop()
 
     def load(self, end_offset: int, voters: VoterSet | None) -> None:
-        """The log was replaced by a snapshot, which states these voters, or none (kraft.version 0)."""
+        """Take the voters of the snapshot that has replaced the log; None: the snapshot states no voters (kraft.version
+        0)."""
         first = self._sets[0]
         self._sets = [first]
         if voters is not None:
             self._sets.append(VotersAt(max(end_offset - 1, 0), voters))
 
     def trim(self, log_start_offset: int) -> None:
-        """The log now starts here: of the sets below, the newest stays in force."""
+        """The log now starts at this offset: of the sets below, only the newest stays in the history."""
         while len(self._sets) > 2 and self._sets[2].offset < log_start_offset:
             del self._sets[1]
 
@@ -195,7 +200,7 @@ class Tally:
 
     @property
     def is_lost(self) -> bool:
-        """Whether too many have refused for it to be won."""
+        """Whether so many voters have refused that the election cannot be won."""
         return len(self.voters) - len(self.rejected) < self.voters.majority
 
     @property
