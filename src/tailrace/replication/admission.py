@@ -1,9 +1,10 @@
-"""Admission of produced batches by a topic, and their stored form: what their records say, and the topic's settings.
+"""Admission of produced batches by a topic: checks of their records against the topic's settings, and their stored
+form.
 
-The rules about the header alone are in `protocol.records.batch.validate_produced`, which comes first. Here the records
-are walked, as in Kafka: the checksum vouches for the sender's bytes, not for the sender's sanity. A batch that no
-reader can parse is refused; the largest timestamp is that of the records, whatever the header says; offsets within the
-batch are 0 to n - 1.
+The rules about the header alone are in `protocol.records.batch.validate_produced`, which comes first. Here each record
+is read, as in Kafka: a right checksum does not prove that the sender's bytes make sense. A batch that no reader can
+parse is refused. The largest timestamp is taken from the records, not from the header. Offsets within the batch are
+made 0 to n - 1.
 """
 
 from collections.abc import Generator, Iterator
@@ -38,10 +39,10 @@ NO_TIMESTAMP: Final = -1
 _NO_LIMIT: Final = 2**63 - 1
 
 MOST_NAMED: Final = 100
-"""Records of a batch that its refusal names. A batch of 1 MB may have a million, and to name them all would take
-seconds and a gigabyte."""
+"""The most records of a batch that its refusal names. A batch of 1 MB may have a million records, and to name them all
+would take seconds and a gigabyte."""
 INLINE_BYTES: Final = 4 << 20
-"""A batch that unfolds to no more is unfolded and compressed at once."""
+"""A batch that unfolds to at most so many bytes is unfolded and compressed at once, without steps."""
 _STEP_BYTES: Final = 1 << 20
 """The bytes of a step: 5 ms of gzip, the slowest codec."""
 
@@ -60,7 +61,7 @@ class InvalidRecords(KafkaError):
     def __init__(self, code: ErrorCode, detail: str, record_errors: tuple[tuple[int, str], ...]) -> None:
         super().__init__(code, detail)
         self.record_errors = record_errors
-        """(index in the batch, fault of that record), of the first MOST_NAMED."""
+        """(index in the batch, fault of that record), for the first MOST_NAMED faulty records."""
 
 
 class Unfolded(NamedTuple):
@@ -70,22 +71,23 @@ class Unfolded(NamedTuple):
     codec: int
     """The codec of `stored`."""
     stored: Buffer | None
-    """The records in the topic's stored form; None: as they came."""
+    """The records in the topic's stored form; None: the batch is stored as it came."""
 
 
 class LargeBatch(Exception):
-    """A batch with more than INLINE_BYTES to unfold or to compress: take its `steps`, a step a turn, and append it
-    again."""
+    """A batch with more than INLINE_BYTES to unfold or to compress: run its `steps`, a step in each turn, and append
+    the batch again."""
 
     def __init__(self, records: memoryview, header: BatchHeader, codec: int) -> None:
-        """`codec` is that of the stored batch."""
+        """`codec` is the codec of the stored batch."""
         super().__init__()
         self._records = records
         self._header = header
         self._codec = codec
 
     def steps(self) -> Generator[object, None, Unfolded]:
-        """Unfold the records from the first on, and compress the records anew for a stored form of the topic's own.
+        """Unfold the records in order. If the topic's stored form differs from the form that came, compress the records
+        anew.
 
         Raises InvalidRecords.
         """
@@ -126,13 +128,13 @@ class Admission:
         self._is_compacted = config.is_compacted
         self._codec = _CODECS.get(config.compression_type)
         self.stamps_append_time = config.message_timestamp_type == "LogAppendTime"
-        """Whether the topic has the broker's time in its records (message.timestamp.type)."""
+        """Whether the records of the topic get the broker's time (message.timestamp.type)."""
         self._is_special = self._is_compacted or self._codec is not None or self.stamps_append_time
-        # Kafka's default stands for no limit, also for times that lie further back than 64 bits of milliseconds say.
+        # Kafka's default means no limit, also for a time that lies further back than 64 bits of milliseconds can state.
         self._oldest_ms = self._before_max_ms if self._before_max_ms < _NO_LIMIT else 2 * _NO_LIMIT + 2
 
     def must_look_at(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
-        """Whether `admit` has anything to do with this batch: mostly nothing. The hot lane asks this.
+        """Whether `admit` has to check or change this batch; mostly False. The fast path of Produce calls this first.
 
         Raises InvalidRecords as `admit` does.
         """
@@ -154,7 +156,8 @@ class Admission:
     def admit(
         self, records: memoryview, header: BatchHeader, now_ms: int, unfolded: Unfolded | None = None
     ) -> tuple[memoryview, BatchHeader]:
-        """The batch in this topic's stored form; mostly the very bytes that came. Offsets are not given yet.
+        """The batch in this topic's stored form, which mostly has the same bytes as the batch that came. The batch has
+        no offsets yet.
 
         `unfolded` is the result of the `LargeBatch` that an earlier call raised: a large batch needs `unfolded`.
         Raises KafkaError MESSAGE_TOO_LARGE (10), RECORD_LIST_TOO_LARGE (18), INVALID_TIMESTAMP (32), INVALID_RECORD
@@ -202,7 +205,7 @@ class Admission:
         )
 
     def _refuse_faults(self, section: Buffer, header: BatchHeader, now_ms: int) -> None:
-        """Refuse the batch, of which a record is at fault, as Kafka does: for its timestamps first."""
+        """Refuse a batch with faulty records, as Kafka does: faults of timestamps come first."""
         first = list(islice(self._faults(section, header, now_ms), MOST_NAMED + 1))
         count = f"{len(first)}" if len(first) <= MOST_NAMED else f"more than {MOST_NAMED}"
         del first[MOST_NAMED:]
@@ -250,7 +253,7 @@ class Admission:
 
 
 class Refusal:
-    """In the place of an `Admission`: refuses every batch, so that Produce makes no further check."""
+    """Takes the place of an `Admission`, and refuses every batch, so that Produce makes no further check."""
 
     stamps_append_time = False
 
@@ -258,13 +261,13 @@ class Refusal:
         self._reason = reason
 
     def must_look_at(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
-        """Always: every batch is refused."""
+        """True: `admit` refuses every batch."""
         return True
 
     def admit(
         self, records: memoryview, header: BatchHeader, now_ms: int, unfolded: Unfolded | None = None
     ) -> tuple[memoryview, BatchHeader]:
-        """Raises KafkaError KAFKA_STORAGE_ERROR (56): a producer asks again."""
+        """Raises KafkaError KAFKA_STORAGE_ERROR (56): a producer sends the batch again."""
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._reason)
 
 
@@ -278,7 +281,7 @@ def _key_bits(plain: Buffer) -> Buffer | None:
 def _unfolded(records: memoryview, header: BatchHeader, codec: int) -> Buffer:
     """The plain records of a batch that is not large. Raises CorruptRecords, and LargeBatch."""
     steps = _unfolding(records, header)
-    for _ in range(INLINE_BYTES // _STEP_BYTES + 1):  # an empty frame is a part of a step, too
+    for _ in range(INLINE_BYTES // _STEP_BYTES + 1):  # an empty frame is a step, too
         try:
             next(steps)
         except StopIteration as end:
@@ -290,7 +293,7 @@ def _unfolded(records: memoryview, header: BatchHeader, codec: int) -> Buffer:
 def _unfolding(records: memoryview, header: BatchHeader) -> Generator[object, None, Buffer]:
     """Unfold the records in steps of _STEP_BYTES. Raises CorruptRecords.
 
-    Of a batch with a fault among its first records only the first records are unfolded.
+    If there is a fault among the first records, only the first records are unfolded.
     """
     section = records[HEADER_SIZE:]
     steps = decompress_in_steps(header.codec, section, max_bytes=MAX_DECOMPRESSED, step_bytes=_STEP_BYTES)
@@ -301,14 +304,15 @@ def _unfolding(records: memoryview, header: BatchHeader) -> Generator[object, No
         except StopIteration as end:
             plain: Buffer = end.value
             return plain
-        if len(part) >= 2 * looked_at:  # each time anew from the first record on
+        if len(part) >= 2 * looked_at:  # each check begins with the first record
             check_records(part, 0, header.records_count, header.base_timestamp, True)
             looked_at = len(part)
         yield None
 
 
 def _unreadable(fault: CorruptRecords) -> KafkaError:
-    """The refusal of a batch that no reader could parse. Its checksum is right, so to send it again is no use."""
+    """The refusal of a batch that no reader could parse. The checksum is right, so to send the batch again is of no
+    use."""
     if fault.code is not ErrorCode.CORRUPT_MESSAGE:
         return KafkaError(fault.code, fault.detail)
     index = fault.record_index

@@ -1,7 +1,8 @@
 """A follower's fetches as requests of a fetch session (KIP-227).
 
-The machine passes the changes since its last request, and gets answers for the partitions that have any. A leader
-without sessions, or whose cache of sessions is full, gets full fetches, and every full fetch asks for a session.
+The `ReplicaFetcher` passes the changes since its last request, and gets the answers of those partitions that the
+response names. A leader without sessions, or with a full cache of sessions, gets full fetches; every full fetch asks
+for a session.
 """
 
 from collections.abc import Sequence
@@ -46,14 +47,15 @@ class ReplicaFetchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stated:
-    """A partition's part of a fetch, the value that the session compares."""
+    """The part of a fetch that belongs to one partition: the value that the session compares."""
 
     leader_epoch: int
     end_offset: int
     last_epoch: int
     log_start_offset: int
     high_watermark: int = field(compare=False)
-    """Sent with the rest, and never alone: in a session the leader knows which high watermark was sent."""
+    """The high watermark alone is no reason to send the partition again: in a session the leader knows which high
+    watermark the follower has got."""
 
 
 class SessionFetches:
@@ -85,10 +87,11 @@ class SessionFetches:
         return self._request(session, broker_epoch, max_wait_ms=max_wait_ms)
 
     def end_wait(self, *, broker_epoch: int) -> FetchRequest:
-        """A request for nothing, behind the request under way: a leader answers a waiting fetch of a follower when
-        another comes behind it on its connection.
+        """A request without partitions, to be sent behind the fetch under way: a leader answers a waiting fetch of a
+        follower when another request comes behind the fetch on its connection.
 
-        It belongs to no session, and its answer says nothing. Kafka's leaders read this behind the waiting fetch.
+        The request belongs to no session, and its answer is ignored. Kafka's leaders read the request only after the
+        waiting fetch.
         """
         nothing: SessionRequest[PartitionKey, _Stated] = SessionRequest(
             session_id=NO_SESSION, session_epoch=FINAL_EPOCH, partitions=(), forgotten=(), is_slice=False
@@ -134,9 +137,10 @@ class SessionFetches:
         )
 
     def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
-        """The answers in the response to the last request; None for an error, or without a response (None).
+        """The answers in the response to the last request; None after an error, or for the response None.
 
-        None too if the next request must not leave at once: the leader may refuse it again.
+        Empty if no answer counts and the next request may leave at once. None too after a refused full fetch: the
+        leader may refuse the next full fetch too, so the caller waits.
         """
         session = self._session
         if response is None:
@@ -156,14 +160,15 @@ class SessionFetches:
         )
         if does_count:
             return answers
-        # A session may be lost at any time. Its next fetch is full, and leaves at once if that was not refused as well.
+        # A session may be lost at any time. The next fetch is full, and leaves at once unless the refused fetch was
+        # full too.
         return None if was_full else ()
 
     def close(self, *, broker_epoch: int) -> FetchRequest | None:
-        """A last request, so that the leader keeps nothing for this follower; None if it keeps nothing.
+        """A last request, which ends the session at the leader; None if the leader has no session of this follower.
 
-        The last request may be sent behind the request under way. If that is answered later, and `answers` has the
-        response, the leader may keep something again.
+        The last request may be sent behind the request under way. If `answers` later takes the response to the request
+        under way, the leader may have a session again.
         """
         last = self._session.close()
         return None if last is None else self._request(last, broker_epoch, max_wait_ms=0)

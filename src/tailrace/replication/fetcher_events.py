@@ -11,7 +11,7 @@ from tailrace.protocol.schema import Buffer
 
 
 class PartitionKey(NamedTuple):
-    """A partition of one topic, whatever other topics have had its name."""
+    """A partition by topic id: a topic that was created again under the same name has other keys."""
 
     topic_id: TopicId
     partition: int
@@ -43,11 +43,12 @@ class FetchAnswer(NamedTuple):
     high_watermark: int
     log_start_offset: int
     records: Buffer
-    """Views, perhaps: valid for as long as the step that they cause is carried out."""
+    """The records, perhaps as a view: valid until the effects of the step with this answer are carried out."""
     diverging: OffsetAndEpoch | None = None
-    """The end of the largest epoch that both logs may share; there is nothing else in the answer then."""
+    """The end of the largest epoch that both logs may share. With `diverging` the answer has nothing else."""
     checked_from: int | None = None
-    """The leader has compared the headers of batches from here on with their records; None: it does not say so."""
+    """The leader has compared the headers of batches from this offset on with their records; None: the leader does not
+    say so."""
 
 
 # Events
@@ -64,21 +65,21 @@ class Follow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfollow:
-    """Fetch it no more."""
+    """Fetch this partition no more."""
 
     key: PartitionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The answer to the fetch in flight; None: it failed, or its answer cannot be used."""
+    """The answers to the fetch in flight; None: the fetch has failed, or its answer cannot be used."""
 
     answers: tuple[FetchAnswer, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A `Store` or `Cut` is done; `position` is that of the stored log."""
+    """A `Store`, `Cut` or `Restart` is done; `position` is the position of the stored log."""
 
     key: PartitionKey
     leader_epoch: int
@@ -87,7 +88,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFailed:
-    """A `Store` or `Cut` was not possible. `is_final`: nor will another one be."""
+    """A `Store`, `Cut` or `Restart` was not possible. `is_final`: later attempts will fail too."""
 
     key: PartitionKey
     leader_epoch: int
@@ -119,16 +120,19 @@ class SendFetch:
     """
 
     changed: tuple[Wanted, ...]
-    """Wanted for the first time, at another position or in another epoch; or as before, but at the end."""
+    """Partitions that are wanted for the first time, at another position or in another epoch; or as before, but now at
+    the end."""
     forgotten: tuple[PartitionKey, ...]
-    """No longer wanted, or wanted anew: their last answers were not stored."""
+    """Partitions that are no longer wanted, or that are also in `changed` because their last answers were not
+    stored."""
     has_more: bool
     """Whether other changes follow with the next fetch: the leader is to answer this fetch at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndWait:
-    """Ask the leader to answer the fetch in flight now, if it waits there: the next fetch has more to ask for."""
+    """Ask the leader to answer the fetch in flight now, if the fetch waits there: the next fetch has more
+    partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +146,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Cut the log off where it parts from the leader's, see `follower_replica.cut_offset`; then `Stored`."""
+    """Cut the log where it diverges from the leader's log, see `follower_replica.cut_offset`; then `Stored`."""
 
     key: PartitionKey
     leader_epoch: int
@@ -151,7 +155,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Drop the log, and begin where the leader's begins; then `Stored`."""
+    """Drop the log, and begin a new log where the leader's log begins; then `Stored`."""
 
     key: PartitionKey
     leader_epoch: int
@@ -160,7 +164,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskLogStart:
-    """Ask the leader for the start of its log (ListOffsets); then `LogStartKnown`, if it answers."""
+    """Ask the leader for the start of its log (ListOffsets); then `LogStartKnown`, if the leader answers."""
 
     key: PartitionKey
     leader_epoch: int

@@ -10,12 +10,13 @@ from tailrace.model.errors import ErrorCode
 from tailrace.replication.fetcher_events import PartitionKey, Position, Wanted
 
 REFUSED_AFTER_MS: Final = 10_000
-"""The time of the same refusal after which a partition is reported. Elections and restarts are over by then."""
+"""The time after which a partition is reported, if its leader has refused it with the same error all the time.
+Elections and restarts are over by then."""
 REPORTED_EVERY_MS: Final = 60_000
 
 
 class LeaderRefusal:
-    """The refusals of a partition by its leader, since the first with this error."""
+    """The refusals of a partition by its leader, all with the same error."""
 
     __slots__ = ("_reported_ms", "_since_ms", "error")
 
@@ -26,11 +27,11 @@ class LeaderRefusal:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the refusal has lasted so long that it was reported."""
+        """Whether the refusals have lasted so long that they were reported."""
         return self._reported_ms is not None
 
     def report(self, now_ms: int) -> int | None:
-        """The time that the refusal has lasted, when a report is due; None until then."""
+        """The time for which the refusals have lasted, if a report is due now; else None."""
         for_ms, reported_ms = now_ms - self._since_ms, self._reported_ms
         if for_ms < REFUSED_AFTER_MS or (reported_ms is not None and now_ms - reported_ms < REPORTED_EVERY_MS):
             return None
@@ -65,17 +66,17 @@ class FollowedPartition:
         self.position = position
         self.state = FollowState.READY
         self.failures = 0
-        """Failures in a row."""
+        """The number of failures in a row."""
         self.refusal: LeaderRefusal | None = None
         self.leader_high_watermark = self.leader_log_start = -1
-        """The leader's offsets as of the last answer; -1 before that."""
+        """The leader's offsets as of the last answer; -1 before the first answer."""
         self.cannot_be_stored = False
         """Whether the batches of the last answer were not taken over: they were damaged, or the disk had no space."""
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether the replica has every record that its leader had committed at the last answer; true before that
-        (decision 0051)."""
+        """Whether the replica has every record that its leader had committed at the last answer; true before the first
+        answer (decision 0051)."""
         return self.leader_high_watermark <= self.position.end_offset
 
     def wanted(self, key: PartitionKey) -> Wanted:

@@ -1,4 +1,5 @@
-"""The following side of a partition: appends of its leader's batches, flushes, and truncation where the logs part."""
+"""The following side of a partition: appends of its leader's batches, flushes, and truncation where the logs
+diverge."""
 
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -16,21 +17,23 @@ from tailrace.storage.log_times import UNCHECKED
 
 
 def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoch: int) -> bool:
-    """Whether a replica may cut its log here if its leader's log diverges.
+    """Whether a replica may cut its log at this offset if its leader's log diverges there.
 
-    Everything below its own high watermark is committed. Only an unclean election may have lost committed records, and
-    only an election after `agreed_epoch`, the last epoch in which this log was its leader's. `unclean_epoch` is the
-    epoch of the last unclean election, -1 if there was none. Without such an election the leader has lost something.
+    Every record below the replica's own high watermark is committed. Only an unclean election may have lost committed
+    records, and only an unclean election after `agreed_epoch`, the last epoch in which this log agreed with its
+    leader's log. `unclean_epoch` is the epoch of the last unclean election, -1 if there was none. Without such an
+    election the leader itself has lost records, and the replica must not cut.
     """
     return offset >= high_watermark or unclean_epoch > agreed_epoch
 
 
 def cut_offset(epochs: EpochCache, log_end_offset: int, diverging: OffsetAndEpoch) -> int:
-    """The offset at which a log that diverges from its leader's is cut; the logs may diverge below that, too (KIP-279).
+    """The offset at which a log that diverges from its leader's is cut; the logs may diverge below this offset, too
+    (KIP-279).
 
     `diverging` is the end of the largest epoch that the leader has at or below the follower's last epoch. If the
-    follower has that epoch too, the logs are the same up to the smaller end. If not, every later epoch goes, and
-    the next fetch sends the epoch before the cut.
+    follower has that epoch too, the logs are the same up to the smaller end. If not, every later epoch is cut off, and
+    the next fetch states the epoch of the record before the cut.
     """
     own = epochs.end_offset_for(diverging.epoch, log_end_offset=log_end_offset)
     if own.epoch == diverging.epoch:
@@ -41,7 +44,8 @@ def cut_offset(epochs: EpochCache, log_end_offset: int, diverging: OffsetAndEpoc
 
 
 class MissingOffsets(CorruptRecords):
-    """The batch at `base_offset` does not continue the log: damage, or what a compaction has left."""
+    """The batch at `base_offset` does not continue the log: because of damage, or because compaction has removed
+    batches before it."""
 
     def __init__(self, base_offset: int, end_offset: int) -> None:
         super().__init__(_sent(f"a batch at offset {base_offset}, where {end_offset} was expected"))
@@ -51,23 +55,24 @@ class MissingOffsets(CorruptRecords):
 def replicated_batches(
     records: Buffer, *, end_offset: int, latest_epoch: int, leader_epoch: int, may_have_gaps: bool, is_empty: bool
 ) -> list[AppendBatch]:
-    """The whole batches of an answer that continue a log which ends at `end_offset`, without the batches in it.
+    """The whole batches of an answer that continue a log with the end `end_offset`; batches that the log already has
+    are left out.
 
     A follower trusts nothing: bytes may have changed on the way, and a leader may be wrong. A batch that it writes has
-    a right checksum, continues its log, and was written in an epoch that neither falls nor lies after the leader's.
-    The base offset of a batch is not below its checksum: `MissingOffsets` is for the follower to ask again.
+    a right checksum, continues its log, and was written in an epoch that neither falls nor lies after the leader's. The
+    checksum does not cover the base offset of a batch: after `MissingOffsets` the follower fetches again.
 
     `latest_epoch` is the epoch of the log's last record, `leader_epoch` that of the leader that has answered. With
     `may_have_gaps` offsets may be missing between batches: the leader's log may have been compacted. With `is_empty`
     the log has no batch, and the first batch may begin below `end_offset`: DeleteRecords lets the leader's log start
-    anywhere. Raises MissingOffsets without `may_have_gaps`, and CorruptRecords if anything else is wrong: then nothing
+    anywhere. Raises MissingOffsets without `may_have_gaps`, and CorruptRecords if anything else is wrong: then no batch
     of the answer may be written.
     """
     view = memoryview(records)
     batches: list[AppendBatch] = []
     for position, header in iter_batches(view):
         if header.end_offset <= end_offset and not batches:
-            continue  # the batch before the fetch offset; only a log that was cut within a gap asks like this
+            continue  # a batch before the fetch offset; only a log that was cut within a gap fetches like this
         if header.base_offset < end_offset and (batches or not is_empty):
             _refuse(f"a batch at offset {header.base_offset}, where {end_offset} was expected")
         if header.base_offset > end_offset and not may_have_gaps:
@@ -114,16 +119,17 @@ class FollowerReplica:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self.agreed_epoch: int = UNKNOWN_EPOCH
-        """The newest leader epoch in which this log went on from its leader's, since it was opened."""
+        """The newest leader epoch in which batches of the leader have continued this log, since the log was opened."""
         self.recovery_bound: int | None = None
-        """The offset at which the log is about to be cut: no recovery point may be above it any more."""
+        """The offset at which the log is about to be cut: no recovery point may be above this offset any more."""
         self.leader_high_watermark = self.leader_log_start_offset = _UNKNOWN
         """The leader's offsets as of its last answer; -1 before its first answer in this epoch."""
         self._leader_has_gaps = False
         self._doubted_offset = -1
 
     def forget_leader(self) -> None:
-        """Reset what holds for one leader only: its offsets, a pending truncation, and the permission for gaps."""
+        """Reset the state that belongs to one leader: its offsets, a pending truncation, and the permission for
+        gaps."""
         self.recovery_bound = None
         self.leader_high_watermark = self.leader_log_start_offset = _UNKNOWN
         self._leader_has_gaps = False
@@ -132,15 +138,16 @@ class FollowerReplica:
     def append(self, records: Buffer, *, checked_from: int | None = None) -> None:
         """Append the leader's batches unchanged; `flush` stores the batches.
 
-        The leader vouches for the headers of batches from `checked_from` on; None: for none, as in older releases. The
-        times of all other batches are taken from their records.
+        The leader vouches for the headers of batches from `checked_from` on; None, as from leaders of older releases:
+        for no header. The times of all other batches are taken from their records.
 
-        Offsets may be missing in a topic that is compacted, or was compacted once: there a gap is accepted when
-        the leader has sent it twice, since the checksum does not cover a batch's base offset.
+        Offsets may be missing in a topic that is compacted, or was compacted once. In such a topic a gap is accepted
+        when the leader has sent the same gap twice, since the checksum does not cover a batch's base offset.
 
-        A log that was begun anew where DeleteRecords has let the leader's start may start within its first batch.
+        After DeleteRecords the leader's log may start within a batch. A log that `restart_at` has begun there starts
+        within its first batch, too.
 
-        Raises CorruptRecords for what does not continue this log, and StorageError.
+        Raises CorruptRecords for batches that do not continue this log, and StorageError.
         """
         replica = self._replica
         self._check_follows()
@@ -185,7 +192,7 @@ class FollowerReplica:
         Faults: KAFKA_STORAGE_ERROR (56) when the log is offline or goes offline before the flush is done, and
         NOT_LEADER_OR_FOLLOWER (6) when the partition is closed meanwhile.
 
-        Under page-cache durability written is stored.
+        Under page-cache durability a written batch counts as stored.
         """
         replica, log = self._replica, self._replica.log
         is_flushed = replica.context.is_flushed
@@ -222,8 +229,9 @@ class FollowerReplica:
     def read(self, limits: ReadLimits, end_offset: int) -> PartitionRead:
         """As `Partition.read`, up to this offset.
 
-        An offset above the log end reads as empty: its record may be committed, and on its way to here. An offset below
-        the log start is out of range only if the leader has said so too. Otherwise the reader is sent to the leader.
+        A read above the log end is empty: the record may be committed, and not yet replicated to this broker. An offset
+        below the log start is out of range only if the leader's log start is above the offset, too. Otherwise the
+        reader is sent to the leader.
         """
         replica, log, offset = self._replica, self._replica.log, limits.offset
         if log.is_offline:
@@ -235,7 +243,8 @@ class FollowerReplica:
         return replica.read(limits, end_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Cut off what the leader does not have. `recovery_bound` must have been made durable before.
+        """Cut the log at this offset: the leader does not have the records above. The caller has made `recovery_bound`
+        durable.
 
         Raises StorageError; the log is offline then.
         """
@@ -248,7 +257,8 @@ class FollowerReplica:
         self._replica.notify(_CUT)
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything and begin here, where the leader's log begins. `recovery_bound` must have been 0, durably.
+        """Drop the whole log, and begin at this offset, where the leader's log begins. Before, the caller has made a
+        `recovery_bound` of 0 durable.
 
         Raises StorageError as `truncate_to`.
         """
@@ -260,7 +270,8 @@ class FollowerReplica:
 
     @property
     def recovery_point(self) -> int:
-        """Up to where the log is durable, and stays; not above damage: a start looks no further back than this."""
+        """The offset up to which the log is durable and will not be cut; at most the start of damage. After a crash,
+        recovery checks the log only from this offset on."""
         log = self._replica.log
         offset = min(log.flushed_offset, log.good_end_offset) if log.is_damaged else log.flushed_offset
         return offset if self.recovery_bound is None else min(offset, self.recovery_bound)

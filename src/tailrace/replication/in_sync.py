@@ -19,7 +19,7 @@ from tailrace.replication.watchers import Change
 def has_enough_in_sync(
     *, in_sync: Collection[BrokerId], replicas: Collection[BrokerId], min_insync_replicas: int
 ) -> bool:
-    """Whether acks=all may be accepted, and the high watermark may advance."""
+    """Whether so many replicas are in sync that acks=all may be accepted and the high watermark may advance."""
     return len(in_sync) >= min(min_insync_replicas, len(replicas))
 
 
@@ -33,14 +33,15 @@ def _has_same_replicas(state: PartitionState, other: PartitionState) -> bool:
 
 
 class InSyncReplicas:
-    """The leading side of one partition. It takes every state, and has followers only while this broker leads."""
+    """The leading side of one partition. The object takes every state of the partition, and has followers only while
+    this broker leads."""
 
     __slots__ = ("_replica", "has_enough", "leadership")
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self.has_enough = True
-        """Whether as many replicas are in sync as acks=all asks for."""
+        """Whether as many replicas are in sync as acks=all needs."""
         self.leadership: Leadership | None = None
         """The leadership of a leader with followers, or with a recovery to report to the controller."""
 
@@ -66,7 +67,7 @@ class InSyncReplicas:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other replica must have a record before it can be read: none is in sync, or was proposed."""
+        """Whether records can be read before any follower has them: no follower is in sync or proposed."""
         return self.leadership is None or self.leadership.is_alone
 
     def waits_for_own_flush(self, end_offset: int) -> bool:
@@ -107,13 +108,13 @@ class InSyncReplicas:
     def rest(self, replica_id: BrokerId, visits: SessionVisits) -> bool:
         """Count the fetches of this session for the follower from now on, though they do not name the partition.
 
-        Returns whether they count; if not, the next fetch has to be recorded. See `SessionVisits`.
+        Returns whether the fetches count; if not, the next fetch has to be recorded. See `SessionVisits`.
         """
         progress = self._progress(replica_id)
         return progress is not None and progress.rest(visits, leader_end_offset=self._replica.log.log_end_offset)
 
     def end_rest(self, replica_id: BrokerId, visits: SessionVisits) -> None:
-        """Count later fetches of this session no more for the follower, if it rests there."""
+        """Stop counting the fetches of this session for the follower, if the follower rests in this session."""
         progress = self._progress(replica_id)
         if progress is not None:
             progress.end_rest(visits)
@@ -121,14 +122,15 @@ class InSyncReplicas:
     # High watermarks of followers
 
     def note_sent(self, replica_id: BrokerId, high_watermark: int) -> None:
-        """This follower is sent this high watermark. Its next fetch acknowledges the same, or states another."""
+        """Note that this follower is sent this high watermark. The follower's next fetch acknowledges it, or states
+        another high watermark."""
         progress = self._progress(replica_id)
         if progress is not None:
             progress.sent_high_watermark = high_watermark
 
     def acknowledge_high_watermark(self, replica_id: BrokerId, high_watermark: int) -> None:
-        """This follower has this high watermark from an answer, as a fetch of its has shown that need not name the
-        partition."""
+        """Note that this follower has got this high watermark from an answer. A later fetch of the session, which need
+        not name the partition, has acknowledged the answer."""
         progress = self._progress(replica_id)
         if progress is not None and progress.known_high_watermark != high_watermark:
             progress.known_high_watermark = high_watermark
@@ -140,7 +142,8 @@ class InSyncReplicas:
         return progress is not None and progress.known_high_watermark >= self._replica.high_watermark.offset
 
     def serving(self, offset: int) -> list[tuple[BrokerId, ReplicaProgress]]:
-        """The followers in sync that can serve a consumer at this offset, which they know to be committed.
+        """The followers in sync that can serve a consumer at this offset, because they know that the offset is
+        committed.
 
         Empty for an offset that this leader itself has not committed, or does not have any more (KIP-392).
         """
@@ -161,7 +164,7 @@ class InSyncReplicas:
         return None if self.leadership is None else self.leadership.replicas.get(replica_id)
 
     def exclude(self, broker_ids: Collection[BrokerId]) -> None:
-        """Do not let the high watermark wait until these brokers, which are fenced or stop, are in sync."""
+        """Let the high watermark no longer wait for these brokers to come in sync: the brokers are fenced, or stop."""
         if self.leadership is not None:
             if self.leadership.exclude(broker_ids):
                 self.advance_high_watermark(self._replica.own_end_offset)
@@ -173,14 +176,14 @@ class InSyncReplicas:
         if self.leadership is None or replica.is_closed:
             return None
         if replica.log.is_damaged and replica.state is not None and replica.state.is_recovering:
-            return None  # the recovery ends when the damage is cut off
+            return None  # the damage must be cut off before the recovery may end
         return self.leadership.propose(self._horizon())
 
     def on_response(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
         """Take the controller's answer to a proposal; returns the leader's next step.
 
-        A replica leaves with the image, not with the answer: the controller may have used a higher
-        `min.insync.replicas` than this node has yet.
+        An answer that removes a replica from the in-sync replicas takes effect only with the metadata image: the
+        controller may have decided with a higher `min.insync.replicas` than this node has applied.
         """
         replica, leadership, known = self._replica, self.leadership, self._replica.state
         if leadership is None or known is None:
@@ -216,12 +219,14 @@ class InSyncReplicas:
         )
 
     def look_again(self) -> None:
-        """Advance the high watermark if a replica held it back whose time is over."""
+        """Advance the high watermark, if it was held back by a replica whose time is over (rule 2 of
+        `replication.leadership`)."""
         if not self._replica.is_closed:
             self.advance_high_watermark(self._replica.own_end_offset)
 
     def advance_high_watermark(self, own_end_offset: int) -> None:
-        """Advance the high watermark to the lowest end of the replicas in sync, of this replica to its stored end."""
+        """Advance the high watermark to the lowest end of the replicas in sync. The end of this replica is
+        `own_end_offset`, the end of its stored log."""
         replica, leadership, advanced = self._replica, self.leadership, own_end_offset
         if leadership is not None:
             advanced = leadership.safe_end_offset(

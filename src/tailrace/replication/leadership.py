@@ -3,13 +3,14 @@
 1. The high watermark needs the *maximal* in-sync replicas: the committed replicas, and the replicas that the leader has
    proposed to add. With any outcome of a proposal, everything below the high watermark is on every replica in sync.
 2. A replica that is about to join, since it keeps up, holds the high watermark back too: otherwise a leader that is
-   alone in sync would run away from it for as long as records keep coming. When its time is over the high watermark
-   goes on, though no replica fetches.
+   alone in sync would run away from it for as long as records keep coming. When the time of that replica is over, the
+   high watermark advances again, even if no replica fetches.
 3. One proposal is under way at a time. Its outcome is known when the leader has a state with a later partition epoch.
-4. A refusal says that this copy of the proposal changed nothing. Another copy may arrive later, when the replica that
-   was fenced is not any more, and be carried out. So the replicas that it would have added are *doubted*: rule 1
-   includes doubted replicas until the partition epoch has risen. The leader raises the epoch at once, by proposing
-   the present in-sync replicas: the controller then writes a record for that alone (decision 0025).
+4. A refusal says that this copy of the proposal changed nothing. Another copy of the proposal may arrive later, when
+   the fenced replica is not fenced any more, and be carried out. So the replicas that the proposal would have added are
+   *doubted*: rule 1 includes doubted replicas until the partition epoch has risen. The leader raises the epoch at once,
+   by proposing the present in-sync replicas: the controller writes a record also for a proposal without a change
+   (decision 0025).
 5. A replica joins when its log has everything below the high watermark, and has reached the start of the leader's
    epoch: below that start both logs are then the same. The replica must also have fetched since the last look, or been
    caught up within replica.lag.time.max.ms: while the high watermark stands still, a silent replica seems complete for
@@ -27,13 +28,15 @@ from tailrace.replication.replica_progress import UNKNOWN, FollowerFetch, Replic
 
 DEFAULT_LAG_MS: Final = 30_000
 _JOINING_MS: Final = 1_000
-"""The time for which a fetch of a replica that is about to join holds the high watermark back. A live replica fetches
-again sooner (replica.fetch.wait.max.ms is 500); the last fetch of a replica that has left may arrive later."""
+"""A replica that is about to join holds the high watermark back for this time after its last fetch. A live replica
+fetches again sooner (replica.fetch.wait.max.ms is 500). The time is short, since the last fetch of a replica that has
+left may arrive late."""
 
 _REFUSED: Final = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
-"""This copy of the proposal changed nothing. The next may: brokers are fenced and unfenced without a new epoch."""
+"""This copy of the proposal changed nothing. The next copy may change the state: brokers are fenced and unfenced
+without a new partition epoch."""
 _NEVER_POSSIBLE: Final = ErrorCode.INVALID_REQUEST
-"""No copy changes anything: the fault depends on nothing but the proposal and the partition epoch."""
+"""No copy of the proposal changes the state: the fault depends only on the proposal and the partition epoch."""
 _NEWS_WILL_COME: Final = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -43,7 +46,8 @@ _NEWS_WILL_COME: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     )
 )
-"""The controller has a later state than the leader, perhaps because of this very proposal; the image will follow."""
+"""The controller has a later state than the leader, perhaps by this same proposal. The metadata image will bring that
+state."""
 
 
 class InSyncProposal(NamedTuple):
@@ -52,7 +56,7 @@ class InSyncProposal(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     members: tuple[tuple[BrokerId, int], ...]
-    """(broker, the epoch of its registration; -1 if that epoch is not known)"""
+    """(broker id, epoch of the broker's registration or -1 if not known)"""
 
 
 class AfterAnswer(Enum):
@@ -60,11 +64,11 @@ class AfterAnswer(Enum):
 
     NOTHING = "nothing"
     REPEAT = "repeat"
-    """The same proposal is to be sent again, a little later: its outcome is not known."""
+    """Send the same proposal again, a little later: the outcome is not known."""
     PROPOSE_ANEW = "propose anew"
     """`propose` gives another proposal now."""
     PROPOSE_LATER = "propose later"
-    """As `PROPOSE_ANEW`, but the controller has just refused the same: the leader asks again after a while."""
+    """As `PROPOSE_ANEW`, but after a while: the controller has just refused the same proposal."""
 
 
 class Horizon(NamedTuple):
@@ -89,12 +93,14 @@ class Leadership:
         self.pending: InSyncProposal | None = None
         """The proposal without an outcome yet."""
         self.doubted: frozenset[BrokerId] = frozenset()
-        """Refused in this partition epoch; a late copy of their proposal may still add these replicas."""
+        """Replicas whose proposal was refused in this partition epoch: a late copy of the proposal may still add these
+        replicas (rule 4)."""
         self._refused: frozenset[BrokerId] = frozenset()
-        """Refused by the controller, and not heard since: these replicas may join after a while."""
+        """Replicas that the controller has refused, and that have not fetched since: the leader proposes them again
+        after a while."""
         self.held_until_ms: int | None = None
-        """The time from which `safe_end_offset` is higher though no replica fetches, since rule 2 has held back the
-        last `safe_end_offset`; None if rule 2 has not."""
+        """The time from which `safe_end_offset` is higher even without a fetch: until then rule 2 holds the result of
+        the last call back. None if rule 2 did not lower that result."""
         self.replicas = {
             replica: ReplicaProgress(caught_up_ms=now_ms) if replica in state.in_sync_replicas else ReplicaProgress()
             for replica in state.replicas
@@ -112,7 +118,7 @@ class Leadership:
     def take_state(self, state: PartitionState) -> None:
         """Take another state of the same leader epoch."""
         if state.partition_epoch > self.state.partition_epoch:
-            self.pending = None  # made in the epoch before, like every doubted proposal
+            self.pending = None  # the proposal was made in an earlier epoch, like every doubted proposal
             self.doubted = frozenset()
         left = frozenset(self.state.in_sync_replicas).difference(state.in_sync_replicas)
         self.state = state
@@ -121,7 +127,7 @@ class Leadership:
             replica: known.get(replica) or ReplicaProgress() for replica in state.replicas if replica != self._own_id
         }
         self._note_maximal()
-        self.exclude(left)  # a replica may have left because it cannot store
+        self.exclude(left)  # a replica may have left because its disk is full
 
     def _note_maximal(self) -> None:
         proposed = () if self.pending is None else (member for member, _ in self.pending.members)
@@ -170,7 +176,7 @@ class Leadership:
         return replica_id not in self._maximal and self._can_join(progress, horizon)
 
     def safe_end_offset(self, own_end_offset: int, *, log_end_offset: int, now_ms: int, lag_ms: int) -> int:
-        """The end of what all replicas in sync have: the high watermark, if an advance is allowed.
+        """The end of the records that all replicas in sync have: the new high watermark, if an advance is allowed.
 
         Sets `held_until_ms`.
         """
@@ -197,10 +203,11 @@ class Leadership:
         return progress.may_join and has_all and not self.state.is_recovering
 
     def propose(self, horizon: Horizon) -> InSyncProposal | None:
-        """A proposal of the in-sync replicas that should be, pending from now on; None if no change is needed.
+        """A proposal of the in-sync replicas as they should be. The proposal is pending from now on. None if no change
+        is needed.
 
-        While replicas are doubted it names the present replicas, so that the partition epoch rises. Each call is a
-        look in the sense of `ReplicaProgress.may_be_wanted`.
+        While replicas are doubted the proposal names the present in-sync replicas, so that the partition epoch rises.
+        Each call is a look in the sense of `ReplicaProgress.may_be_wanted`.
         """
         state = self.state
         wanted = tuple(replica for replica in state.replicas if self._belongs(replica, horizon))
@@ -236,13 +243,13 @@ class Leadership:
         `take_state` too.
 
         After a failure that does not say whether the proposal was carried out, the proposal stays pending until a later
-        state comes: rule 1.
+        state comes (rule 3).
         """
         if proposal is not self.pending:
             return AfterAnswer.NOTHING
         if not isinstance(outcome, KafkaError):
             if outcome.partition_epoch == proposal.partition_epoch:
-                self.resume(None)  # it was so already; Apache Kafka's controller raises no epoch for that
+                self.resume(None)  # no change was needed; Apache Kafka's controller then raises no epoch
             return AfterAnswer.NOTHING
         if outcome.code in _NEWS_WILL_COME:
             return AfterAnswer.NOTHING
@@ -256,16 +263,16 @@ class Leadership:
         return AfterAnswer.PROPOSE_ANEW if is_new else AfterAnswer.NOTHING
 
     def reconsider(self, horizon: Horizon) -> AfterAnswer:
-        """The next step if no proposal is pending any more: replicas may join that no fetch need show again.
+        """The next step when no proposal is pending any more: some replicas may join without another fetch.
 
-        They could not be proposed when they fetched, since another proposal was pending, the leader was recovering, or
-        the controller had refused.
+        When these replicas fetched, they could not be proposed: another proposal was pending, the leader was
+        recovering, or the controller had refused.
         """
         state = self.state
         if self.pending is not None:
             return AfterAnswer.NOTHING
         if self.doubted:
-            return AfterAnswer.PROPOSE_LATER  # else the high watermark waits for them
+            return AfterAnswer.PROPOSE_LATER  # the high watermark waits for doubted replicas
         joining = [
             replica
             for replica in state.replicas

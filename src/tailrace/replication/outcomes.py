@@ -1,7 +1,7 @@
 """Outcomes of a partition's operations: the place of a batch, the records of a read, the new leader.
 
 A read has one of three outcomes: records (`PartitionRead`, perhaps none), an error (KafkaError, raised), or nothing yet
-(`PendingRead`): then the partition's watchers of `Change.AVAILABLE` are notified when the read is worth making again.
+(`PendingRead`): then the partition's watchers of `Change.AVAILABLE` are notified when the read can succeed.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _UNKNOWN: Final = -1
 
 
 class NotLeader(KafkaError):
-    """This broker does not lead the partition; `leader` is the one it knows from the controller."""
+    """This broker does not lead the partition; `leader` is the leader that this broker knows from the controller."""
 
     def __init__(self, detail: str, *, leader: BrokerId = NO_LEADER, leader_epoch: int = UNKNOWN_EPOCH) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
@@ -33,10 +33,11 @@ class NotLeader(KafkaError):
 def not_leader(
     topic_partition: TopicPartition, *, leader: BrokerId, leader_epoch: int, broker_id: BrokerId
 ) -> NotLeader:
-    """The error of this broker, `broker_id`, for a partition that it does not lead; `leader` is as far as it knows.
+    """The error of this broker, `broker_id`, for a partition that it does not lead; `leader` is the leader as far as
+    the broker knows.
 
-    It never names this broker, whose clients would come straight back: the broker has not taken the role yet, or is
-    about to give it up.
+    The error never names this broker as the leader, as clients would come back at once: a broker that the controller
+    has named has not taken the role yet, or is about to give the role up.
     """
     if leader == broker_id:
         leader = NO_LEADER
@@ -49,13 +50,14 @@ def not_leader(
 
 
 class Appended(NamedTuple):
-    """The place of a batch in the log: or of its first try if the batch is a producer's retry."""
+    """The place of a batch in the log. For a producer's retry, the place of the batch that the first try has
+    written."""
 
     base_offset: int
     last_offset: int
     """Inclusive."""
     log_append_time_ms: int
-    """-1 unless the topic's records have the broker's time."""
+    """The broker's time in the batch; -1 if the topic's records keep the producer's time."""
     log_start_offset: int
 
 
@@ -86,7 +88,7 @@ class PartitionRead:
 
     is_pending: ClassVar[bool] = False
     has_scanned: ClassVar[bool] = False
-    """Whether a read by keys has looked at records, or unpacked some: the next read goes on behind these."""
+    """Whether a read by keys has examined or unpacked records: the next read goes on behind these records."""
 
     __slots__ = (
         "aborted",
@@ -113,8 +115,8 @@ class PartitionRead:
         self.records = records
         self.size_bytes = size_bytes
         self.next_offset = next_offset
-        """The offset after the last batch, or where the read began. After a read by keys, the offset up to which there
-        are no records but those in the batches."""
+        """The offset after the last batch; without a batch, the offset where the read began. After a read by keys, the
+        offset up to which the read has found all records of the keys."""
         self.reaches_end = reaches_end
         """Whether the read ended at the readable end, and not at a limit or the end of a segment."""
         self.high_watermark = high_watermark
@@ -125,7 +127,7 @@ class PartitionRead:
 
 
 class ScannedRead(PartitionRead):
-    """The result of a read by keys that has looked at records, though it may have found none."""
+    """The result of a read by keys that has examined records, though it may have found no record of the keys."""
 
     has_scanned = True
 
@@ -133,13 +135,13 @@ class ScannedRead(PartitionRead):
 
 
 class PendingRead(PartitionRead):
-    """A read whose records are not here yet. It has no records, and no offsets but the log start."""
+    """A read whose records are not available yet. The result has no records, and no offset but the log start."""
 
     is_pending = True
 
     __slots__ = ("fault",)
 
     def __init__(self, offset: int, log_start_offset: int, fault: KafkaError) -> None:
-        """`fault` is the answer to a reader that waits no longer."""
+        """`fault` is the answer to a reader that gives up waiting."""
         super().__init__(b"", 0, offset, True, _UNKNOWN, _UNKNOWN, log_start_offset)
         self.fault = fault

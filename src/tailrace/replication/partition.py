@@ -1,7 +1,7 @@
 """A partition that this broker has a replica of: its role, its settings, and what producers and readers do with it.
 
-Its parts share `replica`, this broker's copy, whose waits are there: `staging` has the batches that wait for the end of
-the turn, also those of coordinators; `in_sync` is the leading side, `following` the following side.
+The parts of a partition share `replica`, this broker's copy, with its waiters: `staging` has the batches that wait for
+the end of the turn, also batches of coordinators; `in_sync` is the leading side, `following` the following side.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from tailrace.replication.watchers import Change, Watcher, Watchers
 from tailrace.storage import Log, ReadLimits, RetiredSegment
 
 HIGH_WATERMARK = -1
-"""In place of an offset: wherever the high watermark is."""
+"""In place of an offset: the offset at which the high watermark is."""
 
 
 class Partition:
@@ -67,7 +67,7 @@ class Partition:
         self.log = log
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.is_closed = False
-        """Whether this object is of no more use: the table may have another for the partition."""
+        """Whether this object is closed for good: the table may have another object for the partition."""
         self.sent_bytes = 0
         """Bytes of records that readers were sent; counted by the code that sends them."""
         self._opened_at_offset = log.log_end_offset
@@ -95,7 +95,8 @@ class Partition:
 
     @property
     def leader_epoch_start_offset(self) -> int:
-        """The start offset of the leader's epoch. While the high watermark is below, the last leader's is not known."""
+        """The start offset of the leader's epoch. While the high watermark is below this offset, the last leader's high
+        watermark is not known."""
         return self.replica.leader_epoch_start_offset
 
     @property
@@ -104,7 +105,7 @@ class Partition:
         return self.replica.context.broker_id
 
     def leads_in(self, leader_epoch: int) -> bool:
-        """Whether `check_leader` passes, in one call: each partition of each fetch asks."""
+        """Whether `check_leader` would pass, in one call: each partition of each fetch needs the check."""
         replica = self.replica
         return replica.is_leader and (leader_epoch < 0 or leader_epoch == replica.leader_epoch)
 
@@ -120,7 +121,8 @@ class Partition:
             raise replica.not_leader()
 
     def become_leader(self, state: PartitionState) -> None:
-        """Lead the partition from now on, in the epoch of `state`. A no-op for an epoch that is led already."""
+        """Lead the partition from now on, in the epoch of `state`. Does nothing if this broker already leads in that
+        epoch."""
         replica, log = self.replica, self.log
         assert state.leader == self.broker_id, f"{self.topic_partition} is led by {state.leader}, not {self.broker_id}"
         if replica.is_leader and replica.leader_epoch == state.leader_epoch:
@@ -128,7 +130,7 @@ class Partition:
                 self.in_sync.take_state(state)
                 self.in_sync.advance_high_watermark(replica.own_end_offset)
             return
-        self.staging.drop()  # a batch of the epoch before must not come behind the start of this one
+        self.staging.drop()  # a batch of the old epoch must not come behind the start of the new epoch
         log.epochs.assign(state.leader_epoch, log.log_end_offset)
         replica.leader_epoch = state.leader_epoch
         replica.is_leader = True
@@ -153,7 +155,7 @@ class Partition:
         if state is not None:
             self.in_sync.take_state(state)
             replica.leader_epoch = state.leader_epoch
-            # An epoch in which nothing was written: the next leader's log may have an older one there.
+            # An epoch in which nothing was written: the next leader's log may have an older epoch at this offset.
             log.epochs.truncate_from_end(log.log_end_offset)
         self.staging.drop()
         replica.end_leadership()
@@ -181,7 +183,8 @@ class Partition:
             self.in_sync.advance_high_watermark(self.replica.own_end_offset)
 
     def refuse_produce(self, reason: str | None) -> None:
-        """Refuse what producers send with KAFKA_STORAGE_ERROR (56) and this reason; None: accept it again.
+        """Refuse batches of producers, with KAFKA_STORAGE_ERROR (56) and this reason; None: accept batches of producers
+        again.
 
         Writes of brokers go on: committed offsets and groups.
         """
@@ -191,15 +194,17 @@ class Partition:
     # End
 
     def close(self) -> None:
-        """Stop leading, make the log durable and close it. For a node that stops: no flush is under way any more."""
+        """Stop leading, make the log durable and close it. Only for a node that stops, when no flush is under way any
+        more."""
         self.is_closed = self.replica.is_closed = True
         self.step_down()
         self.log.close(clean=True)
 
     def abandon(self, on_abandoned: Callable[[], None]) -> None:
-        """Stop leading, and close the log, whose records are not wanted any more, when the last flush of it is done.
+        """Stop leading, and close the log when its last flush is done: its records are not needed any more.
 
-        Then call `on_abandoned`: only now may its files be moved. The disk may be syncing them, by name, until then.
+        Then call `on_abandoned`: from now on the files of the log may be moved. A flush under way may sync the files by
+        name.
         """
         self.is_closed = self.replica.is_closed = True
         self.step_down()
@@ -218,11 +223,13 @@ class Partition:
         verification: Verification | None = None,
         unfolded: Unfolded | None = None,
     ) -> None:
-        """Stage the one batch that a producer sent; `on_done` is called when it is in the log, or with the error.
+        """Stage the one batch that a producer sent; `on_done` is called when the batch is in the log, or with the
+        error.
 
         The batch is stamped in place if its buffer can be written. `on_done` does not wait for replicas or the disk:
         for acks=-1 `Replica.when_high_watermark_reaches` comes next. `verification` is for a transaction's first batch.
-        Raises KafkaError if the batch is refused at once, and LargeBatch, which gives `unfolded`.
+        Raises KafkaError if the batch is refused at once. Raises LargeBatch, whose steps give the `unfolded` of the
+        next call.
         """
         if not self.replica.is_leader:
             raise self.replica.not_leader()
@@ -246,20 +253,22 @@ class Partition:
         self.staging.stage(batch, header, now_ms if stamps_append_time else NO_TIMESTAMP, on_done)
 
     def note_acknowledged(self, end_offset: int) -> None:
-        """Note that records up to here were acknowledged to a producer (acks=1), which may not be readable yet."""
+        """Note that records up to this offset were acknowledged to a producer (acks=1). The records may not be readable
+        yet."""
         self.replica.acknowledged_end = max(self.replica.acknowledged_end, end_offset)
 
     @property
     def awaited_end(self) -> int | None:
-        """The end of the acknowledged records above the high watermark, which rises soon; None without any, and while
-        too few replicas are in sync."""
+        """The end of the acknowledged records above the high watermark: the high watermark rises there soon. None
+        without such records, and while too few replicas are in sync."""
         end_offset = self.replica.acknowledged_end
         return end_offset if end_offset > self.high_watermark and self.in_sync.has_enough else None
 
     def sync(self, on_done: Callable[[], None]) -> None:
-        """Make durable what is in the log now, whatever log.durability says; then call `on_done`.
+        """Flush the present log to the disk, whatever log.durability says; then call `on_done`.
 
-        `on_done` is called too if the log goes offline meanwhile: then no more is durable than `log.flushed_offset`.
+        `on_done` is called too if the log goes offline meanwhile: then only records below `log.flushed_offset` are
+        durable.
         """
         self.replica.flush_and(on_done, disk=self.replica.context.syncing_disk)
 
@@ -268,9 +277,9 @@ class Partition:
     def delete_records(self, offset: int) -> int:
         """Let the log start at this offset, or at the high watermark for -1; the new log start (KIP-107).
 
-        Below the log start nothing changes. Raises KafkaError POLICY_VIOLATION (44) if the topic keeps the last
-        values of its keys and must not lose old records, OFFSET_OUT_OF_RANGE (1) above the high watermark, and those of
-        `check_leader`. The log starts must be on the disk before a client gets the answer.
+        An offset below the log start changes nothing. Raises KafkaError POLICY_VIOLATION (44) if the topic keeps the
+        last values of its keys and must not lose old records, OFFSET_OUT_OF_RANGE (1) above the high watermark, and the
+        errors of `check_leader`. The caller writes the log starts to the disk before a client gets the answer.
         """
         self.check_leader()
         if "delete" not in self.config.cleanup_policy:
@@ -288,8 +297,8 @@ class Partition:
         return self.log.log_start_offset
 
     def apply_retention(self, now_ms: int, *, frees_all: bool = False) -> list[RetiredSegment]:
-        """Let segments go that the topic's settings do not keep; on a follower, those below its leader's log start.
-        `frees_all`: the active one too."""
+        """Remove the segments that the topic's settings do not keep; on a follower, only segments below its leader's
+        log start. `frees_all`: the active segment too."""
         before, below_start = self.log.log_start_offset, not self.is_leader
         retired = self.log.retention.apply(
             now_ms, self.high_watermark, only_below_log_start=below_start, frees_all=frees_all
@@ -301,7 +310,8 @@ class Partition:
     # Watchers
 
     def watch(self, watcher: Watcher, kinds: int) -> None:
-        """Notify `watcher` of every change of these kinds (`Change`) until `unwatch`. Another call replaces them."""
+        """Notify `watcher` of every change of these kinds (`Change`) until `unwatch`. Another call replaces the
+        kinds."""
         watchers = self.replica.watchers
         if watchers is None:
             watchers = self.replica.watchers = Watchers(self)
@@ -320,7 +330,7 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """Everything below it is committed, and can be read."""
+        """The high watermark: every record below it is committed, and can be read."""
         return self.replica.high_watermark.offset
 
     @property
@@ -331,7 +341,8 @@ class Partition:
 
     @property
     def readable_bytes(self) -> int:
-        """At most the bytes written below the high watermark. Only differences matter: the gain of a long poll."""
+        """At most the bytes written below the high watermark. Only the difference of two values has a meaning: the
+        bytes that a long poll has gained."""
         return self.replica.high_watermark.readable_bytes
 
     def readable_end(self, isolation: int) -> int:
@@ -339,11 +350,13 @@ class Partition:
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def read(self, limits: ReadLimits) -> PartitionRead:
-        """Whole batches from the batch with the offset on, within these limits; of a leader or a follower.
+        """Whole batches, from the batch that has the offset on, within these limits. Leaders and followers both can be
+        read.
 
-        Nothing at or above the readable end is given: an offset between it and the log end reads as empty, on a
-        follower also one above the log end, which may come yet. Raises KafkaError OFFSET_OUT_OF_RANGE (1) and those of
-        `check_replica`; `check_leader` comes before, for a reader that must not read from a follower.
+        The result has no record at or above the readable end. A read between the readable end and the log end is empty;
+        on a follower, also a read above the log end, where records may follow. Raises KafkaError OFFSET_OUT_OF_RANGE
+        (1) and the errors of `check_replica`. For a reader that must not read from a follower, call `check_leader`
+        before.
         """
         replica, leader_epoch, isolation = self.replica, limits.leader_epoch, limits.isolation
         if not replica.is_leader or (leader_epoch != replica.leader_epoch and leader_epoch >= 0):
@@ -355,9 +368,10 @@ class Partition:
         return read
 
     def is_read_up_to(self, offset: int, isolation: int, leader_epoch: int) -> bool:
-        """Whether this is led here in that epoch, and `read` at the offset gives nothing: it is the readable end.
+        """Whether this broker leads in that epoch, and the offset is the readable end, so that `read` would give
+        nothing.
 
-        Cheaper than the read, for a reader that has just taken all there is.
+        Cheaper than `read`, for a reader that has just read up to the end.
         """
         replica = self.replica
         if not replica.is_leader or (leader_epoch != replica.leader_epoch and leader_epoch >= 0) or self.log.is_offline:
@@ -367,9 +381,9 @@ class Partition:
     def unavailable(self, offset: int) -> KafkaError:
         """The error of a consumer that has waited for an offset above the high watermark (KIP-392).
 
-        OFFSET_NOT_AVAILABLE (78) if the offset is in the log, or below the leader's high watermark: the records exist,
-        and are not committed as far as is known here, or have not arrived. Otherwise OFFSET_OUT_OF_RANGE (1): only a
-        follower can be asked that, and only the leader knows better.
+        OFFSET_NOT_AVAILABLE (78) if the offset is in the log, or below the leader's high watermark: the record exists,
+        but is not known to be committed, or has not arrived yet. Otherwise OFFSET_OUT_OF_RANGE (1), which only a
+        follower answers here: its leader may have the record.
         """
         high_watermark = self.high_watermark
         if self.is_leader or offset <= max(self.log.log_end_offset, self.following.leader_high_watermark):
@@ -384,20 +398,21 @@ class Partition:
         )
 
     def read_for_replica(self, limits: ReadLimits) -> PartitionRead:
-        """As `read`, for a follower: up to the log end, flushed or not, so that both disks flush at the same time.
+        """As `read`, for a follower that fetches: up to the log end, flushed or not, so that both disks flush at the
+        same time.
 
         Below the high watermark, where no replica in sync reads, checksums are checked too: a follower would refuse a
-        damaged batch and ask for it again, without an end. Damage puts the log offline: StorageError.
+        damaged batch and fetch the batch again without end. Damage puts the log offline: StorageError.
         """
         self.replica.check_leader()
         return self.replica.read_to_log_end(limits)
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """The end of `epoch` in this log, with the epoch that the answer is about; (-1, -1): not known (KIP-320)."""
+        """The end of the largest epoch up to `epoch` in this log, with that epoch; (-1, -1): not known (KIP-320)."""
         return self.log.epochs.end_offset_for(epoch, log_end_offset=self.log.log_end_offset)
 
     @property
     def traffic(self) -> Traffic:
-        """The traffic, for the metrics."""
+        """The bytes and records of this partition since the log was opened, for the metrics."""
         records_in = max(0, self.log.log_end_offset - self._opened_at_offset)
         return Traffic(records_in, self.replica.written_bytes, self.sent_bytes)

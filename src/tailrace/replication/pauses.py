@@ -29,7 +29,7 @@ class Pauses(Generic[K]):
         return self._heap[0][0].until_ms if self._heap else None
 
     def begin(self, key: K, until_ms: int) -> None:
-        """Pause until then. `key` is not paused."""
+        """Pause `key` until this time. `key` must not be paused already."""
         self._begun += 1
         pause = self._under_way[key] = _Pause(until_ms, self._begun)
         heappush(self._heap, (pause, key))
@@ -50,6 +50,6 @@ class Pauses(Generic[K]):
         return [key for _, key in sorted(due, key=lambda pair: pair[0])]
 
     def _drop_past(self) -> None:
-        """Let the pause stand first that ends next."""
+        """Remove ended pauses from the top of the heap, so that the next pause to end is first."""
         while self._heap and self._under_way.get(self._heap[0][1]) is not self._heap[0][0]:
             heappop(self._heap)

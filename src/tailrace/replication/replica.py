@@ -1,9 +1,10 @@
 """This broker's copy of a partition: what the parts of a `Partition` share.
 
 Invariants:
-1. log_start_offset <= high_watermark <= log_end_offset, and the high watermark never falls but where the log is cut.
+1. log_start_offset <= high_watermark <= log_end_offset, and the high watermark falls only when the log is cut.
 2. Under flushed durability the high watermark is at most the flushed end offset: records that were read, or
-   acknowledged with acks=all, survive a power cut. Under page-cache durability it follows the log end, as Kafka's does.
+   acknowledged with acks=all, survive a power cut. Under page-cache durability the high watermark follows the log end,
+   as Kafka's does.
 """
 
 from collections import deque
@@ -22,13 +23,14 @@ from tailrace.replication.watchers import Change, OffsetWaiters, Waiter, Watcher
 from tailrace.storage import Log, ReadLimits
 
 _MOST_NOTES: Final = 1_000
-"""Writes that are remembered apart. Later writes count together, and can be read when the last is reached."""
+"""The most writes that are remembered apart. Later writes count together, and can be read when the high watermark
+reaches the end of the last write."""
 
 
 class HighWatermark:
-    """The high watermark of one partition, its waiters, and how many bytes its rise has made readable.
+    """The high watermark of one partition, its waiters, and the number of bytes that its rise has made readable.
 
-    Moves only up, unless the log is cut. `replication.leadership` decides whether a move is allowed.
+    The high watermark only rises, unless the log is cut. `replication.leadership` decides whether a move is allowed.
     """
 
     __slots__ = ("_unflushed", "offset", "readable_bytes", "waiters")
@@ -37,7 +39,7 @@ class HighWatermark:
         self.offset = offset
         """Everything below this offset is committed."""
         self.readable_bytes = 0
-        """At most the bytes written below `offset`. Only differences mean anything."""
+        """At most the bytes written below `offset`. Only the difference of two values has a meaning."""
         self._unflushed: deque[tuple[int, int]] | None = None  # (log end offset, bytes written) after each write
         self.waiters: Final = OffsetWaiters()
 
@@ -46,11 +48,12 @@ class HighWatermark:
         if self._unflushed is None:
             self._unflushed = deque()
         elif len(self._unflushed) >= _MOST_NOTES:
-            self._unflushed.pop()  # the high watermark may stand still for hours, while replicas are away
+            self._unflushed.pop()  # the high watermark may not move for hours, while replicas are away
         self._unflushed.append((log_end_offset, written_bytes))
 
     def rise(self, offset: int, written_bytes: int | None = None) -> None:
-        """Move up, and call the waiters. `written_bytes` if no write was noted: every written byte can be read now."""
+        """Move up, and call the waiters. `written_bytes` is given if no write was noted: then every written byte can be
+        read now."""
         self.offset = offset
         if written_bytes is not None:
             self.readable_bytes = written_bytes
@@ -61,13 +64,13 @@ class HighWatermark:
         self.waiters.reached(offset)
 
     def move_to(self, offset: int) -> None:
-        """Set it after a truncation of the log. No callback runs: none waits for a log that its leader has cut."""
+        """Set the high watermark after a truncation of the log. No callback runs: a follower's log has no waiters."""
         self.offset = offset
         self._unflushed = None
 
 
 class Flusher(Protocol):
-    """The part that makes a log durable, later; see `server.ports.Disk`."""
+    """Makes a log durable, some time after the call; see `server.ports.Disk`."""
 
     def flush(self, log: Log, on_done: Callable[[], None]) -> None: ...
 
@@ -78,7 +81,7 @@ class PartitionContext:
 
     broker_id: BrokerId
     disk: Flusher
-    """Makes logs durable as log.durability asks: under page-cache durability it does nothing."""
+    """Makes logs durable as log.durability asks: under page-cache durability its `flush` does nothing."""
     syncing_disk: Flusher
     """Makes logs durable whatever log.durability says."""
     on_staged: Callable[[Any], None]
@@ -142,7 +145,8 @@ class Replica:
         """Bytes appended since the log was opened; a metric, and the measure of `HighWatermark.readable_bytes`."""
         self.watchers: Watchers[Any] | None = None
         self.acknowledged_end = 0
-        """The end of the batches of this leader epoch acknowledged before they reached all replicas in sync."""
+        """The end of the batches of this leader epoch that were acknowledged before all replicas in sync had them
+        (acks=1)."""
         self._flush_waiters: OffsetWaiters | None = None
         self._flushes_pending = 0
         self._on_abandoned: Callable[[], None] | None = None
@@ -160,7 +164,8 @@ class Replica:
         self.context.disk.flush(self.log, self._flush_done)
 
     def flush_and(self, on_done: Callable[[], None], *, disk: Flusher) -> None:
-        """As `flush`, by this disk; then call `on_done`, also if the log goes offline or is closed meanwhile."""
+        """Flush the log by this disk, as `flush` does; then call `on_done`, also if the log goes offline or is closed
+        meanwhile."""
 
         def done() -> None:
             self._flush_done()
@@ -170,7 +175,7 @@ class Replica:
         disk.flush(self.log, done)
 
     def sync_by_count(self) -> None:
-        """flush.messages, under page-cache durability."""
+        """Flush the log after as many records as flush.messages says, under page-cache durability."""
         log = self.log
         if log.log_end_offset - log.flushed_offset >= self.config.flush_messages and not self._flushes_pending:
             self._flushes_pending += 1
@@ -192,7 +197,8 @@ class Replica:
             waiters.reached(self.log.flushed_offset)
 
     def when_flushed(self, offset: int, waiter: Waiter) -> None:
-        """As `when_high_watermark_reaches`, for this leader's stored log, behind the rise of the high watermark."""
+        """Call `waiter(None)` once the stored log of this leader has its end at `offset` or above, after the high
+        watermark has risen; or with an error."""
         if self.own_end_offset >= offset:
             waiter(None)
         elif not self.is_leader:
@@ -267,7 +273,8 @@ class Replica:
 
     @property
     def leader_epoch_start_offset(self) -> int:
-        """The start offset of the leader's epoch. While the high watermark is below, the last leader's is not known."""
+        """The start offset of the leader's epoch. While the high watermark is below this offset, the last leader's high
+        watermark is not known."""
         starts = (entry.start_offset for entry in self.log.epochs.entries if entry.epoch == self.leader_epoch)
         return next(starts, self.log.log_start_offset)
 
@@ -315,7 +322,7 @@ class Replica:
         )
 
     def read_nothing(self, offset: int) -> PartitionRead:
-        """The result of a read at the readable end, or at an offset that is not here yet."""
+        """The result of a read at the readable end, or at an offset whose record this log does not have yet."""
         return PartitionRead(
             b"",
             0,
@@ -349,7 +356,8 @@ class Replica:
             raise self.not_leader()
 
     def check_epoch(self, leader_epoch: int) -> None:
-        """Raises KafkaError FENCED_LEADER_EPOCH (74) or UNKNOWN_LEADER_EPOCH (75). Below 0: the client names none."""
+        """Raises KafkaError FENCED_LEADER_EPOCH (74) or UNKNOWN_LEADER_EPOCH (75). An epoch below 0: the client names
+        no epoch."""
         if leader_epoch >= 0 and leader_epoch < self.leader_epoch:
             raise KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} is over; now {self.leader_epoch}"

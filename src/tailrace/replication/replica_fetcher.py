@@ -6,24 +6,27 @@
                        storing, cutting --StoreFailed--> paused, or broken until the next Follow
     any --Unfollow--> (none)
 
-1. One fetch is in flight at a time. The next one leaves when everything of the last answer is stored: the fetch offset
-   of a partition is the flushed end of its log, so a fetch acknowledges, and nothing else does.
-2. A partition in error pauses alone, with a growing backoff. Only a fetch that gets no answer holds up every partition.
+1. One fetch is in flight at a time. The next fetch leaves when all records of the last answer are stored: the fetch
+   offset of a partition is the flushed end of its log, and only a fetch acknowledges records to the leader.
+2. A partition with an error pauses by itself, with a growing backoff. Only a fetch without an answer delays every
+   partition.
 3. The answer for a partition is used only if the partition is still followed in the same leader epoch, and ready.
-4. A log is cut at the offset where its leader epochs diverge from the leader's (KIP-101, KIP-279), and never at a high
+4. A log is cut at the offset where its leader epochs diverge from the leader's (KIP-101, KIP-279), never at the high
    watermark, which may be old. Below its own high watermark a log is cut only after an unclean election: `may_cut` in
    `replication.follower_replica`.
-5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
-6. A partition that is refused again and again, always for the same reason, is reported: its log may never go on.
-   Meanwhile a partition that is out of range of a Kafka leader, whose answer has no log start, asks for the log start
-   (ListOffsets).
-7. A fetch is stated as its difference from the one before, as on the wire (KIP-227), so that a step costs as much as
-   the changes, however many partitions are followed.
-8. A fetch states a limited number of changes. The next fetch, which leaves without a wait at the leader, goes on.
-9. A leader counts everything in an answer as sent. So a partition whose answer was not stored leaves the fetch and
-   enters anew, even when the partition is ready again before the next fetch.
-10. A partition that becomes ready while the fetch in flight may wait at the leader ends that wait: a new topic's first
-   record with acks=all would wait half a second for that fetch.
+5. A partition whose answer had records moves to the end of the next fetch, so that full answers do not leave a
+   partition out for ever.
+6. A partition that the leader refuses for long, always for the same reason, is reported: its log may never get more
+   records. If a Kafka leader refuses a partition as out of range, its answer has no log start: the follower then asks
+   for the log start (ListOffsets).
+7. A fetch is stated as its difference from the fetch before, as on the wire (KIP-227), so that the cost of a step grows
+   with the changes, not with the number of followed partitions.
+8. A fetch states a limited number of changes. The leader answers this fetch at once, and the next fetch states further
+   changes.
+9. A leader counts everything in an answer as sent. So a partition whose answer was not stored leaves the session and
+   enters the session again, even when the partition is ready again before the next fetch.
+10. A partition that becomes ready while the fetch in flight may wait at the leader ends that wait: otherwise the first
+   record of a new topic would wait half a second for that fetch with acks=all.
 11. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); a replica in sync never does.
 """
 
@@ -63,7 +66,7 @@ MAX_CHANGES: Final = 1_000
 """The most changes that a fetch states. A leader reads as many partitions in less than 10 ms."""
 NO_EPOCH: Final = -1
 AT_ONCE: Final = 0
-"""A deadline that is over."""
+"""A deadline in the past."""
 
 
 class ReplicaFetcher:
@@ -72,28 +75,28 @@ class ReplicaFetcher:
     def __init__(
         self, *, backoff_ms: int, max_changes: int = MAX_CHANGES, throttle: ReplicationThrottle | None = None
     ) -> None:
-        """`backoff_ms` is replica.fetch.backoff.ms: the longest pause after an error. `throttle` is the one of all
+        """`backoff_ms` is replica.fetch.backoff.ms: the longest pause after an error. `throttle` is shared by all
         fetches of this broker; None: no replica is ever throttled."""
         self._backoff_ms = backoff_ms
         self._throttle = throttle or ReplicationThrottle(ThrottleConfig())
         self._max_changes = max_changes
         self._followed: dict[PartitionKey, FollowedPartition] = {}
-        # Ready are the partitions in `_standing` and in `_changed`.
-        self._standing: set[PartitionKey] = set()  # without interruption since the last fetch named them
-        self._changed: dict[PartitionKey, None] = {}  # no fetch has them like this
-        self._moved: set[PartitionKey] = set()  # of the changed: named by a fetch before, and its answer is stored
+        # The partitions in `_standing` and in `_changed` are ready.
+        self._standing: set[PartitionKey] = set()  # ready without interruption since a fetch named them
+        self._changed: dict[PartitionKey, None] = {}  # not yet fetched with these values
+        self._moved: set[PartitionKey] = set()  # changed; an earlier fetch named it, its answer is stored
         self._gone: dict[PartitionKey, None] = {}  # named by a fetch, interrupted since, and not in `_moved`
         self._storing: set[PartitionKey] = set()
         self._pauses = Pauses[PartitionKey]()
         self._is_in_flight = False
         self._may_wait = False
-        """Whether the fetch in flight may wait at the leader, as far as is known here."""
+        """Whether the fetch in flight may still wait at the leader."""
         self._silent_until_ms = 0
         self._silences = 0
         self.failed_answers = 0
-        """Answers for a partition that were errors."""
+        """The number of errors in answers, counted for each partition."""
         self.failed_fetches = 0
-        """Fetches that got no answer."""
+        """The number of fetches that got no answer."""
 
     # State
 
@@ -107,14 +110,14 @@ class ReplicaFetcher:
 
     @property
     def broken(self) -> int:
-        """The number of partitions that cannot be stored: for good, or since the last try, which is repeated."""
+        """The number of partitions that cannot be stored: for good, or after a failed try that will be repeated."""
         return sum(
             followed.state is FollowState.BROKEN or followed.cannot_be_stored for followed in self._followed.values()
         )
 
     @property
     def refused(self) -> int:
-        """The number of partitions that have been refused for so long that it was reported."""
+        """The number of partitions whose refusals have lasted so long that they were reported."""
         refusals = (followed.refusal for followed in self._followed.values())
         return sum(refusal is not None and refusal.is_reported for refusal in refusals)
 
@@ -126,7 +129,7 @@ class ReplicaFetcher:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When a `Tick` may do something."""
+        """The time from which on a `Tick` may have an effect."""
         wake_ms = self._pauses.next_end_ms
         if self._has_to_end_wait:
             return AT_ONCE
@@ -137,7 +140,7 @@ class ReplicaFetcher:
     # Steps
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take an event; returns what the host must do, in order."""
+        """Take an event; returns the effects that the host must carry out, in order."""
         effects: list[Effect] = []
         match event:
             case Follow():
@@ -171,7 +174,7 @@ class ReplicaFetcher:
         self._forget(event.key)
         self._followed[event.key] = FollowedPartition(event.leader_epoch, event.position)
         self._changed[event.key] = None
-        self._silent_until_ms = self._silences = 0  # a leader in a new epoch is a leader that is there
+        self._silent_until_ms = self._silences = 0  # a leader that begins a new epoch is alive
 
     def _forget(self, key: PartitionKey) -> None:
         self._followed.pop(key, None)
@@ -244,7 +247,8 @@ class ReplicaFetcher:
         return ReportRefusal(key=answer.key, leader_epoch=followed.leader_epoch, error=answer.error, for_ms=for_ms)
 
     def _log_start_known(self, event: LogStartKnown) -> list[Effect]:
-        """Bring a log that was refused as out of range into its leader's range, if it still waits."""
+        """Bring a log that was refused as out of range into its leader's range, if the partition still waits for this
+        answer."""
         followed, refusal = self._followed.get(event.key), None
         if (
             followed is not None
@@ -266,7 +270,7 @@ class ReplicaFetcher:
         followed = self._current(event.key, event.leader_epoch)
         if followed is not None:
             if followed.state is FollowState.STORING:
-                # No fetch has left meanwhile. Records, high watermark and log start are from the answer now.
+                # No fetch has left meanwhile. Records, high watermark and log start are those of the answer.
                 del self._gone[event.key]
                 self._moved.add(event.key)
             followed.position = event.position
@@ -286,7 +290,7 @@ class ReplicaFetcher:
                 self._pause(event.key, followed, now_ms)
 
     def _current(self, key: PartitionKey, leader_epoch: int) -> FollowedPartition | None:
-        """The partition, if it waits for its log in this epoch."""
+        """The partition, if its log is being stored or cut in this epoch; else None."""
         followed = self._followed.get(key)
         if followed is None or followed.leader_epoch != leader_epoch:
             return None
@@ -308,7 +312,7 @@ class ReplicaFetcher:
                 self._gone[key] = None
 
     def _hold_back(self, now_ms: int) -> None:
-        """Pause what may not be fetched before the throttle's rate has come down."""
+        """Pause the throttled partitions out of sync until the throttle's rate has come down."""
         until_ms = self._throttle.holds_until_ms(now_ms)
         if until_ms is not None:
             for key in sorted(self._throttle.throttled_among((*self._standing, *self._changed))):
@@ -353,7 +357,7 @@ class ReplicaFetcher:
 
 
 def _take(keys: dict[PartitionKey, None], count: int) -> tuple[PartitionKey, ...]:
-    """Take the first keys out."""
+    """Remove and return the first `count` keys."""
     taken = tuple(islice(keys, count))
     for key in taken:
         del keys[key]
@@ -361,12 +365,12 @@ def _take(keys: dict[PartitionKey, None], count: int) -> tuple[PartitionKey, ...
 
 
 def _brought_into_range(key: PartitionKey, followed: FollowedPartition, leader_start: int) -> Cut | Restart | None:
-    """The effect that brings a log back into its leader's range; None if there is none. `leader_start` may be -1."""
+    """The effect that brings a log back into its leader's range; None if no effect can. `leader_start` may be -1."""
     leader_epoch, position = followed.leader_epoch, followed.position
     if position.end_offset < leader_start or (position.last_epoch == NO_EPOCH and leader_start >= 0):
         return Restart(key=key, leader_epoch=leader_epoch, log_start_offset=leader_start)
     if position.last_epoch > leader_epoch:
-        # No leader has written that: the epoch of a batch is in no checksum, and was damaged.
+        # No leader has written such an epoch. The epoch of a batch is in no checksum: it was damaged.
         own_end = OffsetAndEpoch(position.end_offset, LeaderEpoch(leader_epoch))
         return Cut(key=key, leader_epoch=leader_epoch, diverging=own_end)
     return None

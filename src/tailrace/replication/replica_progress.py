@@ -2,15 +2,15 @@
 
 A follower's fetch offset is its end offset: every record below is in its log, and under flushed durability on its disk.
 A follower is *caught up* as of a time when its log had everything that the leader had at that time. While records keep
-coming no fetch asks at the very end of the leader's log; so a fetch that reaches the log end at the fetch before makes
-the follower caught up as of the fetch before. In a session a follower is caught up as of the session's last fetch if
-that fetch had no news of the partition.
+coming, no fetch offset is at the very end of the leader's log. So a fetch whose offset is at least the log end at the
+time of the previous fetch makes the follower caught up as of the previous fetch. In a session a follower is caught up
+as of the session's last fetch if there was no change of the partition then.
 """
 
 from typing import Final, NamedTuple
 
 NEVER: Final = -(1 << 62)
-"""Before all times."""
+"""A time before all other times."""
 UNKNOWN: Final = -1
 
 
@@ -21,36 +21,39 @@ class FollowerFetch(NamedTuple):
     """The follower's fetch offset."""
     log_start_offset: int = UNKNOWN
     broker_epoch: int = UNKNOWN
-    """The epoch of the registration in which the follower asks (KIP-903); -1 if it does not say."""
+    """The epoch of the registration in which the follower fetches (KIP-903); -1 if the fetch does not state an
+    epoch."""
     may_join: bool = True
-    """Whether the follower is alive, and asks in its current registration: only then may it be in sync."""
+    """Whether the follower is alive, and fetches in its current registration: only then may the follower be in sync."""
     high_watermark: int = UNKNOWN
-    """The follower's own high watermark; -1 if it does not say (before Fetch v18)."""
+    """The follower's own high watermark; -1 if the fetch does not state it (before Fetch v18)."""
 
 
 class SessionVisits:
-    """The fetches of one follower's session (KIP-227), as a clock that the partitions without news in it share.
+    """The fetches of one follower's session (KIP-227), as a clock that all partitions without changes in the session
+    share.
 
-    An incremental fetch does not name a partition whose follower has everything, and so vouches for that. The broker's
-    end of the session keeps such an object, and does as follows for each fetch of the session that it accepts:
+    An incremental fetch does not name a partition whose records the follower has completely: so each fetch confirms
+    that the follower still has all records of the unnamed partitions. The broker's end of the session keeps a
+    `SessionVisits`, and does the following for each fetch that it accepts:
 
-    1. If `holds_for` is false for the follower's registration in this node's image, the session gets new visits,
-       and every partition of the session is read. The old visits stand still, so that no fetch counts from another
-       registration than the fetches that were recorded (KIP-903).
-    2. Partitions that are named by the fetch, or may have news, get `InSyncReplicas.take_fetch`; partitions that
+    1. If `holds_for` is false for the follower's registration in this node's image, the session gets new visits, and
+       every partition of the session is read. The old visits get no further fetch, so that no fetch counts that is from
+       another registration than the recorded fetches (KIP-903).
+    2. Partitions that the fetch names, or that may have changed, get `InSyncReplicas.take_fetch`; partitions that
        cannot be read, or leave the session, get `InSyncReplicas.end_rest`.
     3. Then comes `fetched`: O(1), however many partitions rest.
-    4. Partitions that have no news after that get `InSyncReplicas.rest`; a partition for which that returns false may
-       have news.
+    4. Partitions that have no change after that get `InSyncReplicas.rest`; a partition for which `rest` returns false
+       may have changed.
 
-    `Change.IN_SYNC` may be news of a partition: a replica that was excluded rests no more, and joins by a recorded
-    fetch. A session that has ended needs nothing: its visits stand still.
+    `Change.IN_SYNC` counts as a change of a partition: an excluded replica rests no more, and joins only by a recorded
+    fetch. After the end of a session there is nothing to do: its visits get no further fetch.
     """
 
     __slots__ = ("_broker_epoch", "_may_join", "fetched_ms")
 
     def __init__(self, *, broker_epoch: int, may_join: bool) -> None:
-        """As in the `FollowerFetch` of each partition."""
+        """`broker_epoch` and `may_join` are as in the `FollowerFetch` of each partition."""
         self._broker_epoch = broker_epoch
         self._may_join = may_join
         self.fetched_ms = NEVER
@@ -61,11 +64,12 @@ class SessionVisits:
         return broker_epoch == self._broker_epoch and may_join == self._may_join
 
     def fetched(self, now_ms: int) -> None:
-        """Record a fetch of the session: partitions that rest had everything when it came."""
+        """Record a fetch of the session: for partitions that rest, the follower had every record when the fetch
+        came."""
         self.fetched_ms = now_ms
 
     def may_vouch_for(self, progress: "ReplicaProgress") -> bool:
-        """Whether the fetches of this session are of the registration in which the replica has asked last."""
+        """Whether the fetches of this session are from the registration of the replica's last recorded fetch."""
         is_late = UNKNOWN < self._broker_epoch < progress.broker_epoch
         return self._may_join == progress.may_join and not is_late
 
@@ -92,9 +96,9 @@ class ReplicaProgress:
     )
 
     def __init__(self, *, caught_up_ms: int = NEVER) -> None:
-        """`caught_up_ms`: now, for in-sync replicas at the begin of a leader, so that replicas have time to fetch."""
+        """`caught_up_ms` is now for the in-sync replicas of a new leader, so that these replicas have time to fetch."""
         self.end_offset = UNKNOWN
-        """Exclusive; -1 until the follower has asked."""
+        """The end of the follower's log, exclusive; -1 until the follower has fetched."""
         self.log_start_offset = UNKNOWN
         self.broker_epoch = UNKNOWN
         self.may_join = False
@@ -104,33 +108,35 @@ class ReplicaProgress:
         self._leader_end_offset = UNKNOWN
         """The end of the leader's log at the last fetch."""
         self.sent_high_watermark = UNKNOWN
-        """The high watermark in the last answer without a session to a fetch that does not state its own; the next
-        fetch acknowledges that high watermark."""
+        """The high watermark in the last answer outside of a session to a follower whose fetches state no high
+        watermark. The follower's next fetch acknowledges this high watermark."""
         self.known_high_watermark = UNKNOWN
-        """The leader's high watermark that the follower has: stated by a fetch, or acknowledged after an answer.
-        -1 until then, and after each start of the follower."""
+        """The newest high watermark of the leader that the follower is known to have: stated by a fetch, or
+        acknowledged after an answer. -1 if not known, also after each start of the follower."""
         self._visits: SessionVisits | None = None
         """The visits of the session in which the replica rests."""
 
     @property
     def acknowledged_high_watermark(self) -> int:
-        """The follower's own high watermark, at least: consumers there can read up to here. -1 if not known."""
+        """A lower bound of the follower's own high watermark: consumers of the follower can read up to this offset. -1
+        if not known."""
         return min(self.known_high_watermark, self.end_offset)
 
     @property
     def caught_up_ms(self) -> int:
-        """The last time as of which it had everything."""
+        """The last time as of which the follower had every record."""
         visits = self._visits
         return self._caught_up_ms if visits is None else max(self._caught_up_ms, visits.fetched_ms)
 
     @property
     def fetched_ms(self) -> int:
-        """The time of its last fetch, recorded or of the session in which it rests."""
+        """The time of the follower's last fetch: the last recorded fetch, or the last fetch of the session in which the
+        follower rests."""
         visits = self._visits
         return self._fetched_ms if visits is None else max(self._fetched_ms, visits.fetched_ms)
 
     def is_stale(self, fetch: FollowerFetch) -> bool:
-        """Whether this fetch was made in an earlier registration than the latest that is known."""
+        """Whether this fetch was made in an earlier registration than the latest known registration."""
         return UNKNOWN < fetch.broker_epoch < self.broker_epoch
 
     def record(self, fetch: FollowerFetch, *, leader_end_offset: int, now_ms: int) -> None:
@@ -158,8 +164,8 @@ class ReplicaProgress:
     def rest(self, visits: SessionVisits, *, leader_end_offset: int) -> bool:
         """Count the fetches of this session from now on, though they do not name the partition.
 
-        Returns whether they count. Not if the replica lacks records, was excluded since its last recorded fetch, or has
-        asked in a later registration.
+        Returns whether the fetches count. They do not if the replica does not have every record, was excluded since its
+        last recorded fetch, or has fetched in a later registration.
         """
         if self.end_offset != leader_end_offset or not visits.may_vouch_for(self):
             return False
@@ -167,7 +173,7 @@ class ReplicaProgress:
         return True
 
     def end_rest(self, visits: SessionVisits) -> None:
-        """Count later fetches of this session no more, if the replica rests in the session."""
+        """Stop counting the fetches of this session, if the replica rests in the session."""
         if self._visits is visits:
             self._end_rest()
 
@@ -177,20 +183,22 @@ class ReplicaProgress:
             self._visits = None
 
     def exclude(self) -> None:
-        """The replica is fenced, or out of sync: only a later recorded fetch shows that the replica has caught up."""
+        """Exclude a replica that is fenced or out of sync: only a later recorded fetch shows that the replica has
+        caught up."""
         self._end_rest()
         self.may_join = False
         self._caught_up_ms = NEVER
         self._has_asked = False
 
     def is_caught_up(self, *, leader_end_offset: int, now_ms: int, lag_ms: int) -> bool:
-        """Whether the follower has or had everything as of at most `lag_ms` ago (replica.lag.time.max.ms)."""
+        """Whether the follower has every record, or had every record at most `lag_ms` ago (replica.lag.time.max.ms)."""
         return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_ms
 
     def may_be_wanted(self, *, now_ms: int, lag_ms: int) -> bool:
-        """Whether the follower may join at this look: it asked since the last look, or was caught up just now.
+        """Whether the follower may join at this look: it has fetched since the last look, or was caught up, at most
+        `lag_ms` ago.
 
-        Just now: at most `lag_ms` ago, for either.
+        A fetch since the last look takes the place of the time of catching up.
         """
         return now_ms - (self.fetched_ms if self._has_asked else self.caught_up_ms) <= lag_ms
 

@@ -1,8 +1,9 @@
 """The choice of the replica from which a consumer reads (KIP-392). Pure.
 
 The leader of a partition asks its broker's `ReplicaSelector` for each read of a consumer that understands the answer
-(Fetch v11). The selector sees the leader and the followers that can serve the read; and no other replica, so it cannot
-choose a replica that would refuse the consumer. `replica.selector.class` names the class: of the two here, or a user's.
+(Fetch v11). The selector sees only the leader and the followers that can serve the read, so it cannot choose a replica
+that would refuse the consumer. `replica.selector.class` names the class: either of the two classes here, or a user's
+class.
 """
 
 from abc import abstractmethod
@@ -14,7 +15,7 @@ from tailrace.model.partitions import TopicPartition
 
 
 class ClientMetadata(NamedTuple):
-    """A consumer, as far as its connection and its fetch tell."""
+    """The facts about a consumer that its connection and its fetch state."""
 
     rack_id: str
     """client.rack; empty if the consumer has no rack."""
@@ -40,13 +41,14 @@ class ReplicaView(NamedTuple):
 
     endpoint: ReplicaNode
     log_end_offset: int
-    """The end of its log, exclusive; of a follower as of its last fetch."""
+    """The end of the replica's log, exclusive; for a follower, as of its last fetch."""
     time_since_last_caught_up_ms: int
     """The time since the replica last had everything that the leader has; 0 for the leader."""
 
 
 class PartitionView(NamedTuple):
-    """The replicas to choose from: the leader, and the followers in sync that have the offset and know it committed."""
+    """The replicas to choose from: the leader, and the followers in sync that have the offset and know that it is
+    committed."""
 
     replicas: frozenset[ReplicaView]
     leader: ReplicaView | None
@@ -69,7 +71,7 @@ class ReplicaSelector(Protocol):
     ) -> ReplicaView | None:
         """The replica that the consumer should read from, one of `partition.replicas`; None: the leader.
 
-        After an exception, or another value, the consumer stays with the leader.
+        If `select` raises, or returns any other value, the consumer stays with the leader.
         """
         ...
 
@@ -88,8 +90,9 @@ class LeaderSelector(ReplicaSelector):
 
 
 class RackAwareReplicaSelector(ReplicaSelector):
-    """A consumer reads from a replica in its own rack: from the leader if that is there, else from the follower that is
-    most caught up (the highest log end; then the shortest time since it had everything; then the highest id)."""
+    """A consumer reads from a replica in its own rack: from the leader if the leader is in the rack, else from the
+    follower there that is most caught up (the highest log end; then the shortest time since it had every record; then
+    the highest id)."""
 
     def select(
         self, topic_partition: TopicPartition, client: ClientMetadata, partition: PartitionView, /

@@ -2,13 +2,13 @@
 
 1. Batches are staged in the order in which they came and written with one `write` per turn. No callback of a
    batch runs before the batch is in the log; if the write fails, every batch of that turn gets the error.
-2. A staged batch's bytes are the sender's: nothing uses these bytes after `write` has returned.
+2. A staged batch's bytes belong to the sender: the log does not use the bytes after `write` has returned.
 3. A batch is written in the leader epoch in which it was staged, or never.
 4. When a write fails, an idempotent producer may have sent later batches. Until the producer has sent the first
-   unwritten batch again, later batches get the error of that write, not OUT_OF_ORDER_SEQUENCE_NUMBER (45). At a 45
-   librdkafka raises its epoch and sends every unanswered batch again under new sequences: a batch that is stored, and
-   waits for its replicas at a leader that is about to resign, would be stored twice. Kafka never answers so: a failed
-   write takes its whole log directory offline.
+   unwritten batch again, later batches get the error of that write, not OUT_OF_ORDER_SEQUENCE_NUMBER (45). After error
+   45 librdkafka raises its epoch and sends every unanswered batch again under new sequences: a batch that is stored,
+   and waits for its replicas at a leader that is about to resign, would be stored twice. Kafka never gives error 45 in
+   this case: a failed write takes its whole log directory offline.
 """
 
 from collections.abc import Sequence
@@ -26,15 +26,17 @@ from tailrace.replication.watchers import Change
 from tailrace.storage import AppendBatch
 
 LARGEST_OWN_BATCH: Final = 64 << 20
-"""The most bytes of a node's own records: max.message.bytes is for clients, and a large group's record is a batch."""
+"""The most bytes of a batch that the node itself writes: max.message.bytes is for clients, and the record of a large
+group is one batch."""
 MOST_UNWRITTEN: Final = 1_000
-"""Producers of a partition whose unwritten batches are known; beyond that the oldest are forgotten."""
+"""The most producers of a partition whose unwritten batches are remembered; beyond this number the oldest are
+forgotten."""
 _SEQUENCES: Final = 1 << 31
-"""Sequence numbers begin again at 0 behind the largest."""
+"""The number of sequence numbers: after the largest, sequence numbers begin again at 0."""
 
 
 class _Unwritten(NamedTuple):
-    """The first batch of a producer that a failed write has left out, and that has not come again."""
+    """The first batch of a producer that a failed write did not write, and that the producer has not sent again yet."""
 
     producer_epoch: int
     base_sequence: int
@@ -42,7 +44,7 @@ class _Unwritten(NamedTuple):
     detail: str
 
     def is_before(self, header: BatchHeader) -> bool:
-        """Whether another batch of this producer follows in the same epoch."""
+        """Whether the batch with this header follows the unwritten batch in the same producer epoch."""
         distance = (header.base_sequence - self.base_sequence) % _SEQUENCES
         return header.producer_epoch == self.producer_epoch and 0 < distance < _SEQUENCES // 2
 
@@ -60,7 +62,7 @@ class Staging:
         self._batches: list[AppendBatch] = []
         self._answers: list[tuple[OnDone, Appended | KafkaError]] = []
         self._unwritten: dict[int, _Unwritten] = {}
-        """By producer id."""
+        """The unwritten batches by producer id."""
 
     def write(self) -> None:
         """Write what this turn has staged, with one append; then call back, in order; then ask for a flush."""
@@ -128,7 +130,8 @@ class Staging:
         self._answers.append((on_done, outcome))
 
     def stage_end(self, on_done: OnDone) -> None:
-        """Call `on_done` in its turn with the last offset that is staged, or in the log."""
+        """Call `on_done` in its turn with the last staged offset or, without staged batches, with the last offset in
+        the log."""
         log = self._replica.log
         last_offset = (self._batches[-1].header.end_offset if self._batches else log.log_end_offset) - 1
         self.stage_answer(on_done, Appended(last_offset, last_offset, NO_TIMESTAMP, log.log_start_offset))
@@ -136,7 +139,8 @@ class Staging:
     def _failed(
         self, answers: list[tuple[OnDone, Appended | KafkaError]], failure: KafkaError
     ) -> list[tuple[OnDone, Appended | KafkaError]]:
-        """The answers after a write that failed. A retry of a batch that is in the log since before still succeeds."""
+        """The answers after a write that failed. The retry of a batch that an earlier write has put into the log still
+        succeeds."""
         end_offset = self._replica.log.log_end_offset
         return [
             (on_done, outcome)
@@ -146,7 +150,8 @@ class Staging:
         ]
 
     def _note_unwritten(self, batches: Sequence[AppendBatch], failure: KafkaError) -> None:
-        """Note the first batch of each producer. The failure itself would keep the senders' buffers, by its frames."""
+        """Note the first batch of each producer, without the failure itself: its stack frames would keep the senders'
+        buffers."""
         unwritten = self._unwritten
         for batch in batches:
             header = batch.header
@@ -161,7 +166,7 @@ class Staging:
             del unwritten[next(iter(unwritten))]
 
     def drop(self) -> None:
-        """Drop the staged batches, and call back: this broker does not lead any more."""
+        """Drop the staged batches, and call their callbacks with the error: this broker does not lead any more."""
         answers, self._batches, self._answers = self._answers, [], []
         self._unwritten.clear()
         if answers:
@@ -176,7 +181,7 @@ class Staging:
     def is_retry(
         self, header: BatchHeader, verification: Verification | None, on_done: OnDone, *, stamps_append_time: bool
     ) -> bool:
-        """Whether the log already has this batch; if so, the answer is staged.
+        """Whether the log already has this batch; if the log has it, the answer is staged.
 
         Raises what `ProducerState.check` and `check_in_transaction` raise.
         """
@@ -200,7 +205,8 @@ class Staging:
         return True
 
     def _check_behind_unwritten(self, header: BatchHeader) -> None:
-        """Raises KafkaError if an earlier batch of the producer was not written, and is to come again first."""
+        """Raises KafkaError if an earlier batch of the producer was not written, and the producer has to send that
+        batch again first."""
         first = self._unwritten.get(header.producer_id)
         if first is not None and first.is_before(header):
             detail = f"the batch with sequence {first.base_sequence} was not written, and comes first"
@@ -224,10 +230,11 @@ class Staging:
         producer_epoch: int,
         verification: Verification | None,
     ) -> None:
-        """Stage (key, value) records of a coordinator as one batch; `on_done` is called when committed, or not.
+        """Stage (key, value) records of a coordinator as one batch; `on_done` is called with the outcome: committed, or
+        a fault.
 
-        Committed: the high watermark has passed the batch. `on_done` is not called before this returns. With a producer
-        (-1: none) the batch is part of the transaction that this producer has open.
+        Committed means that the high watermark has passed the batch. `on_done` is not called before `append_records`
+        returns. With a producer id (-1: none) the batch is part of the open transaction of this producer.
         """
         done = self._when_committed(on_done)
         try:
@@ -254,8 +261,9 @@ class Staging:
     ) -> None:
         """Stage the end of a producer's transaction, with `on_done` as in `append_records`.
 
-        A repeated marker changes nothing, and the outcome is the end of the log: the log has the marker. Errors, beside
-        the errors of a write: as `ProducerState.is_repeated` and `check_leader`, and NOT_ENOUGH_REPLICAS (19).
+        A repeated marker is not written again, since the log has the marker: the outcome is the end of the log. Beside
+        the errors of a write, there are the errors of `ProducerState.is_repeated` and `check_leader`, and
+        NOT_ENOUGH_REPLICAS (19).
         """
         done = self._when_committed(on_done)
         try:

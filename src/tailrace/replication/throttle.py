@@ -1,9 +1,9 @@
 """The throttle of replication (KIP-73, pure): replicas out of sync share a rate, replicas in sync never wait.
 
-A broker has two throttles, for the bytes that it sends as a leader and for the bytes that it fetches as a
-follower. Each counts the bytes of its throttled replicas in a sliding window and compares their rate with the quota,
-as Kafka's `ReplicationQuotaManager` does: an answer is sent whole when the rate is within the quota, so that the rate
-may be above it for a moment, and nothing more is sent until the rate has come down.
+A broker has two throttles, for the bytes that it sends as a leader and for the bytes that it fetches as a follower.
+Each counts the bytes of its throttled replicas in a sliding window and compares their rate with the quota, as Kafka's
+`ReplicationQuotaManager` does. An answer is sent whole when the rate is within the quota, so the rate may exceed the
+quota for a moment; then no more records are sent until the rate has come down.
 """
 
 from collections import deque
@@ -15,9 +15,9 @@ from tailrace.model.ids import TopicId
 
 NO_LIMIT: Final = 2**63 - 1
 ALL_PARTITIONS: Final = None
-"""In place of the numbers of partitions."""
+"""In place of a set of partition numbers: every partition of the topic."""
 LONGEST_HOLD_MS: Final = 1_000
-"""After so long a replica that is held back tries again: a limit that was raised takes effect by then, as in Kafka."""
+"""After this time a replica that is held back tries again, so that a raised limit takes effect by then, as in Kafka."""
 
 Key = TypeVar("Key", bound=tuple[TopicId, int])
 
@@ -27,9 +27,9 @@ class ThrottleConfig:
     """The window of both throttles, with Kafka's names and defaults."""
 
     replication_quota_window_num: int = 11
-    """The samples in the window: all but the last are whole."""
+    """The number of samples in the window: all samples but the last are complete."""
     replication_quota_window_size_seconds: int = 1
-    """The time of one sample."""
+    """The length of one sample in seconds."""
 
 
 class ReplicationQuota:
@@ -52,7 +52,7 @@ class ReplicationQuota:
         self._bytes += size_bytes
 
     def rate(self, now_ms: int) -> float:
-        """Bytes per second since the oldest sample began, over the time of one sample at least."""
+        """The bytes per second since the oldest sample began; the divisor is at least the time of one sample."""
         self._drop_old(now_ms)
         if not self._samples:
             return 0.0
@@ -61,7 +61,8 @@ class ReplicationQuota:
     def exceeded_until_ms(self, now_ms: int) -> int | None:
         """The time at which the rate may be within the limit again; None if the rate is within the limit now.
 
-        No bytes are counted meanwhile, so the rate falls until the oldest sample leaves the window.
+        The calculation assumes that no bytes are counted meanwhile: then the rate falls until the oldest sample leaves
+        the window.
         """
         if self.rate(now_ms) <= self.bytes_per_second:
             return None
@@ -97,7 +98,8 @@ class ReplicationThrottle:
             self._partitions[topic_id] = partitions
 
     def is_throttled(self, topic_id: TopicId, partition: int) -> bool:
-        """Whether the replica's bytes count, and the replica is held back while out of sync."""
+        """Whether the replica is throttled: its bytes count, and the replica can be held back while it is out of
+        sync."""
         numbers = self._partitions.get(topic_id, frozenset())
         return numbers is ALL_PARTITIONS or partition in numbers
 

@@ -4,7 +4,7 @@ A late batch of a finished transaction would open a transaction without an end, 
 wait for ever. So the first batch of each transaction waits until the coordinator has confirmed that the transaction is
 under way and includes the partition. Later batches do not wait: the transaction is open here.
 
-A marker ends the verification: a confirmation from before it says nothing about the next transaction.
+A marker ends the verification: a confirmation from before the marker says nothing about the next transaction.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Verified = Callable[[KafkaError | None], None]
 
 
 class BatchIdentity(Protocol):
-    """The producer and sequence number of a batch: its header, or the header's later fields."""
+    """The producer and sequence number of a batch: the header of the batch, or only its later fields."""
 
     @property
     def producer_id(self) -> int: ...
@@ -29,7 +29,8 @@ class BatchIdentity(Protocol):
 
 
 class Verification:
-    """The verification of one producer in one partition: requested, then valid until its first batch or a marker."""
+    """The verification of one producer in one partition: first requested, then valid until the transaction's first
+    batch or a marker."""
 
     __slots__ = ("_waiting", "adds_partition", "is_idle", "is_sent", "lowest_sequence", "producer_epoch")
 
@@ -42,15 +43,15 @@ class Verification:
         self.is_sent = False
         """Whether the coordinator's answer is pending."""
         self.is_idle = False
-        """Whether its producer has not written since the last check."""
+        """Whether the producer has sent no batch since the last `forget_idle`."""
         self._waiting: list[Verified] = []
 
     def wait(self, verified: Verified) -> None:
-        """Have `verified` called with the coordinator's answer, in the order of the calls."""
+        """Call `verified` with the coordinator's answer, later, in the order of the calls of `wait`."""
         self._waiting.append(verified)
 
     def answer(self, error: KafkaError | None) -> None:
-        """Call back with the coordinator's answer."""
+        """Call the waiting callbacks with the coordinator's answer."""
         self.is_sent = False
         waiting, self._waiting = self._waiting, []
         for verified in waiting:
@@ -76,7 +77,8 @@ class Verifications:
         return len(self._by_producer)
 
     def begin(self, header: BatchIdentity, *, adds_partition: bool) -> Verification:
-        """The producer's verification, if the batch needs this; not `is_sent` if the coordinator has no request yet.
+        """The verification that the producer's batch needs. If `is_sent` is false, the caller has to send the request
+        to the coordinator.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch, THROTTLING_QUOTA_EXCEEDED (89) beyond
         MOST_PRODUCERS.
@@ -98,13 +100,14 @@ class Verifications:
         return known
 
     def end(self, producer_id: int) -> None:
-        """The producer's transaction has begun here, or will not begin."""
+        """Forget the verification: the producer's transaction has begun in this partition, or will not begin."""
         self._by_producer.pop(producer_id, None)
 
     def forget_idle(self) -> None:
         """Forget the producers that began before the last call, and have not written since.
 
-        Their batch was refused, or never came; if they do come back, their coordinator is asked anew.
+        The batch of such a producer was refused, or never came. If the producer does send a batch later, the
+        coordinator is asked again.
         """
         idle = [producer_id for producer_id, known in self._by_producer.items() if known.is_idle and not known.is_sent]
         for producer_id in idle:
@@ -113,10 +116,11 @@ class Verifications:
             known.is_idle = True
 
     def end_by_marker(self, producer_id: int, producer_epoch: int) -> None:
-        """The producer's transaction has ended here.
+        """Forget the verification at a marker: the producer's transaction has ended in this partition.
 
-        With KIP-890 the marker has the epoch of the transaction that follows, whose verification may be under way:
-        that is granted only when all markers are written, so it says nothing about the transaction that ended.
+        With KIP-890 the marker has the epoch of the following transaction, whose verification may be under way. That
+        verification stays: the coordinator grants it only when all markers are written, so it cannot belong to the
+        ended transaction.
         """
         known = self._by_producer.get(producer_id)
         if known is not None and not (known.adds_partition and producer_epoch <= known.producer_epoch):

@@ -1,8 +1,8 @@
 """Watchers of a partition, notified of each change until their removal, and waiters, called once for an offset.
 
-A fault of a watcher or waiter is logged. It holds back none of the others and is not raised: the caller may be the
-fetch of a follower, or the end of a flush, which has no part in the fault. A failed assertion is a broken invariant,
-and is raised.
+A fault of a watcher or waiter is logged. The fault does not stop other watchers and waiters, and is not raised: the
+caller may be the fetch of a follower, or the end of a flush, which has not caused the fault. A failed assertion is a
+broken invariant, and is raised.
 """
 
 import logging
@@ -23,27 +23,32 @@ class Change:
     LOG_END: Final = 1
     HIGH_WATERMARK: Final = 2
     LAST_STABLE_OFFSET: Final = 4
-    """Comes with the high watermark or the log start, since nothing else moves the readable end."""
+    """The last stable offset has moved; always together with the high watermark or the log start, which alone move the
+    readable end."""
     LOG_START: Final = 8
     ROLE: Final = 16
-    """Another leader, or another epoch of the same leader."""
+    """The partition has another leader, or the same leader in another epoch."""
     ERROR: Final = 32
     """The log has gone offline."""
     SETTINGS: Final = 64
-    """Settings of the topic."""
+    """The settings of the topic have changed."""
     CANDIDATES: Final = 128
-    """The followers that a consumer may be sent to, or how far followers can serve a consumer."""
+    """The followers that a consumer may be sent to have changed, or the offsets up to which followers can serve a
+    consumer."""
     IN_SYNC: Final = 256
-    """The replicas of the leader, the replicas in sync, or the excluded replicas: followers have to be heard again."""
+    """The leader's replicas, the replicas in sync, or the excluded replicas have changed: the fetches of followers have
+    to be recorded again."""
     AVAILABLE: Final = 512
     """A read that was pending (`replication.outcomes`) can be made again."""
 
 
 class Watcher(Hashable, Protocol):
-    """An object that stays registered and compares by identity, so that no callback is made per registration."""
+    """An object that is notified of changes. It compares by identity; an object in place of a callback spares one bound
+    method for each registration."""
 
     def changed(self, subject: Any, kinds: int, /) -> None:
-        """Called with all kinds that have changed at once, from within the change: only record it here."""
+        """Called with all kinds that have changed at once, in the middle of the change: an implementation only records
+        the kinds."""
         ...
 
 
@@ -56,10 +61,12 @@ class Watchers(Generic[_Subject]):
         self._subject = subject
         self._kinds: dict[Watcher, int] = {}
         self.wanted = 0
-        """The kinds that any watcher may want, for a check before `notify`. Reset only when the last watcher goes."""
+        """The kinds that any watcher may want, for a check before `notify`. Reset only when the last watcher is
+        removed."""
 
     def add(self, watcher: Watcher, kinds: int) -> None:
-        """Notify the watcher of changes of these kinds from now on; a registered watcher, of these alone."""
+        """Notify the watcher of changes of these kinds from now on. For a registered watcher, the kinds replace its
+        former kinds."""
         self._kinds[watcher] = kinds
         self.wanted |= kinds
 
@@ -128,7 +135,7 @@ class OffsetWaiters:
             _call_each(due, None)
 
     def fail(self, error: KafkaError) -> None:
-        """Call every callback with the error."""
+        """Call every waiter with the error."""
         due, self._offsets, self._waiters = self._waiters, [], []
         _call_each(due, error)
 
