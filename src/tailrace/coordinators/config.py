@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from tailrace.model.resource_settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
 MEMBERS_OF_FULL_SIZE = 6
-"""A group's members together have as much metadata as these many may have."""
+"""The metadata of all members of a group together may be as large as that of so many members of the largest size."""
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""The longest wait of a first JoinGroup before its member is removed: without an id it cannot send heartbeats."""
+"""The longest wait of a first JoinGroup before its member is removed: a member without an id cannot send heartbeats."""
 
 
 def _nothing_set(_: str) -> Mapping[str, str]:
@@ -20,31 +20,31 @@ class GroupConfig:
     """Times in milliseconds, sizes in bytes."""
 
     group_initial_rebalance_delay_ms: int = 3000
-    """The wait of the first rebalance of an empty group for more members."""
+    """The time for which the first rebalance of an empty group waits for more members."""
     group_min_session_timeout_ms: int = 6000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 1000
     """Members per group; Kafka sets no limit."""
     group_max_metadata_bytes: int = 8_388_608
-    """The size limit of one member's protocol metadata, and of its assignment. Ours: Java's default consumer says the
-    names of its topics four times, two times with the partitions it owns, and so has room for 7,000 of 249 characters.
-    """
+    """The size limit of one member's protocol metadata, and of its assignment. A limit of ours: Java's default consumer
+    sends the names of its topics four times, twice with the partitions that it owns, so the limit has room for 7,000
+    names of 249 characters."""
     group_max_groups: int = 10_000
     """Groups per node. Ours."""
     group_consumer_session_timeout_ms: int = 45_000
     """The session timeout of a member of a consumer group (KIP-848), set by the coordinator, not by the member."""
     group_consumer_heartbeat_interval_ms: int = 5_000
-    """The heartbeat interval that such a member is given."""
+    """The heartbeat interval that the coordinator gives to a member of a consumer group."""
     group_consumer_max_size: int = 1000
     """Members per consumer group; Kafka sets no limit."""
     group_consumer_migration_policy: str = "bidirectional"
-    """The conversions of a group with members that are allowed: bidirectional, upgrade, downgrade or disabled."""
+    """The allowed conversions of groups with members: bidirectional, upgrade, downgrade or disabled."""
     offset_metadata_max_bytes: int = 4096
-    """The longest text beside a committed offset, in characters as Kafka counts."""
+    """The longest metadata text of a committed offset, in characters as Kafka counts."""
     offsets_commit_timeout_ms: int = 5000
-    """The longest wait of an answer for its records to be committed."""
+    """The longest time for which an answer waits until its records are committed."""
     offsets_retention_minutes: int = 10_080
-    """The retention of offsets that no member of the group needs (KIP-211)."""
+    """The retention time of offsets that no member of the group needs (KIP-211)."""
     offsets_retention_check_interval_ms: int = 600_000
     offsets_max_ranges_per_partition: int = 4096
     """The ranges that a group may have committed beyond its offset in a partition (KIP-X). Ours."""
@@ -91,7 +91,7 @@ class TransactionConfig:
     """Times in milliseconds, sizes in bytes."""
 
     transaction_max_timeout_ms: int = 900_000
-    """The longest a producer may ask its transactions to stay open."""
+    """The longest transaction timeout that a producer may ask for."""
     transactional_id_expiration_ms: int = 604_800_000
     """The time after which an unused transactional id is deleted."""
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000

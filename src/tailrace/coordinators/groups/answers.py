@@ -35,10 +35,10 @@ def joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
 
 
 def returned(group: ClassicGroup, member: Member, *, old_leader: str, may_skip_assignment: bool) -> JoinGroupResponse:
-    """A static member is back in a stable group, which keeps its generation and its assignments.
+    """The answer to a static member that is back in a stable group: the group keeps its generation and its assignments.
 
-    A leader must not assign again. With `skip_assignment` (KIP-814) the answer has that flag; without it the answer has
-    the member's former id as the leader, so that the member acts as a follower.
+    A leader that is back must not assign again. With `may_skip_assignment` the answer has the flag of KIP-814;
+    otherwise the answer names the member's former id as the leader, so that the member acts as a follower.
     """
     leads = group.leader == member.member_id
     skips = leads and may_skip_assignment

@@ -13,7 +13,8 @@ class RangesToCommit:
     """Records of one partition that are done, beside the committed records (KIP-X)."""
 
     rectangles: tuple[Rectangle, ...]
-    """`range_commits.check_ranges` has found no fault. No ranges: the log was truncated at the offset."""
+    """The caller has checked the ranges by `range_commits.check_ranges`. No ranges: the log was truncated at the
+    offset."""
     state_epoch: int
     """The state epoch that the reader knows; -1: none."""
     end_offset: int
@@ -38,9 +39,10 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """Commit offsets of a group, with a producer's transaction or outside; the answer is a code per offset, in order.
+    """Commit offsets of a group, inside or outside of a producer's transaction; the answer is a code per offset, in
+    order.
 
-    Clients that name no member have generation -1, and no member id.
+    A client that names no member has generation -1 and no member id.
     """
 
     group_id: str
@@ -49,9 +51,9 @@ class CommitOffsets:
     group_instance_id: str | None
     offsets: tuple[OffsetToCommit, ...]
     knows_epochs: bool = True
-    """The client can be a member of a consumer group (OffsetCommit v9 and later)."""
+    """Whether the client can be a member of a consumer group (OffsetCommit v9 and later)."""
     retention_time_ms: int = -1
-    """The retention of the offsets in ms; -1: that of the broker's settings."""
+    """The retention time of the offsets in ms; -1: the time in the broker's settings."""
     producer_id: int | None = None
     """The producer with whose transaction the offsets become committed."""
 
@@ -77,9 +79,10 @@ MOST_RECORDS_OF_A_SWEEP = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetLostTopics:
-    """A sweep: delete the offsets in these topics that belong to another id than the given id; None: every offset.
+    """A sweep: for each topic, delete the offsets that belong to another topic id than the given id; None: every offset
+    of the topic.
 
-    A topic that was created again has another id. Offsets without an id count as those of the present topic. The ids
+    A topic that was created again has another id. Offsets without an id count as offsets of the present topic. The ids
     are read when the command is decided.
     """
 
@@ -88,9 +91,10 @@ class ForgetLostTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireOffsets:
-    """A sweep: delete the expired offsets of these groups, and the groups that are empty then (KIP-211).
+    """A sweep: delete the expired offsets of these groups, and the groups that have no offsets after that (KIP-211).
 
-    If the log still has members of an empty group, the empty group is written first: its retention begins then.
+    If the log still has members of an empty group, the empty group is written first: with this record its retention
+    begins.
     """
 
     group_ids: tuple[str, ...]

@@ -30,14 +30,14 @@ class StoredTopicPartitions:
 
 @message(versions="3-6")
 class GroupKey:
-    """The key of the kinds of the whole group: 3 and 6."""
+    """The key of records about the whole group: kinds 3 and 6."""
 
     group_id: str
 
 
 @message(versions="5-8")
 class GroupMemberKey:
-    """The key of the kinds of a member: 5, 7 and 8."""
+    """The key of records about a member: kinds 5, 7 and 8."""
 
     group_id: str
     member_id: str
@@ -45,7 +45,7 @@ class GroupMemberKey:
 
 @message(versions="16")
 class ExpressionKey:
-    """The key of the kind of a regular expression: 16."""
+    """The key of records about a regular expression: kind 16."""
 
     group_id: str
     regular_expression: str
@@ -79,8 +79,8 @@ class ClassicMemberMetadata:
 class ConsumerGroupMemberMetadataValue:
     """The subscription of a member.
 
-    `classic_member_metadata` is None for a member with KIP-848's protocol, which is written. Kafka leaves the field out
-    for a classic member without metadata, so that is its default.
+    A member with KIP-848's protocol has None as `classic_member_metadata`, and None is written. Kafka leaves the field
+    out for a classic member without metadata, so the default is such metadata.
     """
 
     instance_id: str | None = None
@@ -123,7 +123,7 @@ class CurrentMemberAssignmentValue:
 
 @message(versions="0", flexible="0+")
 class RegularExpressionValue:
-    """The topics that a subscribed regular expression matches. `timestamp`, in ms since 1970, is that of the match.
+    """The topics that a subscribed regular expression matches. `timestamp` is the time of the match, in ms since 1970.
 
     `version` is the offset of Kafka's metadata image; -1 makes a Kafka broker resolve the expression anew.
     """
@@ -170,9 +170,9 @@ class ConsumerGroupRecord:
     kind: ConsumerRecordKind
     group_id: str
     member_id: str = ""
-    """Empty for the kinds of the whole group or of an expression."""
+    """The member id; empty in records about the whole group or about an expression."""
     regular_expression: str = ""
-    """Empty for all kinds but EXPRESSION."""
+    """The regular expression; empty for all kinds but EXPRESSION."""
     value: ConsumerValue | None
 
 

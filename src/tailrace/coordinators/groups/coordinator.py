@@ -1,13 +1,13 @@
 """The groups of one partition of `__consumer_offsets`.
 
 Two entries:
-- `step` for the events of members: it changes the memory of this coordinator, and returns effects such as writes;
-- `decide` for commits and deletions: it changes nothing. The records of both go into the log; `stage`,
-  then `commit` or `discard` report the outcome.
+- `step` takes the events of members, changes the memory of this coordinator, and returns effects such as writes;
+- `decide` takes commits and deletions, and changes nothing. The records of both entries go into the log: the host calls
+  `stage` for appended records, and then `commit` or `discard`.
 
 `reports` has the groups as clients see them.
 
-Decisions read the appended state, clients the committed state.
+Decisions are made on the appended state; clients see the committed state.
 """
 
 import dataclasses
@@ -82,11 +82,11 @@ class GroupCoordinator:
         self._schedule: Schedule[str] = Schedule()
         self._write_ids = count(1)
         self._now_ms = 0
-        """The time of the last event: sessions of a converted group begin then."""
+        """The time of the last event, at which sessions of a converted group begin."""
         self._upgrading: set[str] = set()
-        """Classic groups with members whose tombstone is staged."""
+        """Classic groups that have members and a staged tombstone: their conversion is being written."""
         self._late_effects: list[Effect] = []
-        """Effects of failed writes, for the next tick."""
+        """Effects of failed writes, which the next `tick` returns."""
 
     def apply(self, record: GroupLogRecord) -> None:
         """Apply one record of a replay."""
@@ -94,7 +94,7 @@ class GroupCoordinator:
             self._progress.apply(offset)
 
     def begin(self, now_ms: int) -> None:
-        """The log is replayed: every session starts now."""
+        """Start every session: the log has been replayed."""
         self._now_ms = now_ms
         for group_id, stored in self.committed.groups.items():
             if stored.consumer is not None:
@@ -113,7 +113,7 @@ class GroupCoordinator:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Handle all deadlines that have passed."""
+        """Act on all deadlines that have passed."""
         self._now_ms = now_ms
         effects, self._late_effects = self._late_effects, []
         for group_id in self._schedule.take_due(now_ms):
@@ -126,8 +126,8 @@ class GroupCoordinator:
         """Pass an event to the members of a group."""
         self._now_ms = now_ms
         membership = self._memberships.get(group_id)
-        # An empty consumer group of that name may still be in the log when the classic group has members: the write of
-        # its tombstones may have failed.
+        # An empty consumer group of this name may still be in the log, though the classic group has members: the write
+        # of its tombstones may have failed.
         may_matter = isinstance(event, JoinAsked | SyncAsked) or membership is None
         consumer = self._latest.consumer(group_id) if may_matter else None
         if membership is None and consumer is not None and consumer.members:
@@ -180,7 +180,7 @@ class GroupCoordinator:
         )
 
     def abandon(self) -> list[Effect]:
-        """The leadership has ended: the last answers to all waiting members."""
+        """The answers to all waiting members at the end of the leadership."""
         late, self._late_effects = self._late_effects, []
         return late + [
             effect for membership in self._memberships.values() for effect in membership.step(Abandoned(), now_ms=0)
@@ -229,7 +229,7 @@ class GroupCoordinator:
         self._now_ms = now_ms
         request = command.request
         if not request.member_id:
-            # Not with the client id as prefix: the longest client ids would not fit into a record's key.
+            # The id has no client id as prefix: with the longest client ids it would not fit into a record's key.
             request = replace(request, member_id=self._new_member_id(_CONSUMER))
             command = dataclasses.replace(command, request=request)
         group_id = request.group_id
@@ -238,7 +238,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a consumer group")
         if membership is not None and membership.group.members:
             return self._upgrade(membership, command, now_ms)
-        # Pending members, which have an id and have not joined under that id, may still do so.
+        # Pending members have an id and have not joined under this id yet; they may still join.
         decision = self._consumers.heartbeat(self._latest.consumer(group_id), command, now_ms)
         if membership is not None or self._latest.has_generation(group_id):
             decision.records = (GroupRecord(group_id=group_id, value=None), *decision.records)
@@ -256,7 +256,7 @@ class GroupCoordinator:
                 self._consumers.watch(classic.group_id, group, member_id, now_ms)
         reason = f"to a consumer group: {command.request.member_id} speaks the consumer protocol"
         self._histories[classic.group_id].add(GroupEventKind.CONVERTED, now_ms, reason)
-        # Every member has to join again, also if the write fails.
+        # Every member has to join again, even if the write fails.
         return decision, membership.step(Abandoned(code=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
 
     def heartbeat_failed(self, group_id: str, member_id: str, now_ms: int) -> None:
@@ -269,7 +269,7 @@ class GroupCoordinator:
         )
 
     def remove_expired(self, effect: MemberExpired, now_ms: int) -> HeartbeatDecision | None:
-        """The decision to remove the member; None if the member is removed already."""
+        """The decision to remove an expired member; None if the member is removed already."""
         key = MemberKey(effect.group_id, effect.member_id)
         return self._consumers.remove(key, self._latest.consumer(effect.group_id), effect.reason, now_ms)
 
@@ -303,7 +303,7 @@ class GroupCoordinator:
             self._open(group_id, self._now_ms)
 
     def commit(self, records: Sequence[GroupLogRecord]) -> None:
-        """Staged records are committed."""
+        """Apply staged records, which are committed now."""
         for offset in self._latest.commit(records):
             self._progress.apply(offset)
         self._upgrading.difference_update(
@@ -313,7 +313,7 @@ class GroupCoordinator:
             self._close_idle(records)
 
     def discard(self, records: Sequence[GroupLogRecord]) -> None:
-        """Staged records are not in the log: their write has failed."""
+        """Drop staged records that are not in the log: their write has failed."""
         self._latest.discard(records)
         for record in records:
             if isinstance(record, GroupRecord) and record.value is None:
@@ -325,7 +325,8 @@ class GroupCoordinator:
     def _reopen(self, group_id: str) -> None:
         """Restore a group whose tombstone is not in the log.
 
-        Without members, unless it was being converted: a group with members gets a tombstone only then.
+        The group is restored without members, unless it was being converted: only a conversion writes a tombstone for a
+        group with members.
         """
         stored = self._latest.get(group_id)
         if group_id in self._memberships or stored is None or stored.metadata is None:
@@ -359,7 +360,7 @@ class GroupCoordinator:
 
     @property
     def group_count(self) -> int:
-        """The number of groups, about: groups with members alone, or with committed state alone, may be missing."""
+        """The approximate number of groups: groups that have only members, or only committed state, may be left out."""
         return max(len(self._memberships), len(self.committed.groups))
 
     def ends_of(self, producer_id: int, *, is_committed: bool) -> tuple[TransactionEnd, ...]:

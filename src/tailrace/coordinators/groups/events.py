@@ -20,8 +20,8 @@ from tailrace.protocol.messages.membership import (
 )
 
 WriteId = NewType("WriteId", int)
-"""A write of a group's metadata, unique for a coordinator: a group may be deleted and created again, and must not get
-the outcome of a write of the first group."""
+"""A write of a group's metadata, unique for a coordinator: a group that was deleted and created again must not get the
+outcome of a write of the former group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class JoinAsked:
     client_id: str
     client_host: str
     must_know_its_id: bool
-    """A new member is first given an id and joins again with it (KIP-394): JoinGroup v4 and later."""
+    """Whether a new member first gets an id and then joins again with this id (KIP-394): JoinGroup v4 and later."""
     may_skip_assignment: bool
     """Whether the client supports a leader that need not assign (KIP-814): JoinGroup v9 and later."""
 
@@ -70,7 +70,7 @@ class MetadataCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataFailed:
-    """The metadata is not committed, or not in time."""
+    """The metadata was not committed, or was not committed in time."""
 
     write_id: WriteId
     code: ErrorCode
@@ -107,7 +107,7 @@ class PersistGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
-    """Write these tombstones of an empty consumer group: a classic group takes its name."""
+    """Write these tombstones of an empty consumer group, whose name a classic group takes."""
 
     records: tuple[GroupLogRecord, ...]
 
@@ -123,16 +123,17 @@ class MemberExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """Commit these records of a consumer group, then answer; without records, answer after the earlier records."""
+    """Commit these records of a consumer group, then answer. Without records, answer when all earlier records are
+    committed."""
 
     event: Asked
     group_id: str
     member_id: str
-    """The member that sent the request; empty for several."""
+    """The member that sent the request; empty if the records concern several members."""
     records: tuple[GroupLogRecord, ...] = ()
     response: MembershipResponse
     is_conversion: bool = False
-    """The records are written in one batch."""
+    """Whether the group changes its kind: then the records are written in one batch."""
 
 
 Effect = Answer | PersistGroup | Retire | MemberExpired | Decided

@@ -66,14 +66,15 @@ class Member:
     syncing: RequestId | None = None
     """The SyncGroup that waits for the assignment."""
     is_new: bool = False
-    """Whether it waits in its first JoinGroup: the client does not have its id yet."""
+    """Whether the member waits in its first JoinGroup: the client does not know the member id yet."""
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
-        """The member's metadata for this assignor; empty if it does not support the assignor."""
+        """The member's metadata for this assignor; empty if the member does not support the assignor."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether its session is over. That of a member with a waiting request is not, except in the first join."""
+        """Whether the member's session is over. While a request of the member waits, the session is not over, except in
+        the first join."""
         return self.session_deadline_ms <= now_ms and (self.is_new or not self.is_waiting)
 
     @property
@@ -86,7 +87,7 @@ class Member:
         return self.joining is not None or self.syncing is not None
 
     def silent_ms(self, now_ms: int) -> int:
-        """The time since its last heartbeat; 0 while its request waits."""
+        """The time since the member's last heartbeat; 0 while a request of the member waits."""
         return 0 if self.is_waiting else max(now_ms - (self.session_deadline_ms - self.session_timeout_ms), 0)
 
 
@@ -103,7 +104,8 @@ class ClassicGroup:
         self.state = GroupState.EMPTY
         self.generation_id = 0
         self.is_converted = False
-        """Whether it was a consumer group until now: its members have several epochs as their generations."""
+        """Whether the group was a consumer group until now: then the generations of its members are different
+        epochs."""
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
@@ -112,9 +114,11 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         """Instance id -> member id."""
         self.pending_members: dict[str, int] = {}
-        """Ids of new members that have not joined with them yet (KIP-394), with the times at which these lapse."""
+        """The ids given to new members that have not joined with their id yet (KIP-394), with the time at which each id
+        lapses."""
         self.session_alarm_ms: int | None = None
-        """A time not after the next end of a session or pending id: spares a heartbeat the check of every session."""
+        """A time that is not after the next end of a session or pending id. Before this time no session has to be
+        checked."""
         self.metadata_bytes = 0
         """`Member.metadata_bytes` of all members together."""
         self._supporters: Counter[str] = Counter()
@@ -124,7 +128,7 @@ class ClassicGroup:
     def restored(cls, group_id: str, metadata: GroupMetadataValue, now_ms: int) -> "ClassicGroup":
         """The group by its last committed generation, with every session starting now.
 
-        A converted consumer group has no leader (`conversion`), and has to rebalance first.
+        A group that was converted from a consumer group has no leader (`conversion`), and has to rebalance first.
         """
         group = cls(group_id)
         group.generation_id = metadata.generation
@@ -158,7 +162,7 @@ class ClassicGroup:
         self.session_alarm_ms = min((*waking, *self.pending_members.values()), default=None)
 
     def fault_of_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """The error if this is not a present member, or NONE."""
+        """The error if the ids are not those of a present member, or NONE."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is not None and current != member_id:
@@ -173,7 +177,7 @@ class ClassicGroup:
         """The error of this commit of offsets, or NONE.
 
         A consumer that assigns itself commits with generation -1 and no member id, and only while the group is empty. A
-        transaction commits also during a rebalance.
+        commit in a transaction is also accepted during a rebalance.
         """
         if not in_transaction and generation_id < 0:
             if self.state is GroupState.EMPTY:
@@ -191,10 +195,11 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether a member may name this generation: the present, or an earlier generation in a converted group.
+        """Whether a member may name this generation: the present generation or, in a converted group, an earlier
+        generation.
 
         Members of a converted group have assignments of different epochs, until the next join. Kafka accepts the last
-        epoch only; the other members lose the records that they have read and not committed.
+        epoch only; so other members cannot commit records that they have read, and read these records again.
         """
         return generation_id == self.generation_id or (self.is_converted and 0 <= generation_id < self.generation_id)
 
@@ -311,7 +316,7 @@ class ClassicGroup:
         self.leader = next(joined, self.leader or next(iter(self.members)))
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member is back: the same member with a new id, at the same place."""
+        """Give a static member that is back its new id, at the same place in the order."""
         old_id = member.member_id
         assert member.group_instance_id is not None
         member.member_id = member_id
@@ -321,7 +326,8 @@ class ClassicGroup:
             self.leader = member_id
 
     def next_generation(self) -> None:
-        """The join phase is over: Empty without members, else CompletingRebalance with the protocol of the vote."""
+        """End the join phase: the group becomes Empty without members, else CompletingRebalance with the protocol of
+        the vote."""
         self.generation_id += 1
         self.is_converted = False
         if self.members:
@@ -333,7 +339,8 @@ class ClassicGroup:
 
 
 def _restored_member(stored: MemberMetadata, protocol_name: str | None, now_ms: int) -> Member:
-    # Only the chosen protocol's metadata is stored. A member that joins again with more than that starts a rebalance.
+    # Only the chosen protocol's metadata is stored. A member that joins again with further protocols starts a
+    # rebalance.
     return Member(
         member_id=stored.member_id,
         group_instance_id=stored.group_instance_id,

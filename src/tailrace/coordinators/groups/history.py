@@ -1,8 +1,8 @@
 """The latest events of a group with their causes, and the latest moves of its committed offsets, for `describe`.
 
-Events are in the memory of the coordinator alone: the last HISTORY_LENGTH, until its leadership of the group's
-partition ends. A repetition of the last event only raises its count, so that a client in a loop does not push out the
-events that led to it.
+Events are only in the memory of the coordinator: the last HISTORY_LENGTH events of each group, until the coordinator's
+leadership of the group's partition ends. A repetition of the last event only raises the count of this event, so that a
+client in a loop does not displace the events that led to the loop.
 
 The moves of offsets are a function of the log, with the times of the commits, in ms since 1970. After compaction and a
 restart only the last commit of each offset is known, and counts as the last move.
@@ -35,7 +35,7 @@ class GroupEventKind(StrEnum):
     EXPIRED = "expired"
     """The coordinator removed a member that was silent or late; the reason names the timeout."""
     FENCED = "fenced"
-    """Another process came with the same group.instance.id, or the former one still calls."""
+    """Another process came with the same group.instance.id, or the former process still sends requests."""
     REBALANCE = "rebalance"
     """The members must join again; the reason names the cause."""
     GENERATION = "generation"
@@ -43,7 +43,7 @@ class GroupEventKind(StrEnum):
     ASSIGNED = "assigned"
     """The assignment is committed and handed out."""
     CONVERTED = "converted"
-    """From a classic group to a consumer group, or back."""
+    """The group was converted from a classic group to a consumer group, or back."""
     REFUSED = "refused"
     """A member's request was refused; the reason names request and error."""
 
@@ -54,7 +54,7 @@ class GroupEvent:
 
     kind: GroupEventKind
     member_id: str
-    """Empty: of the group as a whole."""
+    """The member of the event; empty: the event is about the group as a whole."""
     reason: str
     first_at_ms: int
     last_at_ms: int
@@ -69,11 +69,11 @@ class GroupHistory:
 
     @property
     def events(self) -> Sequence[GroupEvent]:
-        """Oldest first."""
+        """The events, oldest first."""
         return tuple(self._events)
 
     def add(self, kind: GroupEventKind, now_ms: int, reason: str, member_id: str = "") -> None:
-        """Add an event; a repetition of the last one raises its count."""
+        """Add an event; a repetition of the last event raises the count of that event."""
         member_id, reason = member_id[:_LONGEST_REASON], reason[:_LONGEST_SENTENCE]
         last = self._events[-1] if self._events else None
         if last is not None and (last.kind, last.member_id, last.reason) == (kind, member_id, reason):
@@ -85,7 +85,7 @@ class GroupHistory:
             )
 
     def add_refusal(self, request: str, code: ErrorCode, now_ms: int, member_id: str) -> None:
-        """Add the refusal of a request with this code; for a fenced member, an event of its own kind."""
+        """Add the refusal of a request with this code; for a fenced member, add an event of kind FENCED."""
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self.add(GroupEventKind.FENCED, now_ms, f"{request}: its group.instance.id is another's now", member_id)
         else:
@@ -98,7 +98,8 @@ def in_clients_words(reason: str | None) -> str:
 
 
 WINDOW_MS = 30_000
-"""The least time over which the pace is measured, once there are commits for so long; mostly less than twice that."""
+"""The least time over which the pace is measured, once the commits reach back that far. The measured time is mostly
+less than twice as long."""
 
 
 class OffsetProgress:
@@ -114,11 +115,11 @@ class OffsetProgress:
         self.moved_at_ms = at_ms
         """The time when the offset last advanced, or was first committed."""
         self.earlier_offset = self._next_offset = offset
-        """An earlier commit, for the pace; the last one if there is none."""
+        """The offset of an earlier commit, for the pace; the last commit if there is no earlier commit."""
         self.earlier_at_ms = self._next_at_ms = at_ms
 
     def commit(self, offset: int, at_ms: int) -> None:
-        """Another commit of the offset."""
+        """Take another commit of the offset."""
         if offset < self.offset:
             # The offset was set back on purpose: earlier moves say nothing about the pace from here.
             self._start(offset, at_ms)
@@ -139,7 +140,7 @@ class ProgressBook:
         self._groups: dict[str, dict[TopicPartition, OffsetProgress]] = {}
 
     def apply(self, record: OffsetRecord) -> None:
-        """Take one committed offset."""
+        """Take an offset that was committed or deleted."""
         partition = TopicPartition(record.topic, record.partition)
         if record.value is None:
             self._forget(record.group_id, partition)

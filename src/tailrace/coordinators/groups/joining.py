@@ -78,7 +78,8 @@ class Joining:
         if not request.member_id:
             return ErrorCode.NONE
         if request.member_id in group.pending_members:
-            # Static members are admitted without a pending id, so this is not the static member of the request.
+            # A static member is admitted without a pending id, so the pending id is not that of the request's static
+            # member.
             return ErrorCode.NONE if request.group_instance_id is None else ErrorCode.UNKNOWN_MEMBER_ID
         return group.fault_of_member(request.member_id, request.group_instance_id)
 
@@ -86,12 +87,12 @@ class Joining:
         group = self._group
         if request.member_id in group.members or request.group_instance_id in group.static_members:
             return False
-        # Pending ids are limited too.
+        # Pending ids count against the limit of members too.
         size = len(group.members) if request.member_id else max(len(group.members), len(group.pending_members))
         return size >= self._config.group_max_size
 
     def _is_too_much(self, request: JoinGroupRequest) -> bool:
-        """Whether the members together would say more than the record of a generation may hold."""
+        """Whether the metadata of all members together would be larger than the record of a generation may be."""
         group = self._group
         member_id = group.static_members.get(request.group_instance_id or "", request.member_id)
         former = group.members.get(member_id)
@@ -133,7 +134,7 @@ class Joining:
     def _join_again(self, event: JoinAsked, member: Member, now_ms: int) -> None:
         group = self._group
         self._rebalance.release_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
-        if not member.is_new:  # a new member cannot send heartbeats: the time of its first join goes on
+        if not member.is_new:  # a new member cannot send heartbeats: the timeout of its first join goes on
             group.keep_alive(member, now_ms)
         is_unchanged = member.protocols == event.request.protocols
         # A leader that joins again in a stable group requests a rebalance, perhaps because of new partitions.
@@ -157,7 +158,8 @@ class Joining:
         member.joining = event.request_id
 
     def _static_member_returns(self, event: JoinAsked, member: Member, member_id: str, now_ms: int) -> None:
-        """Replace the process with this instance id; the assignment stays if the vote does not change."""
+        """Replace the former process with this instance id. The assignment stays if the vote for a protocol does not
+        change."""
         group = self._group
         fenced = f"another process came as {member.group_instance_id!r}, and is {member_id} now"
         self._history.add(GroupEventKind.FENCED, now_ms, fenced, member.member_id)
@@ -181,7 +183,7 @@ class Joining:
             self._rebalance.membership_changed(now_ms, f"static member {member.group_instance_id!r} came back")
 
     def metadata_committed(self, write_id: WriteId, now_ms: int) -> None:
-        """Answer the static member that waits for this write, if one does."""
+        """Answer the static member that waits for this write, if a member waits."""
         member, response = self._returned_by(write_id)
         if member is not None and member.joining is not None and response is not None:
             self._effects.answer(member.joining, response)
@@ -189,7 +191,8 @@ class Joining:
             self._group.keep_alive(member, now_ms)
 
     def metadata_failed(self, write_id: WriteId, code: ErrorCode, now_ms: int) -> None:
-        """The log has the former id of a static member: a new generation is needed to correct the log."""
+        """Begin a rebalance: the log still has the former id of a static member, and only a new generation corrects the
+        log."""
         member, _ = self._returned_by(write_id)
         if member is not None:
             self._rebalance.release_join(member, code)

@@ -63,13 +63,13 @@ class GroupMembership:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Not later than the next deadline. A Tick that comes too early does nothing."""
+        """A time that is not later than the next deadline. A Tick that comes too early does nothing."""
         deadlines = (self.group.session_alarm_ms, self._rebalance.join_deadline_ms, self._rebalance.sync_deadline_ms)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether the membership has no state beyond the log's."""
+        """Whether the membership has no state besides the state in the log."""
         return self.group.state is GroupState.EMPTY and not self.group.pending_members
 
     def begin_rebalance(self, now_ms: int, cause: str) -> None:
@@ -198,7 +198,8 @@ class GroupMembership:
         return fault
 
     def _members_went(self, size_before: int, now_ms: int, cause: str) -> None:
-        """Begin a rebalance if members are gone; complete the present one if pending ids or members are gone."""
+        """Begin a rebalance if members have left. Complete the present rebalance if members or pending ids have gone,
+        and no other member is missing."""
         if len(self.group.members) != size_before or self.group.state is GroupState.PREPARING_REBALANCE:
             self._rebalance.membership_changed(now_ms, cause)
 

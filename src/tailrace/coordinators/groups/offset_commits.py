@@ -1,4 +1,4 @@
-"""Decisions on commits of offsets: may this member commit now, and the records and codes of its offsets."""
+"""Decisions on commits of offsets: whether a member may commit now, and the records and codes of its offsets."""
 
 from collections.abc import Mapping
 
@@ -43,7 +43,7 @@ class OffsetCommits:
         for offset in command.offsets:
             before = find(TopicPartition(offset.topic, offset.partition))
             if before is not None and not belongs_to(before.topic_id, offset.topic_id):
-                before = None  # the topic was created anew
+                before = None  # the topic was deleted and created again
             code, value = ErrorCode.NONE, None
             try:
                 value = self._after(command, offset, before, now_ms)
@@ -66,8 +66,8 @@ class OffsetCommits:
     def check_member(self, command: CommitOffsets) -> None:
         """Raises KafkaError if the member may not commit now.
 
-        A request without a member may commit for any group in a transaction, as before KIP-447, and otherwise for a
-        group without members: consumers that assign themselves.
+        A request that names no member may commit for any group in a transaction, as before KIP-447. Outside of a
+        transaction it may commit only for a group without members: its consumers assign partitions themselves.
         """
         generation_id, member_id, instance_id = command.generation_id, command.member_id, command.group_instance_id
         in_transaction = command.producer_id is not None
@@ -111,12 +111,14 @@ class OffsetCommits:
         if offset.ranges is not None:
             partition = TopicPartition(offset.topic, offset.partition)
             if self._latest.has_pending(command.group_id, partition):
-                # The end of the transaction would replace the ranges, or they would replace its offset.
+                # Otherwise the end of the transaction would replace the ranges, or the ranges would replace the
+                # transaction's offset.
                 raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, f"a transaction has set the offset of {partition}")
             return self._ranged.with_ranges(before, plain, offset)
         if before is None or not (before.ranges or before.state_epoch or offset.offset < before.offset):
-            # Also a reader of ranges may have begun at the offset before, though no range was committed beyond.
+            # The last condition: a reader of ranges may have begun at the earlier offset, even if no range was
+            # committed beyond it.
             return plain
-        # No ranges are committed while a transaction is open, so its offset meets the ranges of now at its end.
+        # No ranges are committed while a transaction is open: at its end, its offset meets the present ranges.
         is_member = command.generation_id >= 0 or command.producer_id is not None
         return self._ranged.with_offset(before, plain, is_member=is_member)

@@ -1,8 +1,9 @@
 """The rules by which commits of one partition change a group's progress in it (KIP-X, individual commits). Pure.
 
-A range commit names what is done; it unites with what was (`model.committed_progress`). A plain commit is Kafka's: one
-offset. Each change that can lower a frontier raises the state epoch, and range commits in another epoch are refused:
-a late range commit would make the repetition skip what is to be done again.
+A range commit names records that are done; they are united with the records done before (`model.committed_progress`). A
+plain commit is Kafka's commit of one offset. Each change that can lower a frontier raises the state epoch, and range
+commits in another epoch are refused: after a rewind, a late range commit would make readers skip records that are to be
+done again.
 """
 
 from bisect import bisect_left
@@ -16,9 +17,10 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import HASH_SPACE
 
 _WORK: Final = 4
-"""A commit whose union would pass through so many times more runs than there may be is refused."""
+"""A commit is refused if its union would pass through more than this many times the allowed number of runs."""
 NO_STATE_EPOCH: Final = -1
-"""The epoch of a reader that has seen no progress. It counts as 0: the commit is taken if nothing was reset."""
+"""The state epoch of a reader that has seen no progress. The epoch counts as 0: the commit is accepted if the offset
+was never reset."""
 
 
 class RangedProgress(NamedTuple):
@@ -47,7 +49,8 @@ class RangeLimits(NamedTuple):
 def check_ranges(ranges: Sequence[Rectangle]) -> None:
     """Raises KafkaError(INVALID_REQUEST) unless a commit of one partition may have these ranges.
 
-    Ranges are not too many, not inverted, inside of the offsets and hashes that exist, and do not overlap.
+    There must not be too many ranges. A range must not be inverted, must lie within the possible offsets and hashes,
+    and must not overlap another range.
     """
     if len(ranges) > MAX_RANGES_PER_COMMIT:
         raise _invalid(f"{len(ranges)} ranges in a commit of one partition; {MAX_RANGES_PER_COMMIT} at most")
@@ -62,7 +65,8 @@ def check_ranges(ranges: Sequence[Rectangle]) -> None:
 
 
 def _overlap(ranges: Iterable[Rectangle]) -> tuple[Rectangle, Rectangle] | None:
-    """Two ranges that overlap. In order of first hash, a range is compared with its open neighbours in offset."""
+    """Two ranges that overlap. The ranges are visited in order of the first hash. Each range is compared with its
+    neighbours by offset among the ranges that are still open."""
     is_open: list[tuple[int, Rectangle]] = []
     ends: list[tuple[int, int]] = []
     for rectangle in sorted(ranges, key=attrgetter("first_hash")):
@@ -86,10 +90,10 @@ def commit_ranges(
     stable_offset: int,
     limits: RangeLimits,
 ) -> RangedProgress:
-    """The progress with these ranges too. A commit is taken whole, or refused.
+    """The progress after a commit of these ranges. A commit is accepted as a whole, or refused.
 
-    `stable_offset` is the stable offset that the reader knows, or -1: a group without progress begins there.
-    Raises KafkaError: FENCED_STATE_EPOCH (124), BehindTheEnd (42), and OFFSET_METADATA_TOO_LARGE (12) for more
+    `stable_offset` is the stable offset that the reader knows, or -1: the progress of a group without progress begins
+    there. Raises KafkaError: FENCED_STATE_EPOCH (124), BehindTheEnd (42), and OFFSET_METADATA_TOO_LARGE (12) for more
     rectangles than the limit.
     """
     before = _in_epoch(progress, state_epoch) or RangedProgress(CommittedProgress(max(0, stable_offset)))
@@ -115,13 +119,13 @@ def _full(limits: RangeLimits, committed: CommittedProgress) -> KafkaError:
 
 
 def oldest_gap(committed: CommittedProgress) -> str:
-    """The place that holds the stable offset back, in words."""
+    """The offset and hashes that hold the stable offset back, in words."""
     return f"The oldest gap is at offset {committed.stable_offset}, key hashes {next(committed.gaps())}"
 
 
 def commit_offset(progress: RangedProgress | None, offset: int) -> RangedProgress:
-    """The plain commit of a member that has the whole partition. A commit forward keeps what is done beyond; a commit
-    backward is a rewind, and nothing is done beyond any more."""
+    """The plain commit of a member that has the whole partition. A commit forward keeps the ranges beyond its offset; a
+    commit backward is a rewind, and drops all ranges beyond."""
     if progress is None or offset >= progress.committed.stable_offset:
         before = progress or RangedProgress(CommittedProgress(offset))
         return before._replace(committed=before.committed.with_stable_offset(offset))
@@ -129,7 +133,8 @@ def commit_offset(progress: RangedProgress | None, offset: int) -> RangedProgres
 
 
 def reset_offset(progress: RangedProgress | None, offset: int) -> RangedProgress:
-    """The plain commit of a group without members, which is how tools reset an offset: nothing is done beyond."""
+    """The plain commit of a group without members, by which tools reset an offset: all ranges beyond the offset are
+    dropped."""
     if progress is None:
         return RangedProgress(CommittedProgress(offset))
     committed = progress.committed
@@ -138,8 +143,8 @@ def reset_offset(progress: RangedProgress | None, offset: int) -> RangedProgress
 
 
 def cut(progress: RangedProgress | None, offset: int, *, state_epoch: int) -> RangedProgress:
-    """The progress in a log that has other records from this offset on: no such record is done (KIP-320), and records
-    below are as before. Raises KafkaError FENCED_STATE_EPOCH (124)."""
+    """The progress after the log was truncated at this offset: other records follow from there on, and are not done
+    (KIP-320). Below the offset the progress stays. Raises KafkaError FENCED_STATE_EPOCH (124)."""
     before = _in_epoch(progress, state_epoch)
     if before is None:
         return RangedProgress(CommittedProgress(offset))
@@ -149,8 +154,8 @@ def cut(progress: RangedProgress | None, offset: int, *, state_epoch: int) -> Ra
 
 
 def within(progress: RangedProgress, end_offset: int) -> RangedProgress | None:
-    """The progress without what is done behind the end of the partition: the log was cut, and other records will come
-    there. None if there is nothing behind the end; the stable offset stays, as any offset in Kafka."""
+    """The progress without ranges behind the end of the partition: the log was cut, and other records will come there.
+    None if no range is behind the end. The stable offset stays, as any committed offset does in Kafka."""
     committed = progress.committed
     if not committed.strips or committed.end_offset <= end_offset:
         return None
@@ -160,7 +165,7 @@ def within(progress: RangedProgress, end_offset: int) -> RangedProgress | None:
 
 
 def _in_epoch(progress: RangedProgress | None, state_epoch: int) -> RangedProgress | None:
-    """The progress, which must still be in the state epoch that a reader knows. Raises FENCED_STATE_EPOCH (124)."""
+    """The progress, if it is still in the state epoch that a reader knows. Raises FENCED_STATE_EPOCH (124)."""
     if progress is None and state_epoch != NO_STATE_EPOCH:
         raise KafkaError(ErrorCode.FENCED_STATE_EPOCH, f"the offset that had state epoch {state_epoch} was deleted")
     if progress is not None and max(0, state_epoch) != progress.state_epoch:

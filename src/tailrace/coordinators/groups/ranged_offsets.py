@@ -1,7 +1,7 @@
 """Offsets with committed ranges, as values of `__consumer_offsets` (KIP-X, individual commits).
 
-A value keeps its ranges as bytes. A commit or a question decodes the ranges of its offset, and the decoded form of the
-last values is kept: a group that commits again finds what its commit before has encoded.
+A value keeps its ranges as bytes. A commit, or a request for committed ranges, decodes the ranges of its offset. The
+decoded form of the last values is kept, so that the next commit of a group finds the decoded form of its last commit.
 """
 
 import logging
@@ -27,9 +27,9 @@ from tailrace.protocol.schema import replace
 _logger = logging.getLogger("tailrace.server")
 
 MOST_KEPT_RECTANGLES: Final = 100_000
-"""The rectangles of all decoded progress that is kept on a node: about 25 MB."""
+"""The most rectangles of decoded progress that a node keeps: about 25 MB."""
 MOST_STORED_BYTES: Final = 60_000
-"""The bytes of the ranges of one offset: a broker that does not know ranges keeps up to 64 KiB."""
+"""The most bytes of the ranges of one offset: a broker that does not know ranges keeps up to 64 KiB."""
 
 
 class RangedOffsets:
@@ -41,11 +41,11 @@ class RangedOffsets:
         self._kept: OrderedDict[tuple[int, bytes], CommittedProgress] = OrderedDict()
         self._kept_rectangles = 0
         self.cut_partitions = 0
-        """The times that ranges were dropped because the log of their partition had ended before the ranges."""
+        """The number of drops of ranges because the log of their partition ended before the ranges."""
 
     def progress(self, value: OffsetCommitValue) -> RangedProgress:
-        """The progress of this value. Ranges that cannot be read count as none, in an epoch of their own: their records
-        come again."""
+        """The progress of this value. Unreadable ranges count as no ranges, in a state epoch of their own: readers get
+        the records of these ranges again."""
         if not value.ranges:
             return RangedProgress(CommittedProgress(value.offset), value.state_epoch)
         key = (value.offset, value.ranges)
@@ -75,9 +75,10 @@ class RangedOffsets:
     def with_ranges(
         self, before: OffsetCommitValue | None, plain: OffsetCommitValue, commit: OffsetToCommit
     ) -> OffsetCommitValue:
-        """The value with the ranges of this commit too; without ranges, in a log that was truncated at the offset.
+        """The value after a commit of ranges. A commit without ranges means that the log was truncated at the offset.
 
-        `plain` is the value of its offset alone. Raises KafkaError as `range_commits.commit_ranges` and `cut`.
+        `plain` is the value with the offset of the commit alone. Raises KafkaError as `range_commits.commit_ranges` and
+        `cut`.
         """
         ranges, first_offset = commit.ranges, max(0, commit.offset)
         assert ranges is not None, "a plain commit has no ranges"
@@ -102,7 +103,7 @@ class RangedOffsets:
         return replace(before, ranges=encode_ranges(after.committed), state_epoch=after.state_epoch)
 
     def with_offset(self, before: OffsetCommitValue, plain: OffsetCommitValue, *, is_member: bool) -> OffsetCommitValue:
-        """The value after a plain commit over a value with ranges: of a member, or of a client outside the group."""
+        """The value `before`, which has ranges, after a plain commit of a member or of a client outside the group."""
         change = commit_offset if is_member else reset_offset
         return self._value(plain, change(self._known(before, 0), plain.offset), before)
 
@@ -124,13 +125,13 @@ class RangedOffsets:
                 f"{MOST_STORED_BYTES} at most",
             )
         stable_offset, leader_epoch = after.committed.stable_offset, plain.leader_epoch
-        if stable_offset != plain.offset:  # the client's epoch is that of the record before the offset that it names
+        if stable_offset != plain.offset:  # the client's epoch belongs to the record before `plain.offset`
             is_as_before = before is not None and before.offset == stable_offset
             leader_epoch = before.leader_epoch if before is not None and is_as_before else -1
         if encoded:
             self._keep((stable_offset, encoded), after.committed)
         elif plain.expire_timestamp >= 0:
-            # The one version with an expiry of its own has no tagged fields; its clients know no ranges.
+            # The version with an expiry time has no tagged fields; clients that ask for an expiry time know no ranges.
             return replace(plain, offset=stable_offset, leader_epoch=leader_epoch)
         return replace(
             plain,

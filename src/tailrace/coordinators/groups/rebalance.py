@@ -33,7 +33,7 @@ class Rebalance:
         self.join_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
         self._delay_left_ms: int | None = None
-        """The rest of the delay of the first rebalance of an empty group; None in any other rebalance."""
+        """The remaining delay of the first rebalance of an empty group; None in any other rebalance."""
         self._has_new_members = False
         """Whether members have joined during the present delay."""
         self._unsynced: set[str] = set()
@@ -57,19 +57,20 @@ class Rebalance:
         self._group.remove(member_id)
 
     def release_join(self, member: Member, code: ErrorCode) -> None:
-        """Answer the member's JoinGroup, if one waits."""
+        """Answer the member's JoinGroup, if it waits."""
         if member.joining is not None:
             self._effects.answer(member.joining, answers.join_refused(code, member.member_id))
             member.joining = None
 
     def release_sync(self, member: Member, code: ErrorCode) -> None:
-        """Answer the member's SyncGroup, if one waits."""
+        """Answer the member's SyncGroup, if it waits."""
         if member.syncing is not None:
             self._effects.answer(member.syncing, answers.sync_refused(code))
             member.syncing = None
 
     def membership_changed(self, now_ms: int, cause: str) -> None:
-        """A member joined, left, or changed its protocols; `cause` names the event, for logs and `describe`."""
+        """Act on a member that has joined, left, or changed its protocols. `cause` names the event, for logs and
+        `describe`."""
         if self._group.state is GroupState.PREPARING_REBALANCE:
             self._complete_join_if_all_are_here(now_ms)
         elif self._group.members or self._group.state is not GroupState.EMPTY:
@@ -117,7 +118,7 @@ class Rebalance:
                 self._expire(member, now_ms, "it did not join again within", group.rebalance_timeout_ms)
         group.elect_leader()
         if group.members and not group.is_leader_joined:
-            # Only static members are left and none has joined: they join, or their sessions end.
+            # Only static members are left, and no member has joined: wait until a member joins or its session ends.
             self.join_deadline_ms = now_ms + group.rebalance_timeout_ms
             return
         group.next_generation()
@@ -156,13 +157,13 @@ class Rebalance:
             self.sync_deadline_ms = None
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
-        """Commit the leader's assignments, by member id; only the first ones of a generation."""
+        """Commit the leader's assignments, by member id; in a generation only the first assignments count."""
         if self._write_id is None:
             self._assignments = assignments
             self._write_id = self._effects.persist(self._group.metadata(assignments))
 
     def metadata_committed(self, write_id: WriteId, now_ms: int) -> None:
-        """Send the assignments, if this is their write."""
+        """Send the assignments, if this write has committed the assignments."""
         if write_id != self._write_id:
             return
         group = self._group

@@ -36,7 +36,7 @@ _CONSUMER_KINDS = frozenset(ConsumerRecordKind)
 
 _OFFSET_VERSION = 4
 _EXPIRING_OFFSET_VERSION = 1
-"""The only version with an expiry time of the offset."""
+"""The only version of the value with an expiry time."""
 _GROUP_VERSION = 3
 
 
@@ -60,7 +60,7 @@ class OffsetCommitValue:
     ranges: bytes = field(versions="4+", tag=10000, default=b"")
     """The ranges that are committed beyond the offset (KIP-X), as `stored_ranges` has them; ours."""
     state_epoch: Int64 = field(versions="4+", tag=10001, default=0)
-    """The resets of the offset that range commits have to know of; ours."""
+    """The number of resets of the offset, which a range commit has to know; ours."""
 
 
 @message(versions="2")

@@ -1,4 +1,4 @@
-"""Decisions on deletions: of groups, of offsets, of offsets in deleted topics, and of expired ones (KIP-211)."""
+"""Decisions on deletions: of groups, of offsets, of offsets in deleted topics, and of expired offsets (KIP-211)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -155,10 +155,10 @@ def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
 
 
 def _lost(group_id: str, group: StoredGroup, topics: Mapping[str, TopicId | None]) -> Iterator[GroupLogRecord]:
-    """Tombstones for the group's offsets in these topics that belong to another id than the given id.
+    """Tombstones for the group's offsets in these topics that belong to another topic id than the given id.
 
-    Pending offsets count too. If an offset of a partition belongs to the new topic of that name, no tombstone is
-    written, since it would delete this offset as well.
+    Pending offsets count too. If one offset of a partition belongs to the new topic of that name, no tombstone is
+    written for the partition, since the tombstone would delete this offset as well.
     """
     found: dict[TopicPartition, list[OffsetCommitValue]] = {}
     for partition, value in chain(group.offsets.items(), group.pending.waiting()):
@@ -178,7 +178,7 @@ class Expiry:
     kept_topics: frozenset[str] = frozenset()
     """Topics with a subscription: offsets in these do not expire."""
     is_group_gone_too: bool = False
-    """The group is deleted with its last offset."""
+    """Whether the group is deleted with its last offset."""
 
     def is_over(self, offset: OffsetCommitValue, now_ms: int, retention_ms: int) -> bool:
         """Whether the retention time of this offset is over."""
@@ -188,9 +188,10 @@ class Expiry:
 
 
 def _expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool) -> Expiry | None:
-    """The rule for a group; None if none of its offsets expires. `group` is None for a group that never had a member.
+    """The rule for a group; None if no offset of the group expires. `group` is None for a group that never had a
+    member.
 
-    `is_idle`: there is no member, and none is joining.
+    `is_idle`: the group has no member, and no member is joining.
 
     | The group | Its offsets expire |
     |---|---|
@@ -221,7 +222,7 @@ def _expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool
 
 
 def _is_end_missing(group: ClassicGroup, stored: StoredGroup) -> bool:
-    """Whether the last member is gone but not in the log: the write of the empty group has failed."""
+    """Whether the last member has left, but the log still has members: the write of the empty group has failed."""
     return group.state is GroupState.EMPTY and stored.metadata is not None and bool(stored.metadata.members)
 
 

@@ -25,7 +25,8 @@ _NOTHING: Final[Mapping[TopicPartition, OffsetCommitValue]] = {}
 class GroupInsight:
     """Details of a group at one moment that Kafka's answers do not have.
 
-    The moment is `now_ms` on the host's monotonic clock, as the times of events, and `wall_ms` on the clock of commits.
+    `now_ms` is the moment on the host's monotonic clock, like the times of events; `wall_ms` is the same moment on the
+    clock of commits.
     """
 
     now_ms: int

@@ -21,7 +21,7 @@ class Schedule(Generic[K]):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Not later than the earliest deadline."""
+        """A time that is not later than the earliest deadline."""
         return self._heap[0][0] if self._heap else None
 
     def get(self, key: K) -> int | None:
@@ -36,7 +36,7 @@ class Schedule(Generic[K]):
             self._deadlines[key] = deadline_ms
             heapq.heappush(self._heap, (deadline_ms, key))
             if len(self._heap) > 2 * len(self._deadlines) + _SPARE_ENTRIES:
-                # In bounds while keys come and go; the cost is constant per dropped entry.
+                # The heap stays bounded while keys come and go; the cost for each dropped entry is constant.
                 self._heap = [(deadline_ms, key) for key, deadline_ms in self._deadlines.items()]
                 heapq.heapify(self._heap)
 

@@ -87,7 +87,7 @@ class GroupStore:
         self.groups: dict[str, StoredGroup] = {}
         self.topics = TopicIndex()
         self._in_transactions: dict[int, set[str]] = {}
-        """By producer id, the groups with pending offsets of its transaction."""
+        """For each producer id, the groups with pending offsets of the producer's transaction."""
 
     def apply(self, record: GroupLogRecord) -> Sequence[OffsetRecord]:
         """Apply one committed record; returns the changed offsets. The only place where the store changes."""
@@ -126,7 +126,8 @@ class GroupStore:
 
     @property
     def waiting_groups(self) -> frozenset[str]:
-        """The groups that have, and perhaps some that had, pending offsets. Pending offsets are not in `topics`."""
+        """The groups that have pending offsets, and perhaps groups whose pending offsets have ended. Pending offsets
+        are not in `topics`."""
         return frozenset().union(*self._in_transactions.values())
 
     @property
@@ -146,7 +147,7 @@ class StagedOffsets:
 
     def __init__(self) -> None:
         self._records: dict[TopicPartition, dict[int, OffsetRecord]] = {}
-        """In the order of the log, and by identity."""
+        """The records in the order of the log, by object identity."""
         self._pending: Counter[TopicPartition] = Counter()
         self._ends = 0
 
@@ -191,8 +192,8 @@ class LatestGroups:
     def __init__(self, committed: GroupStore) -> None:
         self._committed = committed
         self._staged: defaultdict[str, dict[int, GroupLogRecord]] = defaultdict(dict)
-        """By group, in the order of the log, and by identity: two commits of one offset may be equal values, and are
-        completed separately."""
+        """For each group, the records in the order of the log, by object identity: two commits of one offset may be
+        equal values, and are completed separately."""
         self._staged_offsets: defaultdict[str, StagedOffsets] = defaultdict(StagedOffsets)
 
     def stage(self, records: Iterable[GroupLogRecord]) -> None:
@@ -208,7 +209,7 @@ class LatestGroups:
         return changed
 
     def discard(self, records: Iterable[GroupLogRecord]) -> None:
-        """Remove staged records, which are in the store, or not in the log."""
+        """Remove staged records, which are in the store by now, or are not in the log."""
         for record in records:
             staged = self._staged[record.group_id]
             del staged[id(record)]
@@ -229,7 +230,8 @@ class LatestGroups:
         return None if group.is_empty else group
 
     def offsets(self, group_id: str) -> Callable[[TopicPartition], OffsetCommitValue | None]:
-        """Finds the group's offset in a partition, with the staged records. To be used before more are staged."""
+        """Returns a function that finds the group's offset in a partition, with the staged records. The function is
+        valid until more records are staged."""
         staged, group = self._staged_offsets.get(group_id), self._committed.groups.get(group_id)
         if staged is not None and staged.has_ends:
             staged, group = None, self.get(group_id)
@@ -280,7 +282,7 @@ class LatestGroups:
         return self._committed.groups_waiting_for(producer_id).union(staged)
 
     def groups_in(self, topics: Mapping[str, TopicId | None]) -> Iterator[tuple[str, StoredGroup]]:
-        """The groups, as `get` gives them, that may have an offset in any of these topics under another id."""
+        """The groups, as `get` returns them, that may have an offset in any of these topics under another topic id."""
         candidates = self._committed.topics.groups_beside(topics)
         # Staged and pending offsets, which are few, are not in the index.
         for group_id in dict.fromkeys((*candidates, *sorted(self._committed.waiting_groups), *self._staged)):
@@ -292,15 +294,16 @@ class LatestGroups:
 class PendingOffsets:
     """The pending offsets of one group, by producer.
 
-    A pending offset becomes committed with its transaction if no later offset of its partition is committed by then, in
-    another transaction or in none. A deleted offset does not come back with the transaction.
+    A pending offset becomes committed with its transaction, unless a later offset of its partition was committed
+    before, in another transaction or outside of transactions. A deleted offset does not come back with the transaction.
     """
 
     __slots__ = ("_next_place", "_producers")
 
     def __init__(self) -> None:
         self._producers: dict[int, dict[TopicPartition, tuple[int, OffsetCommitValue] | None]] = {}
-        """The offsets with their places in the whole order; None: a later commit has superseded the offset."""
+        """The offsets of each producer, with their places in the order of all offsets; None: a later commit has
+        superseded the offset."""
         self._next_place = 0
 
     def __bool__(self) -> bool:
@@ -323,12 +326,12 @@ class PendingOffsets:
         self._next_place += 1
 
     def supersede(self, partition: TopicPartition) -> None:
-        """An offset was committed outside of transactions: drop the earlier pending ones of its partition."""
+        """Drop the pending offsets of a partition whose offset was committed outside of transactions."""
         if self._producers:
             self._supersede(partition, self._next_place)
 
     def forget(self, partition: TopicPartition) -> None:
-        """The offset of the partition is deleted: drop all pending offsets."""
+        """Drop all pending offsets of a partition whose offset is deleted."""
         for producer_id, offsets in tuple(self._producers.items()):
             offsets.pop(partition, None)
             if not offsets:
@@ -386,7 +389,7 @@ class TopicIndex:
         return frozenset(self._topics)
 
     def groups_beside(self, topics: Mapping[str, TopicId | None]) -> Iterator[str]:
-        """The groups with an offset in any of these topics under another id; perhaps with repetitions."""
+        """The groups with an offset in any of these topics under another topic id; perhaps with repetitions."""
         for name, topic_id in topics.items():
             for found_id, groups in self._topics.get(name, {}).items():
                 if not belongs_to(found_id, topic_id):

@@ -21,7 +21,7 @@ class InitializeProducer:
     fresh_producer_id: int = NO_PRODUCER_ID
     """A new producer id: needed if the answer is NeedsProducerId."""
     fresh_producer_epoch: int = 0
-    """The first epoch of this producer id: above 0 if it belonged to a member of the same sink before."""
+    """The first epoch of this producer id: above 0 if the id belonged to another member of the same sink before."""
 
     @property
     def is_resumed(self) -> bool:
@@ -67,7 +67,7 @@ class AbortTimedOut:
 
     transactional_id: str
     is_lapsed: bool = False
-    """Also before the timeout: the run of a sink's member gives no more signs of life."""
+    """Abort also before the timeout: the run of a sink's member gives no more signs of life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class ForgetUnused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkMemberIdentity:
-    """A member by the report of its task."""
+    """The identity of a sink's member, as the task of the member has reported it."""
 
     transactional_id: str
     producer_id: int
@@ -94,17 +94,17 @@ class CommitSink:
     run: str
     batch: int
     origin: str | None = None
-    """The place where the writer keeps its progress; None: it makes no claim."""
+    """The place where the writer keeps its progress; None: the writer names no place."""
     takes_over: bool = False
     """The origin replaces that of the sink."""
     members: tuple[SinkMemberIdentity, ...]
     rows: RowsDigest | None = None
-    """The rows of the batch; None: a batch that comes again is not compared."""
+    """The rows of the batch; None: the rows of a repeated batch are not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSink:
-    """End members of a sink that can never commit; to be repeated until there are none."""
+    """End members of a sink that can never commit. The host repeats the command until no such member is left."""
 
     sink_id: str
 
@@ -126,7 +126,7 @@ Command = ProducerCommand | SinkCommand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """The identity of the producer from now on."""
+    """The answer with the producer's id and epoch from now on."""
 
     producer_id: int
     producer_epoch: int
@@ -152,7 +152,7 @@ class SinkCommitted:
     """The batch is decided."""
 
     is_repetition: bool
-    """By an earlier command."""
+    """Whether an earlier command has decided the batch."""
 
 
 Response = ProducerIdentity | NeedsProducerId | AbortedFirst | Completed | SinkCommitted
@@ -166,7 +166,8 @@ class MarkersToWrite:
     producer_id: int
     producer_epoch: int
     transaction_version: int
-    """The version of the producer. With 2 the epoch is above that of the transaction (KIP-890)."""
+    """The transaction.version of the producer. With version 2 the epoch of the markers is above the epoch of the
+    transaction (KIP-890)."""
     is_commit: bool
     partitions: frozenset[TopicPartition]
 

@@ -1,8 +1,9 @@
 """The transactional ids and sinks of one partition of `__transaction_state`: a replicated machine.
 
 1. A transactional id changes by `apply` and `commit` only, each time to the state in one record.
-2. At most one record of a transactional id, or of a sink, is staged. Other requests get CONCURRENT_TRANSACTIONS (51)
-   then, as with Kafka. So every decision reads the committed state, and its answer waits for its own record alone.
+2. At most one record of a transactional id, or of a sink, is staged. While a record is staged, other requests get
+   CONCURRENT_TRANSACTIONS (51), as with Kafka. So every decision reads the committed state, and its answer waits only
+   for its own record.
 3. A prepared transaction ends by its decision: only CompleteTransaction changes it.
 4. A member of a sink commits by the decision of its batch only (`sinks`). A member whose end is complete is deleted.
 """
@@ -62,7 +63,7 @@ class TransactionCoordinator:
 
     @property
     def transactions(self) -> Mapping[str, Transaction]:
-        """By transactional id, as committed. Read only."""
+        """The committed transactions by transactional id. Read only."""
         return self._transactions
 
     def apply(self, record: CoordinatorRecord) -> None:
@@ -78,7 +79,8 @@ class TransactionCoordinator:
             self._transactions[transactional_id] = transaction
 
     def decide(self, command: Command, now_ms: int) -> TransactionDecision:
-        """The records, which have to be committed together, and the answer. Raises KafkaError with Kafka's code."""
+        """The decision on a command: records that have to be committed together, and the answer. Raises KafkaError with
+        Kafka's code."""
         if isinstance(command, SinkCommand):
             return self._decide_of_sink(command, now_ms)
         return self._decide_of_producer(command, now_ms)
@@ -158,13 +160,13 @@ class TransactionCoordinator:
             self._pending[record.transactional_id] = record
 
     def commit(self, records: Sequence[CoordinatorRecord]) -> None:
-        """Staged records are committed."""
+        """Apply staged records, which are committed now."""
         for record in records:
             self.apply(record)
         self.discard(records)
 
     def discard(self, records: Iterable[CoordinatorRecord]) -> None:
-        """Remove staged records, which are committed, or not in the log."""
+        """Remove staged records, which are committed by now, or are not in the log."""
         for record in records:
             del self._pending[record.transactional_id]
 

@@ -32,15 +32,16 @@ def initialize(
 
     Raises KafkaError CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90).
 
-    - The end of its transaction is not complete: 51, with whichever identity, as in Kafka. A producer may have the
-      identity that follows the end already, another id even; the identity is looked at when the end is complete.
+    - The end of the producer's transaction is not complete: error 51 for every identity, as in Kafka. A producer may
+      already have the identity that follows the end, even with another id; the identity is checked when the end is
+      complete.
     - The id is new: a fresh producer id, epoch 0.
     - No transaction is open: the next epoch, which fences the producer with the epoch before; a fresh producer id when
       the epochs are used up.
     - A transaction is open: an abort, with an epoch that no other producer gets; the producer has to retry.
-    - A producer with an identity in its request (KIP-360) gets the next epoch if the identity is current, also
-      if its own transaction was open and had to be aborted first; the current epoch again if that answer was lost; and
-      PRODUCER_FENCED otherwise: an old instance must not abort a newer transaction.
+    - A producer with an identity in its request (KIP-360) gets the next epoch if the identity is current, also if its
+      own transaction was open and had to be aborted first; the current epoch again if the answer with this epoch was
+      lost; otherwise PRODUCER_FENCED: an old instance must not abort a newer transaction.
     """
     if is_pending or (transaction is not None and transaction.state.is_prepared):
         raise concurrent(command.transactional_id)
@@ -112,14 +113,14 @@ def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, 
     | Complete.. the other way, or Empty | 48 | 48; PrepareAbort from a producer of KIP-890 |
 
     Raises KafkaError INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED (90), CONCURRENT_TRANSACTIONS (51),
-    INVALID_TXN_STATE (48), in this order; for a producer of KIP-890, CONCURRENT_TRANSACTIONS first. The change on
-    its way may be the commit of this very producer, which was answered when the decision was committed and before the
-    markers were written: an abort right behind it belongs to the next transaction, and has to come again (51). Any
-    other code would end its producer. Kafka has the same order.
+    INVALID_TXN_STATE (48), in this order; for a producer of KIP-890, CONCURRENT_TRANSACTIONS first. The pending change
+    may be a commit of the same producer. The commit was answered when the decision was committed, before the markers
+    were written: an abort right behind this commit belongs to the next transaction, and the producer has to send the
+    abort again (51). Any other code would stop the producer. Kafka has the same order.
 
-    A producer of KIP-890 has a new epoch after each end, and perhaps another id. With the epoch before, it repeats a
-    request that was decided. With the present epoch, it ends a transaction that has not begun: 48, or an abort of
-    nothing, so that no transaction begins in this epoch any more.
+    A producer of KIP-890 has a new epoch after each end, and perhaps another id. A request with the epoch before
+    repeats a request that was decided. A request with the present epoch ends a transaction that has not begun: a commit
+    gets 48; an abort is carried out, so that no transaction begins in this epoch any more.
     """
     is_changing = is_pending or transaction.state.is_prepared
     if is_changing and (command.client_version >= EPOCH_PER_TRANSACTION or _has_next_id(transaction, command)):
@@ -158,7 +159,7 @@ def _is_retry(transaction: Transaction, command: EndTransaction) -> bool:
 
 
 def _has_next_id(transaction: Transaction, command: EndTransaction) -> bool:
-    """Whether this will be the producer's id when the end is complete."""
+    """Whether the command names the id that the producer has when the end is complete."""
     return transaction.state.is_prepared and command.producer_id == transaction.next_producer_id
 
 
@@ -169,7 +170,7 @@ def _is_same_end(transaction: Transaction, command: EndTransaction) -> bool:
 
 def _decided(transaction: Transaction, command: EndTransaction, now_ms: int) -> Ended:
     if command.client_version < EPOCH_PER_TRANSACTION:
-        # With the version of this request: its markers keep the epoch, whatever the producer has begun with.
+        # The version of this request counts: its markers keep the epoch, whatever version the producer has begun with.
         prepared = transaction.prepared(is_commit=command.is_commit, now_ms=now_ms)
         return replace(prepared, client_version=command.client_version), Completed()
     next_producer_id: int = NO_PRODUCER_ID

@@ -3,8 +3,8 @@
 A key starts with an int16, 0; a value with an int16, its version. A null value is a tombstone. Other keys are skipped.
 Version 0 of a value is only read; the fields of KIP-890 have their defaults then.
 
-The record of a sink (decision 0063) is that of a transactional id that has no producer and no transaction, with a
-tagged field. So Kafka's tools read it as Empty.
+The record of a sink (decision 0063) is the record of a transactional id without producer and transaction, with a tagged
+field. So Kafka's tools show a sink as a transactional id in state Empty.
 """
 
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class SinkSchema:
     past_runs: tuple[Int64, ...]
     origin: str | None
     rows: RowsSchema | None = field(versions="1+", tag=0, default=None)
-    """Brokers before this field skip the field, and write the record of the next batch without."""
+    """Brokers of releases before this field skip the field, and write the record of the next batch without it."""
 
 
 @message(versions="0-1", flexible="1+")
@@ -107,7 +107,7 @@ class SinkRecord:
 
     @property
     def transactional_id(self) -> str:
-        """The key."""
+        """The transactional id that is the key of the sink's record."""
         return sink_key(self.sink_id)
 
 
@@ -125,17 +125,18 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 _RECORD_BYTES = 160
-"""The bytes of a record beside its texts and partitions: the fields of fixed size, with tags, 21 of its own."""
+"""The bytes of a record besides its texts and partitions: the fields of fixed size with their tags, and 21 bytes of the
+record's own frame."""
 _ROWS_BYTES = 24
 """The rows of a sink: the numbers, and the frame of their tagged field."""
 _TOPIC_BYTES = 10
 _PARTITION_BYTES = 4
 _LONGEST_SIGN = 4
-"""Bytes of a character in UTF-8."""
+"""The most bytes of a character in UTF-8."""
 
 
 def most_bytes(record: CoordinatorRecord) -> int:
-    """The bytes that the record takes in a batch at the most, without encoding the record."""
+    """The most bytes that the record may take in a batch, found without encoding the record."""
     size = _RECORD_BYTES + _text_bytes(record.transactional_id)
     if isinstance(record, SinkRecord):
         if record.sink is not None:

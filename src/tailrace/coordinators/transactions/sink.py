@@ -1,4 +1,5 @@
-"""A sink: the batches that were taken, and from which runs. A value; each step returns another (pure)."""
+"""A sink: the batches that were committed, and the runs that have committed. An immutable value; each step returns a
+new value (pure)."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -8,7 +9,8 @@ from typing import Final
 from tailrace.model.sinks import RowsDigest
 
 MOST_PAST_RUNS: Final = 128
-"""The runs that a sink remembers and refuses. A run that still more runs have followed counts as new again."""
+"""The runs that a sink remembers and refuses. A run that more than so many runs have followed counts as a new run
+again."""
 LONGEST_ORIGIN: Final = 1_000
 """Characters of the text that says where the writer of a sink keeps its progress."""
 NO_BATCH: Final = -1
@@ -19,7 +21,7 @@ class Sink:
     """The state of a sink in the log, from its first batch on."""
 
     last_batch: int
-    """The last batch that is decided, with all batches before."""
+    """The last batch that is decided: this batch and all batches before are decided."""
     run: str
     """The current run: no run has followed it."""
     past_runs: tuple[int, ...] = ()
@@ -27,7 +29,7 @@ class Sink:
     origin: str | None = None
     """The place where its writer keeps its progress; None: no writer has named a place."""
     rows: RowsDigest | None = None
-    """The rows of the last batch; None: its writer has not said."""
+    """The rows of the last batch; None: the writer has not stated its rows."""
     updated_at_ms: int
     """ms since 1970."""
 
@@ -38,7 +40,8 @@ class Sink:
     def advanced(
         self, *, batch: int, run: str, origin: str | None, rows: RowsDigest | None = None, now_ms: int
     ) -> "Sink":
-        """The batch is decided, and the run is the current run. A batch that was decided before keeps its rows."""
+        """The sink after this batch is decided, with this run as the current run. A batch that was decided before keeps
+        its rows."""
         return replace(
             self,
             last_batch=max(batch, self.last_batch),

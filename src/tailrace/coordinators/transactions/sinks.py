@@ -2,12 +2,12 @@
 
 1. A batch is committed by one decision, which is one record batch: every member PrepareCommit, the other transactions
    of batches up to this one PrepareAbort, and the sink's record. Transactions that do not fit are swept later.
-2. A member commits by that decision only, and only if its batch is above the sink's last batch. So an attempt that is
-   not in the decision of its batch never commits.
+2. A member commits only by the decision of its batch, and only if its batch is above the sink's last batch. So an
+   attempt that is not in the decision of its batch never commits.
 3. A run that another run has followed commits nothing and begins nothing.
 
-Decisions read the committed state. While a record of a sink is staged, its next commit waits (51), and so does a member
-which that record would fence.
+Decisions read the committed state. While a record of a sink is staged, the next commit of the sink gets 51, and a
+member that the record would fence gets 51, too.
 """
 
 from collections import Counter
@@ -35,7 +35,8 @@ from tailrace.model.sinks import (
 MOST_DECISION_BYTES: Final = 1_000_000
 """The bytes of the records of one decision: a record batch may have 1,048,588 (max.message.bytes)."""
 MOST_MEMBERS: Final = MOST_DECISION_BYTES // 200
-"""More members never fit: the commit is refused without a look at each member."""
+"""The most members of a commit. More members never fit into a decision: the commit is refused without a check of each
+member."""
 
 SinkDecision = Decision[CoordinatorRecord, SinkCommitted]
 
@@ -55,7 +56,7 @@ class Sinks:
 
     @property
     def known(self) -> Mapping[str, Sink]:
-        """By sink id, as committed. Read only."""
+        """The committed sinks by sink id. Read only."""
         return self._sinks
 
     def apply(self, record: SinkRecord) -> None:
@@ -107,7 +108,8 @@ class Sinks:
         return Decision(records=tuple(records), response=SinkCommitted(is_repetition=False))
 
     def _again(self, sink: Sink, command: CommitSink, now_ms: int) -> SinkDecision:
-        """The last batch once more: its members, if there are any, are aborted; a new run becomes the current run."""
+        """The decision on the last batch when it comes again: its open members are aborted; a new run becomes the
+        current run."""
         following = _following(sink, command, now_ms)
         records: list[CoordinatorRecord] = []
         if (following.run, following.origin) != (sink.run, sink.origin):
@@ -147,8 +149,8 @@ class Sinks:
     def _ended(
         self, sink_id: str, sink: Sink, committed: Iterable[TransactionRecord], size_bytes: int, now_ms: int
     ) -> Iterator[TransactionRecord]:
-        """The ends of members which can never commit now that this is the sink: an abort, or a deletion of members that
-        have not begun. As many as fit beside `size_bytes`."""
+        """The ends of members that can never commit after the sink has this state: an abort, or a deletion for members
+        that have not begun. As many ends as fit beside `size_bytes`."""
         kept = {record.transactional_id for record in committed}
         for name, member in self.members.of(sink_id).items():
             transaction = self._transactions[name]
@@ -164,7 +166,7 @@ class Sinks:
     # Producers
 
     def check_initialize(self, transactional_id: str) -> None:
-        """Whether a member may be initialized; any other transactional id may.
+        """Check that this transactional id may be initialized. Only ids of a sink's members can be refused.
 
         Raises KafkaError INVALID_REQUEST (42) for a malformed id, CONCURRENT_TRANSACTIONS (51); PRODUCER_FENCED (90) if
         its run was followed, DUPLICATE_SEQUENCE_NUMBER (46) if its batch is decided already,
@@ -191,10 +193,10 @@ class Sinks:
             raise _followed(sink_id, sink, run)
 
     def check_writes(self, transactional_id: str) -> None:
-        """Whether a member may write still; any other transactional id may.
+        """Check that this transactional id may still write. Only ids of a sink's members can be refused.
 
-        Raises KafkaError PRODUCER_FENCED (90) if its batch is decided or its run was followed,
-        CONCURRENT_TRANSACTIONS (51) if that is about to be so.
+        Raises KafkaError PRODUCER_FENCED (90) if its batch is decided or its run was followed, CONCURRENT_TRANSACTIONS
+        (51) if a staged record is about to decide the batch or to replace the run.
         """
         member = find_member(transactional_id)
         if member is None:
@@ -266,8 +268,8 @@ def _check_writer(sink: Sink, command: CommitSink) -> None:
 
 
 def _following(sink: Sink | None, command: CommitSink, now_ms: int) -> Sink:
-    """The sink after the command. A batch without members has no rows, also if its writer does not say so: a batch that
-    was given up, and comes again with rows, is refused."""
+    """The sink after the command. A batch without members counts as a batch without rows, even if its writer states no
+    rows: a batch that was given up, and comes again with rows, is refused."""
     rows = RowsDigest() if command.rows is None and not command.members else command.rows
     if sink is None:
         return Sink(last_batch=command.batch, run=command.run, origin=command.origin, rows=rows, updated_at_ms=now_ms)
@@ -275,7 +277,8 @@ def _following(sink: Sink | None, command: CommitSink, now_ms: int) -> Sink:
 
 
 def _check_rows(sink: Sink, command: CommitSink) -> None:
-    """The writer of a batch that comes again with other rows has lost progress: they would be skipped in silence."""
+    """Refuse a repeated batch with other rows: its writer has lost progress, and the other rows would be skipped in
+    silence."""
     if sink.rows is None or command.rows is None or not command.rows.differs_from(sink.rows):
         return
     raise KafkaError(
@@ -321,10 +324,10 @@ class SinkMembers:
     def __init__(self) -> None:
         self._by_sink: dict[str, dict[str, SinkMember]] = {}
         self._committing: dict[str, Counter[int]] = {}
-        """By sink: the number of members in PrepareCommit of each batch."""
+        """For each sink, the number of members in PrepareCommit by batch."""
 
     def changed(self, transactional_id: str, before: Transaction | None, after: Transaction | None) -> None:
-        """A transactional id has changed; None: the log does not have the id."""
+        """Update the index for a changed transactional id. None: the log does not have the id."""
         member = find_member(transactional_id)
         if member is None:
             return

@@ -1,4 +1,5 @@
-"""A transactional id: its producer and the state of its transaction. A value; each step returns another (pure)."""
+"""A transactional id: its producer and the state of its transaction. An immutable value; each step returns a new value
+(pure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,12 +34,12 @@ class TransactionState(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """The end is decided, and not all markers are written."""
+        """Whether the end is decided, and not all markers are written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_idle(self) -> bool:
-        """No transaction is open."""
+        """Whether no transaction is open."""
         return self in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
@@ -51,7 +52,7 @@ TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = MappingPro
         _S.ONGOING: frozenset((_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT)),
         _S.PREPARE_COMMIT: frozenset((_S.COMPLETE_COMMIT,)),
         _S.PREPARE_ABORT: frozenset((_S.COMPLETE_ABORT,)),
-        # A producer of KIP-890 may abort a transaction that has not begun, so that it never will.
+        # A producer of KIP-890 may abort a transaction that has not begun, so that it never begins.
         _S.COMPLETE_COMMIT: frozenset((_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT)),
         _S.COMPLETE_ABORT: frozenset((_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT)),
     }
@@ -71,7 +72,8 @@ class Transaction:
     producer_id: int
     producer_epoch: int
     last_producer_epoch: int = NO_EPOCH
-    """The epoch before, if the producer itself raised the epoch: a request of that epoch may be a retry (KIP-360)."""
+    """The epoch before the present epoch, if the producer itself raised the epoch: a request with the last epoch may be
+    a retry (KIP-360)."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The previous id, whose epochs were used up."""
     next_producer_id: int = NO_PRODUCER_ID
@@ -101,7 +103,7 @@ class Transaction:
     def with_partitions(
         self, partitions: frozenset[TopicPartition], *, client_version: int, now_ms: int
     ) -> "Transaction":
-        """The transaction is open, with these partitions too."""
+        """The state with an open transaction that includes these partitions too."""
         return replace(
             self,
             state=TransactionState.ONGOING,
@@ -112,7 +114,7 @@ class Transaction:
         )
 
     def prepared(self, *, is_commit: bool, now_ms: int) -> "Transaction":
-        """The end is decided."""
+        """The state in which the end is decided."""
         return replace(
             self,
             state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
@@ -121,7 +123,8 @@ class Transaction:
         )
 
     def prepared_with_next_epoch(self, *, is_commit: bool, next_producer_id: int, now_ms: int) -> "Transaction":
-        """The end is decided, and the producer has the next epoch; a next id after the last epoch."""
+        """The state in which the end is decided, and the producer has the next epoch; after the last epoch, the next
+        id."""
         return replace(
             self.prepared(is_commit=is_commit, now_ms=now_ms),
             producer_epoch=self.producer_epoch + 1,
@@ -131,10 +134,10 @@ class Transaction:
         )
 
     def fenced(self, *, is_resumed: bool, now_ms: int) -> "Transaction":
-        """The abort is decided, with the next epoch: requests with the present epoch are refused.
+        """The state in which the abort is decided, with the next epoch: requests with the present epoch are refused.
 
-        `is_resumed`: its own producer aborts the transaction, names the present epoch again, and gets the next epoch
-        then (KIP-360). Otherwise no producer gets that epoch.
+        `is_resumed`: the transaction's own producer causes the abort. It names the present epoch again when the abort
+        is complete, and gets the next epoch (KIP-360). Otherwise no producer gets that epoch.
         """
         return replace(
             self.prepared(is_commit=False, now_ms=now_ms),
@@ -143,7 +146,8 @@ class Transaction:
         )
 
     def sealed(self, *, is_commit: bool, now_ms: int) -> "Transaction":
-        """The end of a sink's member is decided, with the next epoch, which fences its producer in all partitions."""
+        """The state in which the end of a sink's member is decided. Its next epoch fences the member's producer in all
+        partitions."""
         return replace(
             self.prepared(is_commit=is_commit, now_ms=now_ms),
             producer_epoch=self.producer_epoch + 1,
@@ -152,7 +156,7 @@ class Transaction:
         )
 
     def completed(self, *, now_ms: int) -> "Transaction":
-        """The markers are all written."""
+        """The state after all markers are written."""
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         done = replace(
             self,
@@ -171,7 +175,8 @@ class Transaction:
         )
 
     def initialized(self, *, heard_epoch: int, timeout_ms: int, now_ms: int) -> "Transaction":
-        """The producer has the next epoch. `heard_epoch`: the epoch in its request, of a retry perhaps, or NO_EPOCH."""
+        """The state in which the producer has the next epoch. `heard_epoch`: the epoch in its request, which may be a
+        retry, or NO_EPOCH."""
         return self._empty(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch + 1,
@@ -181,7 +186,8 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, *, heard_epoch: int, timeout_ms: int, now_ms: int) -> "Transaction":
-        """The producer has another id, since the epochs of its id are used up. `heard_epoch`: as for `initialized`."""
+        """The state in which the producer has another id, since the epochs of its id are used up. `heard_epoch`: as for
+        `initialized`."""
         return self._empty(
             producer_id=producer_id,
             producer_epoch=0,
@@ -191,7 +197,7 @@ class Transaction:
         )
 
     def initialized_again(self, *, timeout_ms: int, now_ms: int) -> "Transaction":
-        """The last answer was lost: the producer has the same epoch again."""
+        """The state after a repeated initialization whose answer was lost: the producer has the same epoch again."""
         return self._empty(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,

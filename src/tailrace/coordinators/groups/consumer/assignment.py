@@ -1,7 +1,8 @@
-"""The partitions that a member of a consumer group has, or shall have (KIP-848; pure).
+"""The partitions that a member of a consumer group has, or is to get (KIP-848; pure).
 
-The rules of a group combine assignments as sets, and look into none. So a finer unit than the partition, such as some
-slots of a partition, changes this module, the assignors, which hand units out, and the forms in records and answers.
+The rules of a group combine assignments as sets, and do not look inside an assignment. So a unit finer than the
+partition, such as a few slots of a partition, would change only this module, the assignors, and the forms in records
+and answers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """The assignors that run in the coordinator (KIP-848; pure).
 
-`uniform` spreads all partitions evenly and moves as few as possible. `range` gives each member a run of every topic, so
-that partitions of the same number in topics of the same size go to the same member.
+`uniform` spreads all partitions evenly and moves as few as possible. `range` gives each member a run of consecutive
+partitions of every topic, so that partitions of the same number in topics of the same size go to the same member.
 """
 
 import heapq
@@ -30,7 +30,7 @@ _Mutable = dict[str, dict[bytes, set[int]]]
 
 
 def assign_range(members: Sequence[Subscriber], topics: Mapping[bytes, int]) -> dict[str, Assignment]:
-    """Runs of each topic, the longer runs to the first members."""
+    """Assign to each member a run of consecutive partitions of each topic; the first members get the longer runs."""
     result: _Mutable = {member.member_id: {} for member in members}
     ordered = sorted(members, key=lambda member: member.order)
     for topic_id, count in topics.items():
@@ -45,7 +45,7 @@ def assign_range(members: Sequence[Subscriber], topics: Mapping[bytes, int]) -> 
 
 
 def assign_uniform(members: Sequence[Subscriber], topics: Mapping[bytes, int]) -> dict[str, Assignment]:
-    """As even as the subscriptions allow; a member keeps its partitions unless that would be uneven."""
+    """Assign as evenly as the subscriptions allow; a member keeps its partitions unless the result would be uneven."""
     if not members:
         return {}
     spread = _Spread(members, topics)
@@ -89,13 +89,14 @@ class _Spread:
                 more -= 1
 
     def hand_out(self) -> None:
-        """Assign the free partitions, each to the member with the fewest."""
+        """Assign each free partition to the reader with the fewest partitions."""
         for topic_id in sorted(self._free):
             for partition in sorted(self._free[topic_id]) if self._readers[topic_id] else ():
                 self._give(topic_id, partition, self._least_loaded(topic_id))
 
     def level(self) -> None:
-        """Move single partitions from members with two more than another reader. Each move makes it more even."""
+        """Move a partition from a member to a reader that has at least two partitions fewer, until there is no such
+        pair."""
         is_moved = True
         while is_moved:
             is_moved = False

@@ -31,12 +31,12 @@ class ConsumerGroupDecision(Generic[R]):
     events: tuple[tuple[GroupEventKind, str, str], ...]
     """Kind, member id and reason, for the history."""
     is_conversion: bool = False
-    """The group changes its kind: the records are written in one batch."""
+    """Whether the group changes its kind: then the records are written in one batch."""
 
 
 @dataclass(slots=True)
 class GroupChange:
-    """A group that is being changed: copied at the first record, so that most requests copy nothing."""
+    """A group that is being changed. The group is copied at the first record, so that most requests copy nothing."""
 
     group_id: str
     group: ConsumerGroup
@@ -48,7 +48,7 @@ class GroupChange:
         self._apply(ConsumerGroupRecord(kind=kind, group_id=self.group_id, member_id=member_id, value=value))
 
     def resolve(self, expression: str, value: RegularExpressionValue | None) -> None:
-        """Record the topics that the expression matches; None: no member subscribes to it any more."""
+        """Record the topics that the expression matches; None: no member subscribes to the expression any more."""
         self._apply(
             ConsumerGroupRecord(
                 kind=Kind.EXPRESSION, group_id=self.group_id, regular_expression=expression, value=value

@@ -1,9 +1,9 @@
 """Members of a consumer group that speak the classic protocol (KIP-848, "Upgrading"; pure).
 
-These members come to their assignments by the same steps, with other messages: the answer to a Heartbeat demands a new
-JoinGroup, a JoinGroup has the member's subscription and owned partitions, and the answer to a SyncGroup has its
-assignment. No member leads or waits for another: a JoinGroup is answered after its commit. A member's epoch is its
-generation.
+Members with the classic protocol get their assignments by the same steps as other members, with other messages: the
+answer to a Heartbeat demands a new JoinGroup, a JoinGroup has the member's subscription and owned partitions, and the
+answer to a SyncGroup has the member's assignment. No member leads or waits for another: a JoinGroup is answered after
+its commit. A member's epoch is its generation.
 """
 
 from collections.abc import Callable
@@ -137,7 +137,8 @@ class ClassicMembers:
         return protocols
 
     def _joining_member(self, event: JoinAsked) -> tuple[ConsumerMember | None, str | None]:
-        """The present member, None for a new member, and its id; no id if the member has to join again with an id."""
+        """The present member, or None for a new member; and the member id, or None if the member has to join again with
+        an id."""
         request, group = event.request, self._group
         if request.member_id:
             former = group.static_member(request.group_instance_id) if request.group_instance_id is not None else None
@@ -145,7 +146,7 @@ class ClassicMembers:
             if request.group_instance_id is not None or (known is not None and not known.is_classic):
                 return _existing(known, former, request.member_id, request.group_instance_id), request.member_id
             if known is None:
-                # This group has given it the id, or the classic group before the conversion did.
+                # The id was given by this group, or by the classic group before the conversion.
                 steps.check_size(self._change, self._config)
             return known, request.member_id
         if request.group_instance_id is None:

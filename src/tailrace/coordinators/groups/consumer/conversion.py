@@ -1,7 +1,7 @@
 """The conversion of a group with members from a classic to a consumer group, and back (KIP-848).
 
 Members with the classic protocol stay in a group of either kind, with their ids and partitions. The records of a member
-have every partition that the member may be reading, so that no other member gets a partition too early.
+name every partition that the member may be reading, so that no other member gets such a partition too early.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def by_id(partitions: tuple[ConsumerTopicPartitions, ...], topics: Topics) -> Assignment:
-    """The partitions, by topic id; missing partitions are left out."""
+    """The partitions by topic id, without the partitions that do not exist."""
     found: dict[bytes, set[int]] = {}
     for named in partitions:
         topic = topics.find(named.topic)

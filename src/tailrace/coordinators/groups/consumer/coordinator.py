@@ -31,7 +31,8 @@ from tailrace.model.errors import ErrorCode, KafkaError
 
 
 class ConsumerGroups:
-    """State of consumer groups that only the active coordinator has. Deadlines are on the host's monotonic clock."""
+    """The state of consumer groups that is not in the log, and that only the active coordinator has. Deadlines are on
+    the host's monotonic clock."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class ConsumerGroups:
         return self._sessions.next_deadline_ms
 
     def begin(self, group_id: str, group: ConsumerGroup, now_ms: int) -> None:
-        """This coordinator takes the group over: its sessions and its times for revocations start now."""
+        """Take the group over: the sessions of its members, and their times for revocations, start now."""
         for member_id in group.members:
             self.watch(group_id, group, member_id, now_ms)
 
@@ -66,7 +67,7 @@ class ConsumerGroups:
         *,
         conversion: tuple[GroupLogRecord, ...] = (),
     ) -> HeartbeatDecision:
-        """The decision; the member's session starts again. Raises KafkaError.
+        """The decision on a heartbeat; the member's session starts again. Raises KafkaError.
 
         `conversion` has the records that make the group a consumer group, in one batch with the heartbeat's records.
         """
@@ -111,7 +112,7 @@ class ConsumerGroups:
         return decision
 
     def _watch_classic(self, group_id: str, decision: ClassicDecision, event: Asked, now_ms: int) -> None:
-        """The session starts again; so does the rebalance timeout, if the member has to join or to sync."""
+        """Start the member's session again, and its rebalance timeout if the member has to join or to sync."""
         if isinstance(event, LeaveAsked):
             return
         response = decision.response
@@ -132,7 +133,8 @@ class ConsumerGroups:
             self._sessions.expect_nothing(key)
 
     def committed(self, group_id: str, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """A member has committed offsets, which keeps the session of a member with the classic protocol alive."""
+        """Note that a member has committed offsets: for a member with the classic protocol, the session starts
+        again."""
         member = group.members.get(member_id)
         if member is not None and member.is_classic:
             self._heard(MemberKey(group_id, member_id), member, now_ms)
@@ -153,12 +155,12 @@ class ConsumerGroups:
                 history.add(kind, now_ms, reason, member_id)
 
     def session_timeout_ms(self, group_id: str, group: ConsumerGroup, member_id: str) -> int:
-        """The session timeout of the member, which is in the group."""
+        """The session timeout of a member that is in the group."""
         classic = group.members[member_id].subscription.classic_member_metadata
         return self._config.session_timeout_ms(group_id) if classic is None else classic.session_timeout_ms
 
     def watch(self, group_id: str, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """The member's session starts now."""
+        """Start the member's session."""
         self._sessions.forget(MemberKey(group_id, member_id))
         self._watch(group_id, group, member_id, now_ms)
 
@@ -177,7 +179,7 @@ class ConsumerGroups:
             self._sessions.expect_nothing(key)
 
     def write_failed(self, key: MemberKey, group: ConsumerGroup | None, now_ms: int, *, keeps_history: bool) -> None:
-        """A change was not written: keep sessions for the members in the log only."""
+        """Undo a change that was not written: keep only the sessions of members that are in the log."""
         group_id = key.group_id
         if group is None or key.member_id not in group.members:
             self._sessions.forget(key)
@@ -190,7 +192,8 @@ class ConsumerGroups:
                 self._heard(MemberKey(group_id, member.member_id), member, now_ms)
 
     def take_due(self, now_ms: int) -> Iterator[tuple[MemberKey, str]]:
-        """The members whose session or rebalance has timed out, with the reason: to be removed."""
+        """Take the members whose session or rebalance has timed out, with the reason: the caller removes these
+        members."""
         yield from self._sessions.take_due(now_ms)
 
     def remove(self, key: MemberKey, group: ConsumerGroup | None, reason: str, now_ms: int) -> HeartbeatDecision | None:
@@ -202,7 +205,7 @@ class ConsumerGroups:
         return decision
 
     def close(self, group_id: str, *, keeps_history: bool) -> None:
-        """The group has ended; `keeps_history` for a classic group that takes its name."""
+        """Forget a group that has ended. `keeps_history`: a classic group takes its name."""
         self._topics_seen.pop(group_id, None)
         if not keeps_history:
             self._histories.pop(group_id, None)
@@ -213,7 +216,7 @@ class ConsumerGroups:
 
 
 def _revokes_anew(before: ConsumerGroup | None, after: ConsumerGroup, member_id: str) -> bool:
-    """Whether the member has completed a revocation and has another revocation: its time starts again."""
+    """Whether the member has completed a revocation and has to make another revocation, whose time starts now."""
     known = None if before is None else before.members.get(member_id)
     member = after.members.get(member_id)
     if known is None or member is None:

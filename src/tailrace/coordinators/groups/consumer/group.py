@@ -1,10 +1,11 @@
 """A consumer group, made by its records, and the topics that its members may subscribe to.
 
 Invariants:
-1. The group changes by `apply` only, so the group equals the replay of its records, and of the records that compaction
-   keeps: the last record of each key, at its place.
+1. The group changes by `apply` only, so the group equals the replay of its records. The group also equals the replay of
+   the records that compaction keeps: the last record of each key, at its place.
 2. No partition is held by two members: `assigned` and `pending_revocation` of all members are disjoint.
-3. A member is in the group iff the member has a subscription, and in state STABLE iff the member holds its target.
+3. A member is in the group iff the member has a subscription, and in state STABLE iff the member has its whole target
+   and nothing else.
 """
 
 from collections import Counter
@@ -83,11 +84,12 @@ class ConsumerMember:
 
     @property
     def is_classic(self) -> bool:
-        """Whether the member has the classic protocol: from before the conversion of the group, or by its join."""
+        """Whether the member has the classic protocol: the member was in the classic group before the conversion, or
+        has joined by JoinGroup."""
         return self.subscription.classic_member_metadata is not None
 
     def is_at(self, epoch: int) -> bool:
-        """Whether it holds its whole target of this epoch."""
+        """Whether the member holds its whole target of this epoch."""
         return self.state is MemberState.STABLE and self.epoch == epoch
 
 
@@ -98,13 +100,14 @@ class ConsumerGroup:
 
     def __init__(self) -> None:
         self.epoch: int | None = None
-        """None: the group has ended."""
+        """The group epoch; None: the group has ended."""
         self.metadata_hash = 0
         self.expressions: dict[str, frozenset[str]] = {}
         """Subscribed regular expression -> the topics that it matches, as last recorded."""
         self.members: dict[str, ConsumerMember] = {}
         self.places: dict[str, CurrentMemberAssignmentValue] = {}
-        """States of members whose subscriptions are later in the log: compaction has removed the earlier records."""
+        """States of members whose subscription comes later in the log, because compaction has removed an earlier record
+        of the subscription."""
         self.target_epoch = 0
         self.targets: dict[str, Assignment] = {}
 
@@ -155,7 +158,7 @@ class ConsumerGroup:
     def _subscribe(self, member_id: str, value: ConsumerGroupMemberMetadataValue) -> None:
         for names in self.subscriptions:
             if names == value.subscribed_topic_names:
-                # Most members have the same subscription: its names are kept, and looked at, once.
+                # Most members have the same subscription: its names are stored and examined only once.
                 value = replace_fields(value, subscribed_topic_names=names)
                 break
         known = self.members.get(member_id)
@@ -233,7 +236,7 @@ class ConsumerGroup:
         )
 
     def matches(self, expression: str | None) -> frozenset[str]:
-        """The topics that the expression is known to match; none for None."""
+        """The topics that the expression is known to match; no topics for None."""
         return frozenset() if expression is None else self.expressions.get(expression, frozenset())
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
@@ -280,7 +283,8 @@ class ConsumerGroup:
 
 
 def with_record(group: ConsumerGroup | None, record: ConsumerGroupRecord) -> ConsumerGroup | None:
-    """Apply the record, in place; None: there is no group."""
+    """The group after the record, changed in place. None as `group`: there was no group; None as the result: there is
+    no group any more."""
     group = group or ConsumerGroup()
     group.apply(record)
     return None if group.is_gone else group
@@ -299,7 +303,7 @@ class Topics(Protocol):
 
     @property
     def version(self) -> int:
-        """Another number after each change of a topic, or of the matches of an expression."""
+        """A number that changes with each change of a topic, or of the matches of an expression."""
         ...
 
     def find(self, name: str) -> SubscribableTopic | None:

@@ -26,7 +26,7 @@ HeartbeatDecision = ConsumerGroupDecision[ConsumerGroupHeartbeatResponse]
 
 JOINING, LEAVING = 0, -1
 MOST_EXPRESSIONS: Final = 100
-"""The most different regular expressions of a group: a change of topics matches every expression again."""
+"""The most different regular expressions of a group: at a change of topics every expression is matched again."""
 MOST_NAMES: Final = 50_000
 """The most names of topics in the different subscriptions of a group: any change of a subscription reads every name."""
 
@@ -39,13 +39,13 @@ class ConsumerHeartbeat:
     client_id: str
     client_host: str
     must_check_topics: bool = True
-    """The topics may have changed since the last check of this group."""
+    """Whether the topics may have changed since the last check of this group."""
 
 
 def heartbeat(
     group: ConsumerGroup | None, command: ConsumerHeartbeat, topics: Topics, config: GroupConfig
 ) -> HeartbeatDecision:
-    """The decision. Raises KafkaError with Kafka's code."""
+    """The decision on the heartbeat. Raises KafkaError with Kafka's code."""
     request = command.request
     if group is None and request.member_epoch != JOINING:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
@@ -78,7 +78,8 @@ def heartbeat(
 def _find_member(
     change: GroupChange, request: ConsumerGroupHeartbeatRequest, owned: Assignment | None, config: GroupConfig
 ) -> ConsumerMember | None:
-    """The member of the request, None for a new member. A static member that is back has replaced its former id."""
+    """The member of the request, None for a new member. If a static member is back, the new id replaces the former id
+    here."""
     group, member_id = change.group, request.member_id
     known = group.members.get(member_id)
     former = group.static_member(request.instance_id) if request.instance_id is not None else None
@@ -116,7 +117,8 @@ def _existing(
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """Accept the member's epoch; also the previous epoch, if the answer with the new epoch may have been lost."""
+    """Check the epoch that the member names: the member's epoch or, if the answer with this epoch may have been lost,
+    the previous epoch."""
     if epoch == member.epoch:
         return
     may_have_missed = (
@@ -130,7 +132,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -
 
 
 def _subscribe(change: GroupChange, before: ConsumerMember | None, command: ConsumerHeartbeat) -> bool:
-    """Record a changed subscription of the member; True if the group needs another assignment therefore."""
+    """Record a changed subscription of the member; returns whether the group therefore needs a new assignment."""
     old = before.subscription if before is not None else None
     is_changed = steps.subscribe(change, command.request.member_id, old, _merged(old, command))
     if is_changed and len(change.group.subscribed_expressions) > MOST_EXPRESSIONS:
@@ -145,7 +147,7 @@ def _subscribe(change: GroupChange, before: ConsumerMember | None, command: Cons
 def _merged(
     old: ConsumerGroupMemberMetadataValue | None, command: ConsumerHeartbeat
 ) -> ConsumerGroupMemberMetadataValue:
-    """The fields of the request; the previous values of fields that the request leaves out."""
+    """The fields of the request, with the previous values for fields that the request leaves out."""
     request = command.request
     names, expression = request.subscribed_topic_names, request.subscribed_topic_regex
     before = old or ConsumerGroupMemberMetadataValue(client_id="", client_host="")
@@ -155,7 +157,7 @@ def _merged(
         client_id=command.client_id,
         client_host=command.client_host,
         subscribed_topic_names=before.subscribed_topic_names if names is None else tuple(sorted(set(names))),
-        # An empty expression: the member has none any more.
+        # An empty expression: the member subscribes to no expression any more.
         subscribed_topic_regex=before.subscribed_topic_regex if expression is None else expression or None,
         rebalance_timeout_ms=request.rebalance_timeout_ms
         if request.rebalance_timeout_ms >= 0 or old is None

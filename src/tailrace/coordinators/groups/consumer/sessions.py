@@ -30,22 +30,23 @@ class _Session:
 
 
 class Sessions:
-    """Deadlines in ms of the host's monotonic clock. A heartbeat costs no heap operation: an alarm moves when due."""
+    """Deadlines in ms of the host's monotonic clock. A heartbeat costs no heap operation: an alarm is moved only when
+    it is due."""
 
     def __init__(self, timeout_ms_of: Callable[[str], int]) -> None:
         """`timeout_ms_of` returns the present session timeout of a group by its id."""
         self._timeout_ms_of = timeout_ms_of
         self._sessions: dict[MemberKey, _Session] = {}
         self._alarms: Schedule[MemberKey] = Schedule()
-        """Not later than either deadline of the member."""
+        """An alarm for each member, not later than the member's deadlines."""
 
     def __len__(self) -> int:
-        """The number of alarms, also of replaced alarms."""
+        """The number of alarms, including replaced alarms."""
         return len(self._alarms)
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Not later than the next deadline."""
+        """A time that is not later than the next deadline."""
         return self._alarms.next_deadline_ms
 
     def heard(self, key: MemberKey, now_ms: int, classic_timeout_ms: int | None) -> None:
@@ -62,7 +63,8 @@ class Sessions:
         self._set_alarm(key, session)
 
     def expect(self, key: MemberKey, timeout_ms: int, now_ms: int, fault: str) -> None:
-        """Set a deadline for an action of the member, unless a deadline is set; `fault` is the reason if it passes."""
+        """Set a deadline for an action of the member, unless a deadline is set; `fault` is the reason for the removal
+        if the deadline passes."""
         session = self._sessions.get(key)
         if session is not None and session.act_by_ms is None:
             session.act_by_ms = now_ms + timeout_ms
@@ -70,7 +72,7 @@ class Sessions:
             self._set_alarm(key, session)
 
     def expect_nothing(self, key: MemberKey) -> None:
-        """The member has done the expected action."""
+        """Remove the deadline: the member has done the expected action."""
         session = self._sessions.get(key)
         if session is not None:
             session.act_by_ms = None

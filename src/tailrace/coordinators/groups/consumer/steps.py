@@ -1,7 +1,7 @@
 """The steps of a request in a consumer group, with either protocol, and their records (KIP-848; pure).
 
-1. The member has a new subscription. 2. This, or a change of the topics, begins a new group epoch. 3. A new epoch needs
-a new target assignment. 4. The member goes one step towards its target.
+1. The member has a new subscription. 2. A new subscription, or a change of the topics, begins a new group epoch. 3. A
+new epoch needs a new target assignment. 4. The member goes one step towards its target.
 """
 
 from collections.abc import Collection
@@ -32,7 +32,7 @@ def check_size(change: GroupChange, config: GroupConfig) -> None:
 
 
 def take_place(change: GroupChange, former: ConsumerMember, member_id: str) -> ConsumerMember:
-    """A static member is back under another id: it takes over subscription and partitions of the former id."""
+    """Let a static member that is back under another id take over the subscription and partitions of the former id."""
     target = change.group.targets.get(former.member_id)
     change.forget(former.member_id)
     change.emit(Kind.MEMBER, former.subscription, member_id)
@@ -50,7 +50,7 @@ def subscribe(
     old: ConsumerGroupMemberMetadataValue | None,
     new: ConsumerGroupMemberMetadataValue,
 ) -> bool:
-    """Record a changed subscription of the member; True if the group needs another assignment therefore."""
+    """Record a changed subscription of the member; returns whether the group therefore needs a new assignment."""
     if old == new:
         return False
     if old is None:
@@ -134,7 +134,8 @@ def _assign(change: GroupChange, topics: Topics) -> None:
 
 
 def _wish(member: ConsumerMember) -> tuple[int, str | None]:
-    """The subscription of a member: the id of its topic names, which the group keeps once, and an expression."""
+    """A key for the subscription of a member: the identity of its tuple of topic names, which equal subscriptions
+    share, and its expression."""
     return id(member.subscription.subscribed_topic_names), member.subscription.subscribed_topic_regex
 
 
@@ -157,7 +158,7 @@ def advance(change: GroupChange, member_id: str, owned: Assignment | None) -> Co
 
 
 def remove(change: GroupChange, member_ids: Collection[str], topics: Topics, config: GroupConfig) -> None:
-    """Remove the members. If no member with KIP-848's protocol is left, the group becomes a classic one again."""
+    """Remove the members. If no member with KIP-848's protocol is left, the group becomes a classic group again."""
     metadata_hash = change.group.metadata_hash
     for member_id in member_ids:
         change.forget(member_id)
@@ -170,7 +171,8 @@ def remove(change: GroupChange, member_ids: Collection[str], topics: Topics, con
 
 
 def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
-    """Make it a classic group, if only classic members are left, the settings allow it and the records fit a batch."""
+    """Make the group a classic group, if only classic members are left, the settings allow the conversion, and the
+    records fit a batch."""
     classic = as_classic(change.group_id, change.group, topics, config)
     if classic is None or not fits((*change.records, *retirement(change.group_id, change.group), classic)):
         return False
@@ -192,12 +194,12 @@ def reconcile(
     owned: Assignment | None,
     held_by_others: Assignment,
 ) -> ConsumerMember:
-    """The member's next step. `owned` are the partitions in its request; None without.
+    """The member's next step. `owned` are the partitions in its request; None if the request states no partitions.
 
     1. Revocation comes first: the member stays in its epoch until it owns none of the revoked partitions.
     2. The member gets a new partition only when no other member owns that partition.
-    3. The member enters the target's epoch when nothing is to be revoked, and is stable when no partition is missing
-       either.
+    3. The member enters the target's epoch when it has nothing to revoke. The member is stable when it also has every
+       partition of the target.
     """
     if member.is_at(target_epoch):
         return member
