@@ -1,4 +1,4 @@
-"""Commands of brokers to the controller about themselves, and of administrators about brokers."""
+"""Commands to the controller about a broker: from the broker itself, or from an administrator."""
 
 from dataclasses import dataclass, field
 
@@ -19,15 +19,17 @@ OWN_FEATURES = (
     SupportedFeature(METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION, METADATA_VERSION),
     SupportedFeature(TRANSACTION_VERSION_FEATURE, 0, TRANSACTION_VERSION),
 )
-"""The range of levels that this release supports."""
+"""The levels of each feature that this release supports."""
 FEATURES_OF_BROKERS = (*OWN_FEATURES, SupportedFeature(SINKS_FEATURE, 1, 1))
-"""`OWN_FEATURES`, and our extensions that need all brokers: in each registration, without a finalized level."""
+"""`OWN_FEATURES`, and our extensions that all brokers must support. Every registration names the extensions; no
+extension has a finalized level."""
 NO_BROKER_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker(ControllerCommand):
-    """A broker has started; it stays fenced until it asks for more in a heartbeat, or until `UnfenceBroker`."""
+    """A broker has started. The broker stays fenced until it asks in a heartbeat to be unfenced, or until
+    `UnfenceBroker`."""
 
     broker_id: BrokerId
     incarnation_id: bytes
@@ -36,7 +38,8 @@ class RegisterBroker(ControllerCommand):
     log_directories: tuple[bytes, ...] = ()
     features: tuple[SupportedFeature, ...] = FEATURES_OF_BROKERS
     previous_broker_epoch: int = NO_BROKER_EPOCH
-    """The epoch in which the broker stopped, if every acknowledged record is still there (KIP-966); else -1."""
+    """The broker epoch in which the broker stopped, if the broker still has every acknowledged record (KIP-966); else
+    -1."""
     secret: bytes = field(default=NO_SECRET, repr=False)
     """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
     directory_secret: bytes = field(default=NO_SECRET, repr=False)
@@ -44,10 +47,11 @@ class RegisterBroker(ControllerCommand):
 
 
 def claimed_epoch(before: BrokerImage | None, *, directory_id: bytes, keeps_all: bool) -> int:
-    """The `previous_broker_epoch` of a broker that was registered like that, and has this one log directory now.
+    """The `previous_broker_epoch` that a broker claims whose last registration is `before`, and whose only log
+    directory now is `directory_id`.
 
-    The registration is the cluster's knowledge, which an empty directory can fetch too: only the directory that was
-    registered has what the broker had acknowledged.
+    A broker with an empty directory can fetch its registration from the cluster, too: only the directory that was
+    registered has the records that the broker had acknowledged.
     """
     if before is None or not keeps_all:
         return NO_BROKER_EPOCH
@@ -57,14 +61,14 @@ def claimed_epoch(before: BrokerImage | None, *, directory_id: bytes, keeps_all:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistered(ControllerResponse):
-    """The registration that these commands speak of."""
+    """The registration, as later commands of the broker name it."""
 
     broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeat(CommandOfBroker):
-    """A broker is alive, has applied the metadata log up to an offset, and would like to be in a state."""
+    """A broker is alive, has applied the metadata log up to an offset, and asks for a state."""
 
     metadata_offset: int
     """The highest offset that the broker has applied."""
@@ -77,10 +81,10 @@ class BrokerStanding(ControllerResponse):
     """The answer to a broker's heartbeat."""
 
     is_caught_up: bool
-    """The broker has applied its own registration."""
+    """Whether the broker has applied its own registration."""
     is_fenced: bool
     should_shut_down: bool
-    """The broker leads nothing any more, and the others know."""
+    """Whether the broker may stop: it leads nothing any more, and the other brokers know the new leaders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,7 @@ class RegisterController(ControllerCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIds(CommandOfBroker):
-    """A broker needs producer ids to give away."""
+    """A broker needs more producer ids for its producers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +139,8 @@ class ProducerIdBlock(ControllerResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalizeMetadataVersion(ControllerCommand):
-    """Write down which records may be in the log. Does nothing in a log that says so already."""
+    """Write the metadata.version into the log, which decides the records that may follow. Does nothing if the log
+    already has a version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +154,7 @@ class FeatureUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateFeatures(ControllerCommand):
-    """Change finalized levels. All or nothing."""
+    """Change finalized levels: either every change is made, or none."""
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False

@@ -1,4 +1,5 @@
-"""Commands to the controller about topics, settings and partitions, and its answers; none is a wire format.
+"""Commands to the controller about topics, settings and partitions, and its answers, as plain values without a wire
+format.
 
 A request that fails as a whole is answered with a KafkaError in place of the response.
 """
@@ -14,7 +15,7 @@ from tailrace.model.partitions import ElectionType, PartitionState, TopicPartiti
 from tailrace.model.proofs import NO_SECRET
 
 DEFAULT_COUNT = -1
-"""A number of partitions or replicas that the cluster is to choose."""
+"""In place of a number of partitions or replicas: the cluster chooses the number."""
 
 
 class ControllerCommand:
@@ -64,14 +65,14 @@ class CreateTopics(ControllerCommand):
 
     topics: tuple[TopicSpec, ...]
     validate_only: bool = False
-    """Answer as if, and create nothing."""
+    """Whether to answer as if the topics were created, and to create nothing."""
     requested_by: str
-    """The client, for the log; empty if not known. So with the other commands."""
+    """The client, for the log; empty if not known. The field has the same meaning in the other commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreated:
-    """A topic as it was, or would be, created."""
+    """A topic that was created or, with `validate_only`, would be created."""
 
     name: str
     topic_id: TopicId
@@ -90,7 +91,7 @@ class TopicRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsCreated(ControllerResponse):
-    """A result per name in the request."""
+    """A result for each name in the request."""
 
     results: tuple[TopicCreated | TopicRefused, ...]
 
@@ -102,7 +103,7 @@ class PartitionIncrease:
     name: str
     count: int
     assignments: tuple[tuple[BrokerId, ...], ...] | None = None
-    """Replicas for each new partition; None leaves that to the cluster."""
+    """Replicas for each new partition; None: the cluster chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ class CreatePartitions(ControllerCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOutcome:
-    """Whether one topic is as it was wanted."""
+    """The outcome for one topic: whether the request was carried out."""
 
     name: str
     error: KafkaError | None = None
@@ -147,7 +148,7 @@ class DeleteTopics(ControllerCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeletion:
-    """The fate of one reference; name and id both, when the topic was there."""
+    """The outcome for one reference; with name and id if the topic existed."""
 
     name: str | None
     topic_id: TopicId | None
@@ -166,7 +167,7 @@ class ConfigOperation(IntEnum):
 
     SET = 0
     DELETE = 1
-    """Back to its default."""
+    """Reset the setting to its default."""
     APPEND = 2
     """Add words to a list that does not have them yet."""
     SUBTRACT = 3
@@ -175,7 +176,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """The change of one setting. No value only to delete it."""
+    """The change of one setting. The value is None only for DELETE."""
 
     name: str
     operation: ConfigOperation = ConfigOperation.SET
@@ -184,12 +185,12 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceChanges:
-    """Changes of the settings of one topic or broker. All or nothing."""
+    """Changes of the settings of one topic or broker: either every change is made, or none."""
 
     resource: ConfigResource
     changes: tuple[ConfigChange, ...]
     replaces_all: bool = False
-    """Settings that are not named go back to their defaults."""
+    """Whether settings that are not named are reset to their defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +211,8 @@ class ConfigsAltered(ControllerResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InSyncReplica:
-    """A replica that a leader wants in sync, and its registration as known to the leader; -1 if not known."""
+    """A replica that a leader proposes as in sync, with the epoch of its registration as the leader knows it; -1 if not
+    known."""
 
     broker_id: BrokerId
     broker_epoch: int = -1
@@ -220,16 +222,17 @@ class LeaveReason(IntEnum):
     """The reason for which a replica leaves at its broker's request, as on the wire."""
 
     LOST = 1
-    """The replica lacks, or may lack, records that the replica has acknowledged."""
+    """The replica has lost, or may have lost, records that it has acknowledged."""
     STALLED = 2
-    """The replica has everything, and cannot store more for now."""
+    """The replica has every record, and cannot store more for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InSyncChange:
     """The in-sync replicas that the leader of one partition proposes, based on its state of the partition.
 
-    Or, with `leaving`, that the replica which asks leaves, leader or not; no in-sync replicas are named then.
+    With `leaving` the sender's replica, leader or not, asks to leave the in-sync replicas; then no in-sync replicas are
+    named.
     """
 
     topic_id: TopicId
@@ -250,7 +253,7 @@ class AlterPartition(CommandOfBroker):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InSyncOutcome:
-    """The state of the partition now, or why nothing changed."""
+    """The present state of the partition, or the reason why nothing changed."""
 
     topic_id: TopicId
     partition: int
@@ -266,18 +269,19 @@ class PartitionsAltered(ControllerResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeaders(ControllerCommand):
-    """Elect leaders. No partitions: every partition that needs a leader, and the answer has only such partitions."""
+    """Elect leaders. Without partitions the command is for every partition that needs a leader, and the answer names
+    only these partitions."""
 
     type: ElectionType
     partitions: tuple[TopicPartition, ...] | None = None
     desired_leaders: Mapping[TopicPartition, BrokerId] = field(default_factory=dict)
-    """The replicas that an unclean election makes leaders, with their damage. Of a partition without an entry any live
-    replica leads."""
+    """The replicas that an unclean election makes leaders, even if their logs are damaged. For a partition without an
+    entry the election takes any live replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """Whether one partition is as it was wanted."""
+    """The outcome for one partition: whether the request was carried out."""
 
     topic_partition: TopicPartition
     error: KafkaError | None = None
@@ -292,12 +296,14 @@ class LeadersElected(ControllerResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceLeaders(ControllerCommand):
-    """Elect preferred leaders where too many partitions are led by other replicas: as many as go into one batch."""
+    """Elect the preferred leaders of brokers for which other brokers lead too many partitions; at most as many as one
+    command may elect."""
 
     allowed_percentage: int
-    """The share, of the partitions that prefer a broker, that other brokers may lead."""
+    """The share in percent, of the partitions that prefer a broker, that other brokers may lead."""
     unfinished: tuple[BrokerId, ...] = ()
-    """Brokers whose balance an earlier command has begun: it goes on whatever their share is by now."""
+    """Brokers whose balance an earlier command has begun. The balance goes on, whatever the share of these brokers is
+    by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,12 +312,12 @@ class LeadersBalanced(ControllerResponse):
 
     elected: int
     unfinished: tuple[BrokerId, ...]
-    """Brokers that have more to be elected for. Empty: the balance is over."""
+    """Brokers for which more preferred leaders remain to be elected. Empty: the balance is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """The target replicas of one partition; None cancels a reassignment that is going on."""
+    """The target replicas of one partition; None cancels a reassignment under way."""
 
     topic_partition: TopicPartition
     replicas: tuple[BrokerId, ...] | None
@@ -334,7 +340,7 @@ class ReassignmentsAltered(ControllerResponse):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryAssignment:
-    """A replica of the broker that asks is in this directory of it."""
+    """A replica of the sending broker is in this directory of that broker."""
 
     directory_id: bytes
     topic_id: TopicId
@@ -343,13 +349,13 @@ class DirectoryAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignDirectories(CommandOfBroker):
-    """A broker tells where its replicas are (KIP-858); each succeeds or fails by itself."""
+    """A broker reports the directories of its replicas (KIP-858); each assignment succeeds or fails by itself."""
 
     assignments: tuple[DirectoryAssignment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoriesAssigned(ControllerResponse):
-    """For each assignment, in order, None or why the replica is where it was."""
+    """For each assignment, in order, None or the reason why the assignment was not recorded."""
 
     errors: tuple[KafkaError | None, ...]

@@ -83,14 +83,14 @@ class ControllerMachine:
         founding_settings: Mapping[str, str],
         broker_session_timeout_ms: int,
     ) -> None:
-        """`broker_settings`: the settings of a broker; the dynamic settings can be given here.
-        `founding_settings`: what a log that is new says of all brokers from its beginning."""
+        """`broker_settings`: the definitions of a broker's settings, of which AlterConfigs may set the dynamic
+        settings. `founding_settings`: the settings of all brokers that the controller writes into a new log."""
         self.image = EMPTY_IMAGE
         self.heartbeats = Heartbeats(broker_session_timeout_ms)
-        """The contacts of this process with brokers: no part of the replicated state."""
+        """The contacts of brokers with this process, which are not part of the replicated state."""
         self._foreseen: Foreseen | None = None
         self._decided_for = 0
-        """The offset that the records of the last decision were to have."""
+        """The offset for which the records of the last decision were made."""
         self._random_bytes = random_bytes
         self._topic_rules = topic_rules
         self._broker_settings = broker_settings
@@ -106,21 +106,21 @@ class ControllerMachine:
         return delta
 
     def adopt(self, image: ClusterImage) -> None:
-        """Take the image that `trial` has made of the present one and the records just appended."""
+        """Take the image that `trial` has made of the present image and the records just appended."""
         self.image = image
         self._foreseen = None
 
     def decide(self, command: ControllerCommand, now_ms: int, *, next_offset: int = 0) -> ControllerDecision:
-        """The records and the answer. `next_offset` is where the first record will stand in the log.
+        """The records and the answer. `next_offset` is the offset of the first record in the log.
 
         Raises KafkaError if the command fails as a whole.
         """
         return result_of(self.deciding(command, now_ms, next_offset=next_offset))
 
     def deciding(self, command: ControllerCommand, now_ms: int, *, next_offset: int) -> Steps[ControllerDecision]:
-        """`decide` in steps of about a millisecond, but for topics of very many partitions.
+        """`decide` in steps of about a millisecond; a step for a topic of very many partitions takes longer.
 
-        The image must stay the same meanwhile: one command after the other.
+        The image must not change between the steps, so commands are decided one after the other.
         """
         decision = yield from self._decide(command, now_ms, next_offset)
         self._decided_for = next_offset
@@ -134,9 +134,9 @@ class ControllerMachine:
         return Decision(records=(sealed,), response=decision.response)
 
     def at_offset(self, decision: ControllerDecision, offset: int) -> ControllerDecision:
-        """The same decision when other decisions were appended meanwhile: the epoch of a broker is the offset of its
-        record, and a broker that stops waits until the other brokers know the record that hands over its leaderships.
-        """
+        """The decision changed for this offset, after other decisions were appended before it. The epoch of a broker is
+        the offset of its record. A stopping broker waits until the other brokers have applied the record that hands
+        over its leaderships, so the offset of this record changes too."""
         self.heartbeats.moved(self._decided_for, offset)
         self._decided_for = offset
         match decision.records:
@@ -198,7 +198,8 @@ def _allocate_producer_ids(now: Situation, command: AllocateProducerIds) -> Deci
 
 
 def _finalize_metadata_version(now: Situation, _: FinalizeMetadataVersion) -> Decision[MetadataRecord, CarriedOut]:
-    """The first records of a new controller; they also abort a transaction of the one before (KIP-868)."""
+    """The first records of a new controller, which also abort an open transaction of the controller before
+    (KIP-868)."""
     records: list[MetadataRecord] = []
     if now.image.open_transaction is not None:
         records.append(AbortTransactionRecord(reason="the controller changed"))
@@ -206,7 +207,8 @@ def _finalize_metadata_version(now: Situation, _: FinalizeMetadataVersion) -> De
         records.append(FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION))
         records.append(FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION))
         if not now.image.topics and ALL_BROKERS not in now.image.configs:
-            # This node's own settings, as settings of all brokers: derived changes must not depend on a node.
+            # This node's own settings become settings of all brokers: derived changes must not depend on a node's own
+            # settings.
             kind, name = ALL_BROKERS
             records += (
                 ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=value)

@@ -1,11 +1,12 @@
 """Changes of partitions when a broker goes or comes back: derived on every node, never written to the log.
 
 Fencing a broker is one record. Every replica derives the same partition changes from record and image alone, in the
-order (topic id, partition). The record carries the count and the checksum of the result, and a replica whose own result
-differs stops: its rules are not the leader's.
+order (topic id, partition). The record has the count and the checksum of the result. A replica with another result
+stops: its rules differ from the leader's rules.
 
-The rules belong to a metadata.version: `rules_26` holds from 26 on, and is never edited once a release has written that
-version. A change of rule is a new module under a new version, which the finalized version in the image selects.
+The rules belong to a metadata.version: `rules_26` is valid from version 26 on, and is never edited once a release has
+written that version. A change of rule is a new module under a new version, which the finalized version in the image
+selects.
 
 The work can be done in steps of about a millisecond, between which the caller may do other work: the image never
 changes.
@@ -158,7 +159,7 @@ def _put_together(runs: list[list[PartitionChange]]) -> Steps[Derived]:
 
 
 def checksum(changes: Iterable[PartitionChange], crc: int = 0) -> int:
-    """A CRC-32 over the content of the changes, going on from the checksum of earlier changes."""
+    """A CRC-32 over the content of the changes; `crc` is the checksum of earlier changes."""
     return crc32(b"".join(map(_entry, changes)), crc)
 
 
@@ -167,7 +168,7 @@ def _entry(change: PartitionChange) -> bytes:
     in_sync, eligible, last = state.in_sync_replicas, state.eligible_leader_replicas, state.last_known_leaders
     rest: tuple[int, ...] = in_sync
     if eligible or last or state.is_recovering:
-        # Only where set: the checksum of an ordinary partition stays the checksum that first logs have.
+        # Counted only if set: so the checksum of an ordinary partition stays as in logs of earlier releases.
         rest = (*in_sync, int(state.is_recovering), len(eligible), *eligible, len(last), *last)
     pack = _packer(len(rest))
     return pack(topic_id, partition, state.leader, state.leader_epoch, state.partition_epoch, len(in_sync), *rest)

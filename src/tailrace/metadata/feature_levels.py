@@ -4,11 +4,13 @@ from tailrace.model.errors import ErrorCode, KafkaError
 
 METADATA_VERSION_FEATURE = "metadata.version"
 METADATA_VERSION = 27
-"""The metadata.version of a new cluster: Kafka's 4.1-IV1. It fixes the version of each record below."""
+"""The metadata.version of a new cluster: Kafka's 4.1-IV1. The level decides the version in which each record is
+written."""
 FIRST_WITH_KEY_RANGES = 27
-"""The level from which all brokers know key ranges and committed ranges (KIP-X). Its records are the records of 26."""
+"""From this level on all brokers know key ranges and committed ranges (KIP-X). The level has the same records as 26."""
 OLDEST_METADATA_VERSION = 26
-"""Kafka's 4.1-IV0, the first with eligible leaders as derived here. A log of an older level is refused."""
+"""Kafka's 4.1-IV0, the first level with eligible leaders as `derive` computes them. A log of an older level is
+refused."""
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 TRANSACTION_VERSION = 2

@@ -1,7 +1,8 @@
 """Contacts of brokers with the active controller, not replicated: a new controller starts afresh.
 
 Times are of a clock that never jumps. A controller that has just become active gives every broker a whole session. Time
-in which the controller itself did not run does not count as silence: heartbeats of that time may still wait to be read.
+in which the controller itself did not run does not count as silence: heartbeats that came in that time may still wait
+to be read.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ NEVER_APPLIED: Final = -1
 WATCH_INTERVAL_MS: Final = 250
 """The interval at which a running controller notes that it runs."""
 _LATE_MS: Final = 2 * WATCH_INTERVAL_MS
-"""After a longer pause between two calls of `awake` the controller has not run in between."""
+"""If the pause between two calls of `awake` is longer, the controller did not run in between."""
 
 
 @dataclass(slots=True)
@@ -23,11 +24,12 @@ class _Contact:
     session_end_ms: int
     metadata_offset: int
     since_ms: int
-    """The time of its last heartbeat, or of the start of this controller's watch."""
+    """The time of the broker's last heartbeat, or the start of this controller's watch."""
     gap_ms: int = 0
-    """The longest time between two heartbeats lately: it halves with each heartbeat that comes in time."""
+    """The longest recent time between two heartbeats. The value halves with each heartbeat that comes sooner."""
     is_heard: bool = True
-    """False: this controller has had no heartbeat of the broker, which counts as alive until its session ends."""
+    """Whether this controller has had a heartbeat of the broker. Without a heartbeat the broker counts as alive until
+    its session ends."""
 
 
 class Heartbeats:
@@ -49,8 +51,8 @@ class Heartbeats:
         self._awake_ms = now_ms
 
     def awake(self, now_ms: int) -> int:
-        """The controller runs; called every `WATCH_INTERVAL_MS`. Sessions of brokers are extended by
-        the time in which it did not run, which it returns, and never beyond a whole session from now."""
+        """Note that the controller runs; called every `WATCH_INTERVAL_MS`. Returns the time in which the controller did
+        not run. Sessions of brokers are extended by this time, but not beyond a whole session from now."""
         before, self._awake_ms = self._awake_ms, now_ms
         if before is None or now_ms - before <= _LATE_MS:
             return 0
@@ -62,15 +64,16 @@ class Heartbeats:
         return asleep_ms
 
     def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = NEVER_APPLIED) -> None:
-        """A broker has sent a heartbeat, and has applied the metadata log up to this offset."""
+        """Note a heartbeat of a broker that has applied the metadata log up to this offset."""
         if not self._contacts:
-            self._awake_ms = now_ms  # without brokers there was no watch
+            self._awake_ms = now_ms  # without brokers `awake` was not called
         before = self._contacts.get(broker_id)
         gap_ms = 0 if before is None else before.gap_ms
         self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset, now_ms, gap_ms)
 
     def prolong(self, broker_id: BrokerId, now_ms: int) -> None:
-        """A heartbeat has come and is not decided on yet. Other decisions come first, and may take long."""
+        """Prolong the session for a heartbeat that has come and is not decided on yet: the decisions before it may take
+        long."""
         contact = self._contacts.get(broker_id)
         if contact is not None:
             contact.session_end_ms = max(contact.session_end_ms, now_ms + self.session_timeout_ms)
@@ -79,31 +82,33 @@ class Heartbeats:
             contact.is_heard = True
 
     def shorten(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
-        """A broker's connection was closed: its session is shortened, to this time at least.
+        """Shorten the session of a broker whose connection was closed, to `timeout_ms` from now or a little more.
 
-        A broker that has been slow lately, on a busy machine, has closed it itself perhaps: it gets twice the longest
-        time that it took between two heartbeats.
+        A broker on a busy machine may have closed the connection itself: the session lasts at least twice the longest
+        recent time between two of its heartbeats.
         """
         contact = self._contacts.get(broker_id)
         if contact is not None:
             contact.session_end_ms = min(contact.session_end_ms, now_ms + max(timeout_ms, 2 * contact.gap_ms))
 
     def refused(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
-        """A broker's node refuses connections. Without a heartbeat since `restart`, the session has this length.
+        """Shorten the session of a broker whose node refuses connections: without a heartbeat since `restart`, the
+        session ends `timeout_ms` after `restart`.
 
-        Perhaps the node was the previous controller, which was killed and has been silent for an election already.
+        The node may be the previous controller, which was killed, and has already been silent for the time of an
+        election.
         """
         contact = self._contacts.get(broker_id)
         if contact is not None and not contact.is_heard:
             contact.session_end_ms = min(contact.session_end_ms, max(now_ms, contact.since_ms + timeout_ms))
 
     def forget(self, broker_id: BrokerId) -> None:
-        """A broker is fenced, gone or may stop: its silence is expected."""
+        """Forget a broker that is fenced, gone or may stop: its silence is expected."""
         self._contacts.pop(broker_id, None)
         self._shutdowns.pop(broker_id, None)
 
     def end(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """A broker was allowed to stop. Earlier heartbeats of this registration may come late."""
+        """Note that a broker was allowed to stop: earlier heartbeats of this registration may still come."""
         self.forget(broker_id)
         self._gone[broker_id] = broker_epoch
 
@@ -112,24 +117,25 @@ class Heartbeats:
         return self._gone.get(broker_id) == broker_epoch
 
     def begin_shutdown(self, broker_id: BrokerId, offset: int) -> int:
-        """The offset of the record that took the broker's leaderships away: this offset, unless another is known."""
+        """The offset of the record that took the broker's leaderships away: `offset`, unless an earlier call has noted
+        another offset."""
         return self._shutdowns.setdefault(broker_id, offset)
 
     def moved(self, before: int, after: int) -> None:
-        """The records of a decision have moved to another offset, with a handover among the records."""
+        """Correct the noted offsets: the records of a decision have moved to another offset, perhaps with a record that
+        hands leaderships over."""
         for broker_id, offset in self._shutdowns.items():
             if offset >= before:
                 self._shutdowns[broker_id] = offset + after - before
 
     def has_session(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether this controller has had a heartbeat of the broker lately. A new controller has had no
-        heartbeat: after a kill of the controller with all brokers, the next start need not wait for a session to
-        end."""
+        """Whether this controller has had a heartbeat of the broker lately. A new controller has had no heartbeat: when
+        the controller and all brokers were killed, a restarted broker need not wait for its session to end."""
         contact = self._contacts.get(broker_id)
         return contact is not None and contact.is_heard and now_ms < contact.session_end_ms
 
     def is_awaited(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether the broker may be alive: its session, heard or granted, has not ended."""
+        """Whether the broker may be alive: its session has not ended, with or without a heartbeat."""
         contact = self._contacts.get(broker_id)
         return contact is not None and now_ms < contact.session_end_ms
 
@@ -150,5 +156,5 @@ class Heartbeats:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next session ends."""
+        """The time at which the next session ends."""
         return min((contact.session_end_ms for contact in self._contacts.values()), default=None)

@@ -1,8 +1,8 @@
 """The cluster as it stands after some record of the metadata log: an immutable value.
 
-1. An image is a function of the records before it and of nothing else; two nodes at one offset hold equal images.
+1. An image is a function of the records before it and of nothing else; two nodes at the same offset have equal images.
 2. Records of one batch are applied together: `apply_all` gives an image only if every record fits.
-3. Images share what did not change: see `persistent_map` for what a change costs.
+3. Images share the parts that did not change; `persistent_map` describes the cost of a change.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
@@ -30,7 +30,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """A topic, broker or other owner of settings. The broker of the empty name stands for all brokers."""
+    """A topic, broker or other owner of settings. The broker with the empty name stands for all brokers."""
 
     type: int
     name: str
@@ -76,7 +76,8 @@ class BrokerImage:
     incarnation_id: bytes
     """16 random bytes per start of the process."""
     broker_epoch: int
-    """The offset of the registration: a later registration has a higher offset, which tells processes apart."""
+    """The offset of the registration's record. A later registration has a higher offset, so the epoch tells processes
+    of the same broker apart."""
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     fenced: bool = True
@@ -104,7 +105,8 @@ class TopicImage:
     partitions: Mapping[int, PartitionState]
 
     def stored_as(self, number: int) -> TopicPartition:
-        """The partition whose replicas have the records of this partition: another for a view (`metadata.views`)."""
+        """The partition whose replicas have the records of this partition: for a view, a partition of the source topic
+        (`metadata.views`)."""
         return TopicPartition(self.name, number)
 
 
@@ -115,9 +117,11 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
     confusable_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Topic names with '.' or '_' by `confusable_form`: two of one form would share a metric name, and are refused.
+    """The topic names with '.' or '_', by `confusable_form`. Two names of the same form would share a metric name, so
+    the second topic is refused.
 
-    Kafka's controller lets one request create several of one form."""
+    Kafka's controller lets one request create several topics of the same form.
+    """
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
     brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
     controllers: Mapping[BrokerId, ControllerImage] = field(default_factory=dict)
@@ -125,13 +129,14 @@ class ClusterImage:
     """The finalized level of each feature; `metadata.version` says which records may be in the log."""
     next_producer_id: int = 0
     replica_counts: Mapping[BrokerId, int] = field(default_factory=dict)
-    """The number of replicas on each broker that has some; follows from `topics`."""
+    """The number of replicas on each broker that has replicas; follows from `topics`."""
     leader_counts: Mapping[BrokerId, int] = field(default_factory=dict)
-    """The number of partitions that each broker leads, likewise."""
+    """The number of partitions that each broker leads; follows from `topics`."""
     tables: Mapping[str, Mapping[Hashable, object]] = field(default_factory=dict)
     """State of record kinds that has no field here, by the name of its table (`image_draft.ImageTable`)."""
     open_transaction: tuple[object, ...] | None = None
-    """Records that count when their transaction has ended (KIP-868): in no snapshot, so there is none meanwhile."""
+    """The records of an open transaction, which take effect at its end (KIP-868). A snapshot cannot state these
+    records, so no snapshot is written meanwhile."""
 
     def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
         """The topic of this id, if it exists."""
@@ -144,19 +149,19 @@ class ClusterImage:
         return None if found is None else found.partitions.get(partition)
 
     def overrides(self, resource: ConfigResource) -> Mapping[str, str]:
-        """The settings that were given to this resource itself."""
+        """The settings of this resource itself, without defaults."""
         return self.configs.get(resource, Empty)
 
     def topic_overrides(self, topic: str) -> Mapping[str, str]:
-        """The settings that were given to this topic itself."""
+        """The settings of this topic itself, without defaults."""
         return self.overrides(ConfigResource(ResourceType.TOPIC, topic))
 
     def group_overrides(self, group_id: str) -> Mapping[str, str]:
-        """The settings that were given to this group."""
+        """The settings of this group itself, without defaults."""
         return self.overrides(ConfigResource(ResourceType.GROUP, group_id))
 
     def cluster_setting(self, topic: str, name: str) -> str | None:
-        """The replicated setting of this topic: its own, else the default for all brokers."""
+        """The replicated setting of this topic: the topic's own value, else the value for all brokers."""
         own = self.topic_overrides(topic).get(name)
         return self.overrides(ALL_BROKERS).get(name) if own is None else own
 
@@ -172,12 +177,13 @@ class ClusterImage:
 
     @property
     def knows_sinks(self) -> bool:
-        """Whether all registered brokers know sinks (decision 0063), fenced ones too."""
+        """Whether all registered brokers, fenced brokers included, know sinks (decision 0063)."""
         return bool(self.brokers) and self.broker_without_sinks is None
 
     @property
     def broker_without_sinks(self) -> BrokerId | None:
-        """The first broker whose registration says nothing of sinks; None if there is none."""
+        """The first broker whose registration does not name the feature of sinks; None if every registration names
+        it."""
         lacking = (
             broker_id
             for broker_id, broker in self.brokers.items()
@@ -207,7 +213,8 @@ class ChangedPartition(NamedTuple):
 
 
 RecordKey = tuple[int, *tuple[Any, ...]]
-"""Names a record of a snapshot: Kafka's number of its kind, and what tells two of a kind apart (`records.key_of`)."""
+"""The name of a record in a snapshot: Kafka's number of the record's kind, and the fields that identify a record of
+this kind (`records.key_of`)."""
 TOPIC_RECORD: Final = 2
 PARTITION_RECORD: Final = 3
 
@@ -218,31 +225,33 @@ class ImageDelta:
 
     created_topics: tuple[TopicImage, ...] = ()
     deleted_topics: tuple[TopicImage, ...] = ()
-    """As they were. A topic that was deleted and created again is in both, with two ids."""
+    """The deleted topics, as they were. A topic that was deleted and created again is in `created_topics` too, with
+    another id."""
     removed_ids: tuple[TopicId, ...] = field(default=(), compare=False)
-    """Topics that a record has removed, also those that were there only between these two images. Empty where no
-    records are known that lead from one image to the other."""
+    """Topics that a record has removed, also topics that existed only between these two images. Empty where no records
+    are known that lead from one image to the other."""
     changed_partitions: tuple[ChangedPartition, ...] = ()
     changed_configs: tuple[ConfigResource, ...] = ()
     changed_brokers: tuple[BrokerId, ...] = ()
-    """Registered, changed or gone."""
+    """The brokers that are newly registered, changed or gone."""
     changed_tables: tuple[str, ...] = ()
     """The names of `ClusterImage.tables` with other entries."""
     superseded: Set[RecordKey] = field(default=frozenset(), compare=False, repr=False)
-    """Records of a snapshot that were there, some perhaps only between these two images, and have been modified or
-    deleted. Empty where no records are known that lead from one image to the other, and in `pieces`."""
+    """Records of a snapshot that have been modified or deleted; some of these records may have existed only between the
+    two images. Empty where no records are known that lead from one image to the other, and in `pieces`."""
     stated: Set[RecordKey] = field(default=frozenset(), compare=False, repr=False)
-    """Records of a snapshot that have been stated, perhaps with the value that they had. Empty where no records are
-    known, as above."""
+    """Records of a snapshot that log records have stated again, perhaps with the same value. Empty where `superseded`
+    is empty because no records are known."""
 
     def pieces(self, size: int) -> "Iterator[ImageDelta]":
         """The same changes in portions of about `size` partitions, so that each takes a short time to act on.
 
         Partitions first, brokers last: a leader that stops waiting for a dead follower must already have its new role.
         A topic is never split. Settings come with the brokers, for partitions that did not change otherwise; a changed
-        partition gets the settings of the image at once. Neither order of the two would do in portions: a raised
-        `min.insync.replicas` must not come after the state that was agreed on under it, and a lowered one not before
-        the state that ends a leadership.
+        partition gets the settings of the image at once. So a changed partition gets its state and its settings
+        together. If the two came apart, either order would be wrong: a raised `min.insync.replicas` must not come after
+        the state that was decided under the raised value, and a lowered `min.insync.replicas` must not come before the
+        state that ends a leadership.
         """
         if (
             _partitions_in(self.deleted_topics) + _partitions_in(self.created_topics) + len(self.changed_partitions)

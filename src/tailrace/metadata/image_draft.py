@@ -1,4 +1,4 @@
-"""An image under construction: the state that the rows of record kinds write to."""
+"""An image under construction: the functions of record kinds write their changes into this draft."""
 
 from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar, cast
@@ -23,10 +23,10 @@ V = TypeVar("V")
 
 
 class ImageTable(Generic[K, V]):
-    """A part of the image that a record kind brings along: entries by key, in the order in which they came."""
+    """A part of the image that belongs to one record kind: entries by key, in the order in which the entries came."""
 
     def __init__(self, name: str) -> None:
-        """`name` is the table's in `ClusterImage.tables` and `ImageDelta.changed_tables`."""
+        """`name` is the name of the table in `ClusterImage.tables` and `ImageDelta.changed_tables`."""
         self.name = name
 
     def of(self, image: ClusterImage) -> Mapping[K, V]:
@@ -38,7 +38,7 @@ class ImageTable(Generic[K, V]):
         return cast("MapDraft[K, V]", draft.table(self.name))
 
     def get(self, state: "ClusterImage | ImageDraft", key: K) -> V | None:
-        """The entry of this key, in either."""
+        """The entry of this key, in an image or a draft."""
         return self.draft(state).get(key) if isinstance(state, ImageDraft) else self.of(state).get(key)
 
 
@@ -76,7 +76,7 @@ class ImageDraft:
         return broker
 
     def put_broker(self, broker: BrokerImage) -> None:
-        """A broker is registered, or its registration is another one now."""
+        """Add a registered broker, or replace its registration."""
         self.brokers[broker.broker_id] = broker
         self.changed_brokers.add(broker.broker_id)
 
@@ -86,7 +86,7 @@ class ImageDraft:
 
     @property
     def topic_names(self) -> MapDraft[TopicId, str]:
-        """The names of all topics there are now, by id."""
+        """The names of all present topics, by id."""
         return self.topics.names
 
     def finish(self) -> ClusterImage:

@@ -1,10 +1,11 @@
-"""Maps that never change and yet cost little to change: the next version shares with the one before it.
+"""Immutable maps of which a changed version costs little: the next version shares most entries with the version before.
 
-A map is a large dict that versions share, and a small dict with later changes. A version costs a copy of the small
-dict; when that has outgrown the square root of the large dict, a version merges them. So a change costs about as many
-steps as the root of the map's size, on average, and never more than one copy of the whole.
+A map has a large dict that versions share, and a small dict with later changes. A new version costs a copy of the small
+dict. When the small dict is larger than the square root of the large dict, the new version merges both. So a change
+costs about as many steps as the root of the map's size, on average, and never more than one copy of the whole.
 
-The order is a dict's, by insertion, whatever was merged when. So the order depends on the records and on nothing else.
+The order is the order of insertion, as in a dict, whenever the merges happened. So the order depends only on the
+records.
 """
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
@@ -18,7 +19,7 @@ D = TypeVar("D")
 _GONE: Final = object()
 _ABSENT: Final = object()
 _SMALL: Final = 64
-"""Maps of so few entries are copied."""
+"""Maps of at most so many entries are copied as a whole."""
 
 
 class _Layers(Generic[K, V]):
@@ -29,7 +30,7 @@ class _Layers(Generic[K, V]):
     def __init__(self, shared: Mapping[K, V], changes: dict[K, Any], count: int) -> None:
         self._shared = shared
         self._changes = changes
-        """New and other values; `_GONE` for a key that only the shared part still has."""
+        """New and changed values; `_GONE` for a removed key that the shared part still has."""
         self._count = count
 
     def __getitem__(self, key: K) -> V:
@@ -111,7 +112,8 @@ class _Values(ValuesView[V]):
 
 
 class MapDraft(_Layers[K, V]):
-    """The next version of a map, which can be read and written until it is finished. The one before stays as it is."""
+    """The next version of a map, which can be read and written until it is finished. The version before stays
+    unchanged."""
 
     __slots__ = ("_before", "_is_own")
 
@@ -128,7 +130,8 @@ class MapDraft(_Layers[K, V]):
             self._own()
         found = self._changes.get(key, _ABSENT)
         if found is _GONE:
-            # It belongs behind all others now, as in a dict; the shared part would give it its old place.
+            # A key that was removed and added again comes last, as in a dict; the shared part would give the key its
+            # old place.
             self._merge()
             found = _ABSENT
         if found is _ABSENT and key not in self._shared:
@@ -147,7 +150,7 @@ class MapDraft(_Layers[K, V]):
             del self._changes[key]
 
     def pop(self, key: K) -> V:
-        """Take the key out. Raises KeyError."""
+        """Remove the key, and return its value. Raises KeyError."""
         value = self[key]
         del self[key]
         return value
@@ -159,7 +162,7 @@ class MapDraft(_Layers[K, V]):
         )
 
     def finish(self) -> Mapping[K, V]:
-        """The new version, or the one before if nothing was written. The draft is of no use afterwards."""
+        """The new version, or the version before if nothing was written. The draft must not be used afterwards."""
         if not self._is_own:
             return self._before
         if len(self._changes) > max(_SMALL, 4 * isqrt(len(self._shared))) or len(self._shared) <= _SMALL:

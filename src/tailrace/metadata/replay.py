@@ -1,8 +1,7 @@
 """Records in, image out: the only code that makes a new image.
 
-A record that does not fit the image (a partition of a topic that is not there, derived changes that come out otherwise)
-means that this node and the leader disagree about the past. That is a broken invariant: AssertionError, and the process
-stops.
+If a record does not fit the image (a partition of an unknown topic, other derived changes than the record states), this
+node and the leader disagree about the past. That is a broken invariant: AssertionError, and the process stops.
 """
 
 from collections.abc import Iterable
@@ -34,8 +33,8 @@ def apply_all(image: ClusterImage, records: Iterable[MetadataRecord]) -> tuple[C
 
 
 def derivation(image: ClusterImage, record: BrokerEvent) -> Steps[Derived]:
-    """The changes that follow from this record for the partitions of this image, the one before it, with their
-    checksum, in steps."""
+    """The partition changes that follow from this record, with their checksum, in steps. `image` is the image before
+    the record."""
     return _derived(ImageDraft(image), record)
 
 
@@ -46,7 +45,7 @@ def _derived(draft: ImageDraft, record: MetadataRecord) -> Steps[Derived]:
 
 
 class Foreseen(NamedTuple):
-    """A record, and the changes that the decision has derived already from the record and the image before."""
+    """A record with the changes that the decision has already derived from it and from the image before the record."""
 
     record: MetadataRecord
     derived: Derived
@@ -115,7 +114,7 @@ class Replay:
         assert held is not None, "no transaction has begun"
         if isinstance(record, EndTransactionRecord):
             for stored in held:
-                self.apply(cast("StoredRecord", stored))  # only a replay makes an open transaction
+                self.apply(cast("StoredRecord", stored))  # only a replay opens a transaction
 
     # Partition changes that follow from a record
 

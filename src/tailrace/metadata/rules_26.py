@@ -1,20 +1,22 @@
 """Elections when a broker goes or comes back, from metadata.version 26 on: with eligible leaders (KIP-966).
 
 1. A broker that goes leaves the in-sync replicas, even as the last of them.
-2. Below min.insync.replicas the high watermark stands still, so a replica that leaves then has everything below it: it
-   is *eligible*, unless it comes back saying that it may have lost something.
-3. The leader is the present leader, else the first in-sync replica in order of preference; with no replica in sync,
-   the first eligible replica; with no eligible replica either, the last known leader, and if the
-   topic allows it, any replica that is alive. The last two may have lost acknowledged records: the partition is
-   recovering until its leader says otherwise.
+2. While fewer replicas than min.insync.replicas are in sync, the high watermark does not advance. A replica that leaves
+   the in-sync replicas then has every record below the high watermark: the replica is *eligible*, until it comes back
+   and reports that it may have lost records.
+3. The leader is the present leader, else the first in-sync replica in order of preference; with no replica in sync, the
+   first eligible replica; with no eligible replica either, the last known leader, and if the topic allows it, any
+   replica that is alive. The last known leader, or any other live replica, may have lost acknowledged records: the
+   partition is recovering until its leader reports the end of the recovery.
 
-Promises on which `derive` builds, also those of a later version:
+`derive` relies on these promises, which the rules of later versions must keep, too:
 
-1. The rules look at nothing of a partition but its replicas, the replicas in sync, eligible and last known, its leader
-   and whether it is recovering: partitions that are alike in these, under the same settings, become alike.
-2. The rest is carried over; the partition epoch rises by 1, the leader epoch with each change of leader.
-3. A departure changes only partitions that the broker leads, is in sync of, or, if it is unclean, is eligible for;
-   an arrival only partitions without a leader.
+1. The rules read only these parts of a partition: its replicas, the replicas in sync, eligible and last known, its
+   leader, and whether it is recovering. Partitions that are equal in these parts, under the same settings, get equal
+   results.
+2. The other parts stay unchanged; the partition epoch rises by 1, and the leader epoch with each change of leader.
+3. A departure changes only partitions in which the broker leads, is in sync or, in an unclean departure, is eligible.
+   An arrival changes only partitions without a leader.
 """
 
 from collections.abc import Callable
@@ -28,26 +30,27 @@ MayLead = Callable[[BrokerId], bool]
 
 
 class Circumstances(Protocol):
-    """The state that rules may read besides the partition: the replicated image before the record alone."""
+    """The state that rules may read besides the partition: only the replicated image before the record."""
 
     def is_alive(self, broker_id: BrokerId, /) -> bool:
         """Whether this broker may lead."""
         ...
 
     def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
-        """The setting of the topic, else of the cluster, else 1. May be more than the topic has replicas."""
+        """The setting of the topic, else of the cluster, else 1. The value may be larger than the number of the topic's
+        replicas."""
         ...
 
     def allows_unclean_election(self, topic_id: TopicId, /) -> bool:
-        """The setting `unclean.leader.election.enable`, found likewise."""
+        """The setting `unclean.leader.election.enable` of the topic, else of the cluster."""
         ...
 
 
 def departure(
     broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /, *, unclean: bool
 ) -> PartitionState | None:
-    """The state without this broker, or None if it stays; `unclean`: the broker may have lost acknowledged records, and
-    is not even eligible."""
+    """The state without this broker, or None if the state does not change. `unclean`: the broker may have lost
+    acknowledged records, and is not eligible either."""
     is_lost = unclean and broker_id in state.eligible_leader_replicas
     if broker_id not in state.in_sync_replicas and broker_id != state.leader and not is_lost:
         return None
@@ -62,7 +65,7 @@ def departure(
 
 
 def arrival(broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /) -> PartitionState | None:
-    """A leader for a partition without a leader, if this broker can be elected."""
+    """The state with a leader, for a partition without a leader; None if no leader can be elected with this broker."""
     if state.leader != NO_LEADER or broker_id not in state.replicas:
         return None
     after = with_in_sync(
@@ -84,7 +87,8 @@ def with_in_sync(
     unclean_election: bool,
     lost: Replicas = (),
 ) -> PartitionState:
-    """The state with these in-sync replicas, and with the leader that follows. Both epochs rise by the rules."""
+    """The state with these in-sync replicas, and with the leader that follows from them. Both epochs rise as promise 2
+    says."""
     found = _elected(state, in_sync, _eligible(state, in_sync, lost), may_lead, unclean_election)
     eligible, last_known = found.eligible, found.last_known
     if len(found.in_sync) >= min(min_in_sync, len(state.replicas)):
@@ -95,10 +99,10 @@ def with_in_sync(
 
 
 def next_state(state: PartitionState, election: "Election") -> PartitionState:
-    """The state after this election. Both epochs rise by the rules."""
+    """The state after this election. Both epochs rise as promise 2 says."""
     leader, in_sync, eligible, last_known, is_recovering = election
     leader_epoch = state.leader_epoch if leader == state.leader else LeaderEpoch(state.leader_epoch + 1)
-    # Spelled out: `replace` costs several times as much, and there are as many states as a broker has partitions.
+    # Written in full: `replace` costs several times as much, and there are as many states as a broker has partitions.
     return PartitionState(
         topic_id=state.topic_id,
         replicas=state.replicas,
@@ -140,7 +144,8 @@ def _elected(
     if state.leader in in_sync and may_lead(state.leader):
         return Election(state.leader, in_sync, eligible, last_known, is_recovering)
     if in_sync:
-        # Wait even if the whole in-sync set is down: an in-sync replica has every record of the eligible, perhaps more.
+        # Wait even if all in-sync replicas are down: an in-sync replica has every record of an eligible replica,
+        # perhaps more.
         return Election(_first(state, in_sync, may_lead), in_sync, eligible, last_known, is_recovering)
     chosen = _first(state, eligible, may_lead)
     if chosen != NO_LEADER:

@@ -1,4 +1,5 @@
-"""The senders of commands of brokers and controllers: only the process itself has the secret of its incarnation."""
+"""Checks that a broker's or controller's command comes from that process: only the process itself has the secret of its
+incarnation."""
 
 from tailrace.metadata.commands import CommandOfBroker
 from tailrace.metadata.image import ClusterImage

@@ -1,5 +1,5 @@
-"""An image to the records of a snapshot and back, in slices that leave time for other work; how two images differ, and
-how many records of a snapshot are out of date.
+"""Conversion of an image to the records of a snapshot and back, in slices that leave time for other work; the
+difference of two images; the number of records of a snapshot that are out of date.
 
 writer.append(islice(values, 500))      as often as there are values
 loader.load(batch)                      for each batch of the snapshot
@@ -47,7 +47,7 @@ class SnapshotLoader:
         self.records_count = 0
 
     def load(self, batches: Buffer) -> None:
-        """Take the records of these whole batches; control batches say nothing of the image.
+        """Take the records of these whole batches; control batches do not change the image.
 
         Raises CorruptRecords, and KafkaError(UNSUPPORTED_VERSION) for records of a newer release.
         """
@@ -74,8 +74,8 @@ class SnapshotLoader:
 def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
     """The records, as an iterator: the writer may pause anywhere, since an image never changes.
 
-    Kafka's own order: features, brokers, controllers, topics with their partitions, settings, producer ids. No record
-    here derives anything: each states a value in full.
+    Kafka's own order: features, brokers, controllers, topics with their partitions, settings, producer ids. No
+    partition changes are derived from these records: each record states a value in full.
     """
     return chain.from_iterable(kind.write(image) for kind in KINDS.written() if kind.write is not None)
 
@@ -116,7 +116,7 @@ def _only_in(image: ClusterImage, other: ClusterImage) -> Iterator[TopicImage]:
 
 
 def _compared(before: ClusterImage, after: ClusterImage) -> Iterator[ChangedPartition | None]:
-    """For each partition that both have: its state if the state differs, else None."""
+    """For each partition that both images have: the new state if the states differ, else None."""
     for topic in after.topics.values():
         name = before.topic_names.get(topic.topic_id)
         if name is None:
@@ -132,16 +132,19 @@ class ChangedRecords:
     (KIP-630, "When to Snapshot").
 
     A record of the log adds records to the snapshot that would be written next, modifies some or deletes some.
-    `records.key_of` names a record of a snapshot, so that it can be found again in the next snapshot. These count:
+    `records.key_of` names a record of a snapshot, so that it can be found again in the next snapshot. The counted
+    records are:
 
-    - records of the latest snapshot that have another value in the state now, or are gone. A record whose old value has
-      come back is as in the snapshot, and does not count.
-    - records that were added since and then modified or deleted, whatever has become of them: "If a snapshot record was
-      added and then modify or deleted then it counts against the ratio." New ones do not count.
+    - records of the latest snapshot that have another value now, or are gone. A record whose old value has come back
+      equals the record in the snapshot, and does not count.
+    - records that were added since the snapshot and then modified or deleted, whatever their value is now: "If a
+      snapshot record was added and then modify or deleted then it counts against the ratio." Records that were only
+      added do not count.
     """
 
     def __init__(self, image: ClusterImage, *, snapshot_records: int | None) -> None:
-        """`image` is the state in the snapshot, of `snapshot_records` records; None while it is being written."""
+        """`image` is the state in the snapshot. `snapshot_records` is the number of its records; None while the
+        snapshot is being written."""
         self._image = image
         self.snapshot_records = snapshot_records
         self._keys: set[RecordKey] = set()
@@ -152,7 +155,8 @@ class ChangedRecords:
     def add(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Count the changes of this delta, which have led to this image.
 
-        When as many records have changed as the snapshot holds, more make no difference, and take no memory.
+        When as many records have changed as the snapshot has, further changes would not change the decision, and are
+        not stored.
         """
         if self.snapshot_records is None or len(self._keys) < self.snapshot_records:
             self._keys |= delta.superseded

@@ -1,8 +1,9 @@
-"""Reads the partition records, which snapshots and logs are full of, without making an object per record.
+"""Reads partition records, the most frequent records of snapshots and logs, without an object for each record.
 
-The same as `decode_record`, a few times as fast. A new partition becomes its state at once, if its record has the
-ordinary form: lists of fewer than 127 elements, no tagged fields. Of a change only the fields of the partition are
-decoded, and only once. Lists that are equal become one object: a cluster has far fewer different lists than partitions.
+The result equals that of `decode_record`, a few times as fast. The record of a new partition is read into a state at
+once, if it has the ordinary form: lists of fewer than 127 elements, no tagged fields. From the record of a change only
+the fields of the partition are decoded; equal fields are decoded only once. Equal lists become one object: a cluster
+has far fewer different lists than partitions.
 """
 
 from functools import lru_cache
@@ -21,7 +22,7 @@ _EPOCHS: Final = Struct(">iii")
 _LISTS_AT: Final = len(_FRAME) + _HEAD.size
 _UUID_BYTES: Final = 16
 _LONG: Final = 0x80
-"""From here on a length takes more than one byte."""
+"""A length of this value or more takes more than one byte."""
 _MOST_REMEMBERED: Final = 50_000
 _MOST_FORMS: Final = 1_000
 
@@ -41,7 +42,7 @@ class StoredChange(NamedTuple):
     topic_id: TopicId
     number: int
     change: PartitionChangeRecord
-    """For its fields alone; the partition that it names may be another."""
+    """The changed fields. The partition that this record names may be another partition, with the same change."""
 
 
 StoredRecord = MetadataRecord | StoredPartition | StoredChange
@@ -55,11 +56,12 @@ class _Lists(NamedTuple):
 
 
 class RecordReader:
-    """Reads the values of records, one after the other. It keeps a cache: one reader per snapshot or log."""
+    """Reads the values of records, one after the other. The reader keeps a cache: each snapshot or log is read with a
+    reader of its own."""
 
     def __init__(self) -> None:
         self._forms: dict[int, Struct] = {}
-        """The division of the last record of each size."""
+        """For each size of a record, the form of the last record of this size: where its lists begin and end."""
         self._lists: dict[bytes, _Lists] = {}
         self._directories: dict[bytes, tuple[bytes, ...]] = {}
         self._changes: dict[bytes, PartitionChangeRecord] = {}
@@ -88,7 +90,8 @@ class RecordReader:
         return StoredChange(topic_id, number, change)
 
     def _as_before(self, value: bytes) -> StoredPartition | None:
-        """None unless both groups of lists are known: they end by themselves, so it can be divided in no other way."""
+        """Read the record in the form of the last record of this size. None unless both groups of lists are known: a
+        list states its own length, so a record with known lists in these places cannot have another form."""
         form = self._forms.get(len(value))
         if form is None:
             return None
@@ -114,7 +117,7 @@ class RecordReader:
         )
 
     def _ordinary(self, value: bytes) -> StoredPartition | None:
-        """None if the record is of another form, or no record."""
+        """Read a record of the ordinary form. None if the record has another form, or is not a record."""
         size = len(value)
         position = _LISTS_AT
         for _ in _Lists._fields:
@@ -164,7 +167,7 @@ class RecordReader:
         return found
 
     def _directories_of(self, stored: bytes) -> tuple[bytes, ...]:
-        """`stored` has their number in front, and the number of tagged fields, 0, behind."""
+        """`stored` begins with the number of directories, and ends with the number of tagged fields, 0."""
         found = self._directories.get(stored)
         if found is None:
             found = tuple(stored[at : at + _UUID_BYTES] for at in range(1, len(stored) - 1, _UUID_BYTES))

@@ -1,4 +1,4 @@
-"""The topics of an image under construction, and their consequences: names, counts and changes."""
+"""The topics of an image under construction, and the values that follow from topics: names, counts and changes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -45,24 +45,26 @@ class _OpenTopic(NamedTuple):
 
 
 class TopicsDraft:
-    """The topics of one image, on their way to the next. A change that does not fit is a broken invariant."""
+    """The topics of one image, while records turn them into the topics of the next image. A change that does not fit is
+    a broken invariant."""
 
     def __init__(self, image: ClusterImage, superseded: set[RecordKey]) -> None:
-        """`superseded` gets topics and partitions that were there and are changed or removed."""
+        """`superseded` gets the names of existing topics and partitions that are changed or removed."""
         self._before = image
         self._superseded = superseded
         self._topics = MapDraft(image.topics)
         self.names = MapDraft(image.topic_names)
-        """The names of all topics there are now, by id."""
+        """The names of all present topics, by id."""
         self._confusable_names = MapDraft(image.confusable_names)
         self._replica_counts = dict(image.replica_counts)
         self._leader_counts = dict(image.leader_counts)
         self._open: _OpenTopic | None = None
-        """Records of one topic follow each other, so its image is made when another one's turn comes."""
+        """The topic whose partitions are being changed. Records of one topic follow each other, so the topic's image is
+        made when a record of another topic comes."""
         self._created: dict[TopicId, None] = {}
         self._deleted: list[TopicImage] = []
         self.removed: list[TopicId] = []
-        """Every topic that was removed, also a new topic."""
+        """The ids of all removed topics, including topics that were new in this draft."""
         self._changed: dict[TopicPartition, PartitionState] = {}
         """Partitions of topics that are not new."""
 
@@ -78,7 +80,7 @@ class TopicsDraft:
             self._confusable_names[form] = tuple(sorted((*(self._confusable_names.get(form) or ()), name)))
 
     def remove(self, topic_id: TopicId) -> str:
-        """A topic is gone; the name that it had."""
+        """Remove a topic; returns its name."""
         self._close()
         name = self.names.pop(topic_id)
         topic = self._topics.pop(name)
@@ -100,7 +102,7 @@ class TopicsDraft:
         return name
 
     def create_partition(self, number: int, state: PartitionState) -> None:
-        """A new partition, of the topic that its state names."""
+        """Add a new partition to the topic that its state names."""
         topic = self._opened(state.topic_id)
         assert number not in topic.partitions, f"partition {number} was created twice"
         self._put(topic, number, state, None)
@@ -108,13 +110,13 @@ class TopicsDraft:
     def change_partition(
         self, topic_id: TopicId, number: int, changed: Callable[[PartitionState, C], PartitionState], change: C
     ) -> None:
-        """A partition gets the state that `changed` makes of its state and this change."""
+        """Give a partition the state that `changed` makes of its present state and this change."""
         topic = self._opened(topic_id)
         before = topic.partitions[number]
         self._put(topic, number, changed(before, change), before)
 
     def set_partition(self, topic_id: TopicId, number: int, state: PartitionState) -> None:
-        """A partition gets this state."""
+        """Give a partition this state."""
         topic = self._opened(topic_id)
         self._put(topic, number, state, topic.partitions[number])
 
@@ -201,7 +203,7 @@ class TopicsDraft:
 
     @property
     def deleted(self) -> tuple[TopicImage, ...]:
-        """The topics that are gone, as they were. A topic that was made again is in both, with two ids."""
+        """The removed topics, as they were. A topic that was created again is in `created` too, with another id."""
         return tuple(self._deleted)
 
 

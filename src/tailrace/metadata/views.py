@@ -1,7 +1,8 @@
-"""Views of the topics of an image (`model.views`; decision 0057): looked up by name and by id, and in no list.
+"""Views of the topics of an image (`model.views`; decision 0057): looked up by name and by id, but in no list of
+topics.
 
-A topic that has the name or the id of a view goes first. Reading requests look topics up here; all others look in the
-image itself, which has no views, and refuse a view with `view_refusal`.
+A topic with the name or the id of a view takes precedence over the view. Requests that read look topics up in this
+module. All other requests use the image itself, which has no views, and refuse a view with `view_refusal`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,14 +17,14 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.views import FAN_OUTS, View, folded_id, key_range_of, parse_view
 
 MAX_VIEW_PARTITIONS: Final = 10_000
-"""Partitions of one view. A topic that would have a view with more has no such view."""
+"""The most partitions of a view. A topic has no view that would have more partitions."""
 
 
 _ID_BYTES: Final = 16
 
 
 class ViewPartitions(Mapping[int, PartitionState]):
-    """The partitions of a view, with the state of the partition around the view partition."""
+    """The partitions of a view. A view partition has the state of the partition that contains it."""
 
     __slots__ = ("_fan_out", "_partitions")
 
@@ -43,12 +44,12 @@ class ViewPartitions(Mapping[int, PartitionState]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewImage(TopicImage):
-    """A view of a topic that exists, in the form of a topic."""
+    """A view of an existing topic, in the form of a topic."""
 
     source: TopicImage
-    """The topic."""
+    """The topic of the view."""
     fan_out: int
-    """The view partitions per partition of the topic."""
+    """The number of view partitions for each partition of the topic."""
 
     def stored_as(self, number: int) -> TopicPartition:
         return TopicPartition(self.source.name, number // self.fan_out)
@@ -104,7 +105,8 @@ def has_key_ranges(image: ClusterImage, topic: str) -> bool:
 
 
 def existing_view(image: ClusterImage, view: View) -> ViewImage | None:
-    """The view, served or not; None without its topic, and if a topic has its name."""
+    """The view, whether this broker serves views or not; None if the view's topic does not exist, or if a topic has the
+    view's name."""
     source = image.topics.get(view.topic)
     name = view.name
     if source is None or name in image.topics:
@@ -130,7 +132,8 @@ def id_of(image: ClusterImage, name: str) -> TopicId | None:
 def view_refusal(
     image: ClusterImage, name: str, code: ErrorCode = ErrorCode.INVALID_TOPIC_EXCEPTION
 ) -> KafkaError | None:
-    """The error of a request that would write, change or delete this view; None if the name is no view's."""
+    """The error of a request that would write, change or delete this view; None if the name is not the name of a
+    view."""
     view = parse_view(name)
     if view is None or existing_view(image, view) is None:
         return None

@@ -37,7 +37,7 @@ class Reassignments:
         self._image = image
 
     def decide(self, command: AlterReassignments) -> Decision[MetadataRecord, ReassignmentsAltered]:
-        """Records of what begins, changes or ends, and an outcome for every partition."""
+        """Records of the reassignments that begin, change or end, and an outcome for every partition."""
         records: list[MetadataRecord] = []
         outcomes = []
         times_named = Counter(wanted.topic_partition for wanted in command.reassignments)
@@ -74,7 +74,7 @@ class Reassignments:
         unknown = [broker_id for broker_id in target if broker_id not in self._image.brokers]
         if unknown:
             raise _invalid(f"{where}: brokers {unknown} are not registered")
-        factor = len(set(state.replicas) - set(state.removing_replicas))  # of a move under way, its target
+        factor = len(set(state.replicas) - set(state.removing_replicas))  # during a move, the target's factor
         if keeps_factor and len(target) != factor:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -83,7 +83,8 @@ class Reassignments:
 
 
 def finished(state: PartitionState, in_sync: Replicas) -> tuple[PartitionState, Replicas]:
-    """The partition and its in-sync replicas: without the replicas to remove, if nothing is missing; else unchanged."""
+    """The partition and its in-sync replicas: without the replicas to remove, if all added replicas are in sync; else
+    unchanged."""
     if not state.adding_replicas and not state.removing_replicas:
         return state, in_sync
     remaining = tuple(replica for replica in in_sync if replica not in state.removing_replicas)
@@ -140,7 +141,8 @@ class DirectoryAssignments:
         self._changed: dict[tuple[TopicId, int], PartitionState] = {}
 
     def decide(self, command: AssignDirectories) -> Decision[MetadataRecord, DirectoriesAssigned]:
-        """A record per partition that changes; of two places for one replica the later holds, as in Kafka."""
+        """A record per partition that changes. If the command names two directories for one replica, the later counts,
+        as in Kafka."""
         errors: list[KafkaError | None] = []
         for assignment in command.assignments:
             try:

@@ -1,8 +1,8 @@
 """The records of registration, heartbeats, shutdown and removal of brokers (pure but for `Heartbeats`).
 
 A broker is registered, then fenced until it has applied its own registration, then alive; a controlled shutdown takes
-its leaderships away before it may stop. The changes of partitions are derived, see `derive`: the controller seals such
-a record with the count and checksum of its changes, and it is the only one of its decision.
+its leaderships away before it may stop. The changes of partitions are derived, see `derive`: the controller adds the
+count and checksum of the changes to the record, which is the only record of its decision.
 """
 
 from tailrace.metadata.broker_commands import (
@@ -46,8 +46,8 @@ class BrokerLifecycle:
     def sender(self, command: CommandOfBroker) -> BrokerImage:
         """The broker in whose name a command was given.
 
-        Raises KafkaError as `known`; CLUSTER_AUTHORIZATION_FAILED if the command does not prove that it is the
-        broker's. Its epoch is no proof: that is a small number, which any client may read or guess.
+        Raises KafkaError as `known`; CLUSTER_AUTHORIZATION_FAILED if the command does not prove that the broker has
+        sent it. The broker epoch is no proof: any client may read or guess this small number.
         """
         broker = self.known(command.broker_id, command.broker_epoch)
         check_secret(f"broker {broker.broker_id}", broker.incarnation_id, command.secret)
@@ -68,7 +68,7 @@ class BrokerLifecycle:
     def register(self, command: RegisterBroker, broker_epoch: int) -> Decision[MetadataRecord, BrokerRegistered]:
         """Raises KafkaError DUPLICATE_BROKER_REGISTRATION, UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED."""
         check_secret(f"broker {command.broker_id}", command.incarnation_id, command.secret)
-        for directory_id in command.log_directories:  # a claim to hold what a disk has acknowledged
+        for directory_id in command.log_directories:  # to name a directory is a claim to have its acknowledged records
             check_secret(f"a directory of broker {command.broker_id}", directory_id, command.directory_secret)
         self._check_features(f"broker {command.broker_id}", command.features)
         before = self._image.brokers.get(command.broker_id)
@@ -88,9 +88,10 @@ class BrokerLifecycle:
     def _may_follow(self, command: RegisterBroker, before: BrokerImage) -> bool:
         """Whether the broker may be registered anew though its registration is alive.
 
-        A controller that has just become active has received no heartbeat. If all brokers were killed with the one
-        before it, their next starts need not wait until their sessions end; but such a start has, and proves, the
-        directories of before. Any other process waits: else a client could register over a broker that is well.
+        A controller that has just become active has received no heartbeat. If all brokers were killed together with the
+        previous controller, the restarted brokers need not wait until their old sessions end: a restarted broker has
+        the same directories as before, and proves that. Any other process waits: otherwise a client could take over the
+        registration of a live broker.
         """
         if self._heartbeats.has_session(command.broker_id, self._now_ms):
             return False
@@ -106,7 +107,7 @@ class BrokerLifecycle:
             return self._on_its_way_out(broker, next_offset, is_caught_up=is_caught_up)
         if command.wants_fence and not broker.fenced:
             return _standing(self.fence(broker), is_caught_up=is_caught_up, is_fenced=True)
-        # A heartbeat that a broker sent before its shutdown may come late: this registration has ended.
+        # A heartbeat that a broker sent before its shutdown may come late, when its registration has ended.
         has_ended = broker.in_controlled_shutdown or self._heartbeats.has_ended(broker.broker_id, broker.broker_epoch)
         may_lead = not command.wants_fence and not has_ended
         if broker.fenced and is_caught_up and may_lead:
@@ -116,7 +117,8 @@ class BrokerLifecycle:
     def _on_its_way_out(
         self, broker: BrokerImage, next_offset: int, *, is_caught_up: bool
     ) -> Decision[MetadataRecord, BrokerStanding]:
-        """A broker must go on until it leads nothing and the others know the new leaders."""
+        """The answer to a broker that wants to stop: the broker has to go on until it leads nothing and the other
+        brokers know the new leaders."""
         if broker.fenced:
             return self._goodbye(broker, (), is_caught_up=is_caught_up)
         leads = broker.broker_id in self._image.leader_counts
@@ -129,7 +131,7 @@ class BrokerLifecycle:
             )
             return _standing((change,), is_caught_up=is_caught_up, is_fenced=False)
         others = [other.broker_id for other in self._image.alive_brokers()]
-        # A controller that has not seen the shutdown begin takes everything written so far for the shutdown.
+        # A controller that has not seen the shutdown begin takes the last record of the log for the handover.
         moved_at = self._heartbeats.begin_shutdown(broker.broker_id, next_offset - 1)
         if others and self._heartbeats.lowest_offset(others) < moved_at:
             return _standing((), is_caught_up=is_caught_up, is_fenced=False)
@@ -154,7 +156,8 @@ class BrokerLifecycle:
         return (UnfenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch),)
 
     def fence_silent(self) -> Decision[MetadataRecord, CarriedOut]:
-        """A fence of one broker per command: the changes by the next fence depend on the image in between."""
+        """Fence one silent broker. A command fences one broker only: the changes by the next fence depend on the image
+        after this fence."""
         for broker_id in self._heartbeats.silent(self._now_ms):
             self._heartbeats.forget(broker_id)
             broker = self._image.brokers.get(broker_id)
@@ -163,9 +166,9 @@ class BrokerLifecycle:
         return Decision(records=(), response=CarriedOut())
 
     def unregister(self, command: UnregisterBroker) -> Decision[MetadataRecord, CarriedOut]:
-        """Raises KafkaError BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for a broker that serves.
+        """Raises KafkaError BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for a broker that is running.
 
-        Kafka forgets a broker that serves, which then has no registration.
+        Kafka also unregisters a running broker, which then runs without a registration.
         """
         broker = self._image.brokers.get(command.broker_id)
         if broker is None:
@@ -225,7 +228,7 @@ def _registration(command: RegisterBroker, broker_epoch: int, before: BrokerImag
 
 
 def _has_lost_something(command: RegisterBroker, before: BrokerImage) -> bool:
-    """Whether the broker may lack acknowledged records: by its own report, or by its directories."""
-    # Kafka keeps the epoch in the directory itself. Read from elsewhere it could be claimed with an empty disk.
+    """Whether the broker may have lost acknowledged records, by its own report or by its directories."""
+    # Kafka keeps the epoch in the directory itself. Without that, a broker with an empty disk could claim the epoch.
     lacks_a_directory = not set(before.log_directories) <= set(command.log_directories)
     return before.broker_epoch != command.previous_broker_epoch or lacks_a_directory

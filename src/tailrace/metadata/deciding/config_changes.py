@@ -1,7 +1,7 @@
 """The outcome of changes of settings, and its records (pure). Codes are Kafka's: 42 for a broker, else 40.
 
-Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to a setting that is no list and for
-`min.insync.replicas` of one broker, and neither have we. The changes of partitions that follow: `consequences`.
+For a broker's settings Kafka answers with 42 (KAFKA-13609), except for words added to a setting that is not a list, and
+for `min.insync.replicas` of one broker. Tailrace does the same. The changes of partitions that follow: `consequences`.
 """
 
 from collections import Counter
@@ -34,16 +34,16 @@ from tailrace.model.settings import Setting, SettingType, Table, attribute_name,
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 
 _LONGEST_BROKER_ID = 10
-"""Digits of an int32."""
+"""The most digits of an int32."""
 
 
 _LONGEST_NAME = 1_000
 _MOST_NAMED = 10_000
-"""Groups with settings, and as many subscriptions to client metrics: each costs every node memory."""
+"""The most groups with settings, and the most subscriptions to client metrics: each costs memory on every node."""
 
 
 class _Named(NamedTuple):
-    """A kind of resource that settings alone bring into being."""
+    """A kind of resource that exists only by its settings."""
 
     what: str
     settings: Table
@@ -70,10 +70,12 @@ class ConfigChanges:
         self._topic_defaults = topic_defaults
         self._broker_settings = broker_settings
         self._named_counts: Counter[int] | None = None
-        """Resources with settings by type, with the resources of this command; None until the first new resource."""
+        """The number of resources with settings for each type, resources of this command included; None until the first
+        new resource."""
 
     def decide(self, command: AlterConfigs) -> Decision[MetadataRecord, ConfigsAltered]:
-        """Records of the settings that change, and an outcome per resource: a resource changes whole, or stays."""
+        """Records of the settings that change, and an outcome per resource: either every change of a resource is made,
+        or none."""
         times_named = Counter(changes.resource for changes in command.resources)
         records: list[ConfigRecord] = []
         errors: list[KafkaError | None] = []
@@ -137,16 +139,17 @@ class ConfigChanges:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
 
     def _check_named(self, resource: ConfigResource) -> None:
-        """A group, or a subscription to client metrics, which exists as long as its settings."""
+        """Check the name of a group, or of a subscription to client metrics, which exists as long as its settings."""
         if not resource.name:
             raise _bad_request(f"{_NAMED[resource.type].what} needs a name: there are no settings for all of them")
         if len(resource.name) > _LONGEST_NAME:
             raise _bad_request(f"a name of {len(resource.name)} characters is more than {_LONGEST_NAME}")
 
     def _count(self, kind: int, *, is_new: bool) -> None:
-        """A named resource gets its first setting, or loses its last. Raises KafkaError POLICY_VIOLATION (44)."""
+        """Count a named resource that gets its first setting, or loses its last setting. Raises KafkaError
+        POLICY_VIOLATION (44)."""
         if self._named_counts is None:
-            # Once per command: there are thousands of resources, and a command may name thousands more.
+            # The resources are counted once per command: there may be thousands, and a command may name thousands more.
             self._named_counts = Counter(resource.type for resource in self._image.configs)
         if is_new and self._named_counts[kind] >= _MOST_NAMED:
             raise KafkaError(
@@ -188,7 +191,8 @@ class ConfigChanges:
     ) -> Mapping[str, str]:
         """The settings in the form of the log.
 
-        Settings that stay as they were are not checked again: a stricter release must not bar other changes.
+        Settings that do not change are not checked again: an old value that a stricter release refuses must not block
+        other changes.
         """
         stated = {
             name: value if before.get(name) == value else self._stated_value(resource, name, value)
@@ -266,10 +270,10 @@ def consequences(before: ClusterImage, settings: Sequence[ConfigRecord]) -> Iter
 
     1. `min.insync.replicas` falls to the number of replicas in sync: the high watermark rises again, and passes records
        that an eligible replica out of sync does not have. So the partition has no eligible replica any more (KIP-966).
-       Kafka forgets the eligible leaders of all partitions concerned, whichever way the setting goes; a
-       partition without a leader could then only get a leader by an unclean election.
+       Kafka forgets the eligible leaders of all these partitions also when the setting rises; then a partition without
+       a leader could only get a leader by an unclean election.
     2. `unclean.leader.election.enable` is true: a partition without a leader gets a leader, if any replica is alive.
-       Kafka looks for such partitions now and then.
+       Kafka looks for such partitions from time to time.
     """
     decisive = [record for record in settings if record.name in DECISIVE]
     if not decisive:
@@ -304,7 +308,7 @@ def _led(state: PartitionState, min_in_sync: int) -> PartitionState:
 
 
 def _elected(image: ClusterImage, state: PartitionState) -> PartitionState:
-    """An unclean election, as it can be requested (`elections`)."""
+    """The state after an unclean election, as an administrator can request it (`elections`)."""
     is_alive = ImageCircumstances(image).is_alive
     alive = tuple(replica for replica in state.in_sync_replicas if is_alive(replica))
     after = with_in_sync(image, state, alive)
@@ -312,7 +316,7 @@ def _elected(image: ClusterImage, state: PartitionState) -> PartitionState:
 
 
 _SIZES_OF_BATCHES: Final = ("max.message.bytes", "message.max.bytes")
-"""The setting of a topic, and of a broker for its topics."""
+"""The name of the setting for a topic, and the name for a broker."""
 
 
 def refuse_uncarried(name: str, text: str, max_frame_bytes: int) -> None:
@@ -330,14 +334,14 @@ def refuse_uncarried(name: str, text: str, max_frame_bytes: int) -> None:
 
 
 LONGEST_VALUE: Final = 2**15 - 1
-"""Kafka's limit too. A value stays in the metadata, on every node, for as long as it holds."""
+"""The most characters of a value, as in Kafka. A value takes memory on every node as long as it is set."""
 
 
 def stated_value(setting: Setting, text: str) -> str:
     """The text for the log. Raises KafkaError(INVALID_CONFIG) for an illegal value.
 
-    Replicas derive from these texts as they stand (`circumstances`): ` TRUE ` is legal and means `true`, so `true` is
-    what the log says.
+    Replicas derive changes from the exact texts in the log (`circumstances`): ` TRUE ` is legal and means `true`, so
+    the log gets `true`.
     """
     if len(text) > LONGEST_VALUE:
         raise KafkaError(

@@ -1,4 +1,5 @@
-"""Elections that administrators request (KIP-460, pure): the preferred leader, any alive, or a named one (KIP-966)."""
+"""Elections that administrators request (KIP-460, pure): of the preferred leader, of any live replica, or of a named
+replica (KIP-966)."""
 
 from dataclasses import replace
 
@@ -33,7 +34,7 @@ class LeaderElections:
         self._circumstances = ImageCircumstances(image)
 
     def decide(self, command: ElectLeaders) -> Decision[MetadataRecord, LeadersElected]:
-        """Records of the elections held, and an outcome for every partition that was named or is changed."""
+        """Records of the elections, and an outcome for every partition that is named or changes."""
         desired_leaders = command.desired_leaders
 
         def elect(where: TopicPartition, state: PartitionState) -> PartitionState:
@@ -43,7 +44,7 @@ class LeaderElections:
 
         records: list[MetadataRecord] = []
         outcomes = []
-        # A partition that is named twice is decided once: both decisions would be made on the state before either.
+        # A partition that is named twice is decided once: the second decision would not see the change of the first.
         for topic_partition in self._all() if command.partitions is None else dict.fromkeys(command.partitions):
             error = None
             try:
@@ -57,7 +58,7 @@ class LeaderElections:
                 error = refusal
             outcomes.append(PartitionOutcome(topic_partition=topic_partition, error=error))
             if command.partitions is None and len(records) == MAX_PARTITIONS_PER_REQUEST:
-                break  # the rest can be asked for again
+                break  # a further command can elect the rest
         return Decision(records=tuple(records), response=LeadersElected(outcomes=tuple(outcomes)))
 
     def _all(self) -> list[TopicPartition]:
@@ -122,7 +123,7 @@ class LeaderElections:
 
 
 def _too_many() -> KafkaError:
-    """A command is a batch in the log."""
+    """The refusal of a command with too many elections: the records of a command are one batch in the log."""
     return KafkaError(
         ErrorCode.POLICY_VIOLATION,
         f"{MAX_PARTITIONS_PER_REQUEST} leaders have been elected, which is as many as one request may; ask in several",

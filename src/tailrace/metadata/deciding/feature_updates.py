@@ -1,4 +1,4 @@
-"""Changes of the levels of features (KIP-584, pure). Codes as of Kafka's controllers."""
+"""Changes of the levels of features (KIP-584, pure). The codes are those of Kafka's controllers."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -53,7 +53,8 @@ class FeatureUpdates:
             raise _refused(f"{update.feature} is at {before}: {update.level} is no downgrade; ask for an upgrade")
 
     def _processes(self) -> Iterator[tuple[str, tuple[SupportedFeature, ...], str]]:
-        """Every controller and broker with the features it supports, and the advice if it lacks the level."""
+        """Every controller and broker: its name, the features that it supports, and the advice if it does not support a
+        level."""
         upgrade = "start it with a release that knows it"
         yield "this controller", OWN_FEATURES, upgrade
         for controller in self._image.controllers.values():

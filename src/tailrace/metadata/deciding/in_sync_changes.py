@@ -2,20 +2,19 @@
 
 The order of the checks and the codes are Kafka's.
 
-Every proposal that is carried out raises the partition epoch, also a proposal of the present state: late copies of
-proposals in the epoch before are INVALID_UPDATE_VERSION from then on (decision 0025). Kafka's controller writes nothing
-in that case.
+Every proposal that is carried out raises the partition epoch, also a proposal of the present state: from then on late
+copies of earlier proposals get INVALID_UPDATE_VERSION (decision 0025). Kafka's controller writes nothing in that case.
 
 Replicas that leave (decision 0027):
-1. A replica that is LOST lacks, or may lack, records that the replica has acknowledged. It leaves the in-sync replicas,
-   the eligible and the last known leaders, even as the last of them: only an election that is known to be unclean may
-   elect it. The leader is the present leader, else the first other replica that is in sync, else the first eligible
-   replica; without any such replica the partition has no leader.
-2. A replica that is STALLED has everything, and cannot store more. It leaves if another replica that is in sync or
-   eligible is alive and can lead; otherwise it stays, since no other copy could take its place.
-3. With each replica that is LOST the leader begins a new epoch, also if it stays the leader: a fetch that the replica
-   sent before the loss acknowledges records that are lost now, and must not bring the replica back in sync.
-4. As for eligible leaders (KIP-966): a replica that leaves while the high watermark stands still is eligible.
+1. A replica that is LOST has lost, or may have lost, records that it has acknowledged. The replica is removed from the
+   in-sync replicas, the eligible leaders and the last known leaders, even if it is the last replica there: only an
+   election that is known to be unclean may elect the replica. The leader is the present leader, else the first other
+   replica that is in sync, else the first eligible replica; without any such replica the partition has no leader.
+2. A replica that is STALLED has every record, and cannot store more. The replica leaves if another replica that is in
+   sync or eligible is alive and can lead; otherwise the replica stays, since no other copy could take its place.
+3. When a replica is LOST, the leader gets a new epoch, even if the leader stays the same: a fetch that the replica sent
+   before the loss acknowledges records that are lost now, and must not bring the replica back in sync.
+4. A stalled replica that leaves while the high watermark cannot advance becomes eligible (KIP-966).
 """
 
 from collections import Counter
@@ -63,7 +62,7 @@ class InSyncChanges:
         _check_leader(where, leader, change, state)
         in_sync = tuple(replica.broker_id for replica in change.in_sync_replicas)
         if in_sync == state.in_sync_replicas and change.is_recovering == state.is_recovering:
-            self._check_registrations(where, change, must_be_alive=False)  # replicas in sync, alive or not
+            self._check_registrations(where, change, must_be_alive=False)  # replicas in sync need not be alive
             records.append(change_record(change.partition, state, state))
             return replace(state, partition_epoch=state.partition_epoch + 1)
         self._check_members(where, leader, change, state)
@@ -147,7 +146,8 @@ def _invalid(fault: str) -> KafkaError:
 
 
 def is_wanted(broker_id: BrokerId, state: PartitionState, leaving: LeaveReason) -> bool:
-    """Whether the cluster counts on this replica in a way that ends when it leaves like this."""
+    """Whether leaving for this reason changes the state: the replica leads, is in sync or, if it is LOST, is eligible
+    or a last known leader."""
     if broker_id == state.leader or broker_id in state.in_sync_replicas:
         return True
     is_candidate = broker_id in state.eligible_leader_replicas or broker_id in state.last_known_leaders
@@ -190,13 +190,13 @@ def without_replica(
         remaining,
         may_lead=may_lead,
     )
-    # Where it led, there is nothing that a last known leader could bring back.
+    # If the lost replica led, it must not become the last known leader: it has no records that it could bring back.
     after = replace(after, last_known_leaders=_without(after.last_known_leaders, broker_id))
     return after if after.leader != state.leader or after.leader == NO_LEADER else _in_new_epoch(state, after)
 
 
 def _in_new_epoch(state: PartitionState, after: PartitionState | None = None) -> PartitionState:
-    """With the same leader in a new epoch: it refuses fetches of the epoch before."""
+    """The state `after` with the same leader in a new epoch: the leader refuses fetches of the epoch before."""
     return replace(
         after or state,
         leader_epoch=LeaderEpoch(state.leader_epoch + 1),

@@ -1,9 +1,9 @@
 """Leaderships that go back to the preferred leaders by themselves (`auto.leader.rebalance.enable`, pure).
 
-The preferred leader of a partition is its first replica. A broker that was away leads nothing after its return; when
-other brokers lead more than a given share of the partitions that prefer the broker, the controller elects the broker
-there, a batch per command. Only a live replica in sync is elected, so nothing is lost, and no other broker's share
-counts.
+The preferred leader of a partition is its first replica. A broker leads nothing after a restart. When other brokers
+lead more than a given share of the partitions that prefer a broker, the controller elects the preferred broker there,
+with a batch of elections in each command. Only a live replica in sync is elected, so no record is lost. The shares of
+brokers are judged independently.
 """
 
 from collections import Counter
@@ -22,7 +22,8 @@ from tailrace.model.machines import Decision
 from tailrace.model.partitions import PartitionState
 
 MAX_ELECTIONS: Final = 1_000
-"""Leaders elected by one command (as by Kafka's controller): each election stops some clients for a moment."""
+"""The most leaders that one command elects (as in Kafka's controller): each election stops some clients for a
+moment."""
 
 
 class LeaderBalance:
@@ -34,7 +35,8 @@ class LeaderBalance:
         self._preferring: Counter[BrokerId] = Counter()
         self._led_by_others: Counter[BrokerId] = Counter()
         self._electable: dict[BrokerId, list[tuple[TopicId, int, PartitionState]]] = {}
-        """At most one more per broker than are elected: the one more shows that some are left."""
+        """The partitions that each broker could lead, at most `MAX_ELECTIONS` + 1 of a broker: the last shows that
+        partitions are left over."""
 
     def deciding(self, command: BalanceLeaders) -> Steps[Decision[MetadataRecord, LeadersBalanced]]:
         """Records of the elections, and the brokers for which the next command has to go on."""

@@ -29,7 +29,8 @@ class UsableBroker:
 def place(
     brokers: Sequence[UsableBroker], *, num_partitions: int, replication_factor: int, start: int
 ) -> tuple[Replicas, ...]:
-    """The replicas of each partition, the leader-to-be first. `start`, any number, says with which broker to begin.
+    """The replicas of each partition, the leader-to-be first. `start` may be any number, and decides the broker with
+    which the placement begins.
 
     Raises KafkaError(INVALID_REPLICATION_FACTOR) if there are fewer brokers than replicas.
     """
@@ -70,7 +71,7 @@ def _replicas_of(ring: list[UsableBroker], *, first: int, turn: int, wanted: int
     while len(chosen) < wanted:
         follower = next((broker for broker in waiting if broker.rack not in racks), None)
         if follower is None:
-            # Every rack that is left has a replica already: start a second round over the racks.
+            # Every rack that still has brokers was used in this round: start another round over the racks.
             racks.clear()
             continue
         waiting.remove(follower)
@@ -80,7 +81,7 @@ def _replicas_of(ring: list[UsableBroker], *, first: int, turn: int, wanted: int
 
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""Kafka's limit too: one request is one batch in the log."""
+"""The most partitions of one request, as in Kafka: the records of one request are one batch in the log."""
 
 RandomBytes = Callable[[int], bytes]
 
@@ -98,7 +99,7 @@ class NewPartitions:
         self._replicas_per_broker = Counter(image.replica_counts)
 
     def placed(self, count: int, replication_factor: int) -> tuple[Replicas, ...]:
-        """Replicas for so many partitions. Raises KafkaError(INVALID_REPLICATION_FACTOR)."""
+        """Replicas for `count` partitions. Raises KafkaError(INVALID_REPLICATION_FACTOR)."""
         usable = [UsableBroker(broker_id=b.broker_id, rack=b.rack) for b in self._image.alive_brokers()]
         start = int.from_bytes(self._random_bytes(4), "big")
         return place(usable, num_partitions=count, replication_factor=replication_factor, start=start)
@@ -121,7 +122,8 @@ class NewPartitions:
             raise bad_assignment(f"every broker of {where} is fenced: {list(replicas)}")
 
     def check_limits(self, replicas: tuple[Replicas, ...], *, existing: int = 0) -> None:
-        """Refuse more replicas than the cluster takes; count the rest. The topic has `existing` partitions already.
+        """Refuse more replicas than the cluster allows, and count accepted replicas for later topics. The topic already
+        has `existing` partitions.
 
         Raises KafkaError INVALID_PARTITIONS, POLICY_VIOLATION.
         """
@@ -134,7 +136,8 @@ class NewPartitions:
             return
         more = Counter(broker_id for each in replicas for broker_id in each)
         wanted = self._replicas_per_broker + more
-        # Another broker may keep too many already: a reassignment is not held to the limit, which may have fallen too.
+        # Only brokers of the new replicas are checked: another broker may exceed the limit already, by a reassignment
+        # or after the limit was lowered.
         broker_id, most = max(((broker, wanted[broker]) for broker in more), key=lambda item: item[1])
         if most > self._max_per_broker:
             raise KafkaError(
@@ -165,5 +168,6 @@ def bad_assignment(fault: str) -> KafkaError:
 
 
 def _directory(broker: BrokerImage) -> bytes:
-    """The only log directory of the broker; a broker with several will choose and tell."""
+    """The only log directory of the broker. A broker with several directories chooses a directory, and reports it
+    later."""
     return broker.log_directories[0] if len(broker.log_directories) == 1 else UNASSIGNED_DIRECTORY

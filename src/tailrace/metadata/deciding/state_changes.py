@@ -1,4 +1,4 @@
-"""Changes of partitions that are written out: new states, and the records that lead to them (pure)."""
+"""Changes of partitions that are written into the log: new states, and the records that lead to these states (pure)."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def with_in_sync(
 ) -> PartitionState:
     """The state with these in-sync replicas, and the leader and eligible leaders that follow.
 
-    By default a leader must be alive, and an unclean election is what the topic's setting says.
+    By default a leader must be alive, and the topic's setting decides about an unclean election.
     """
     circumstances = ImageCircumstances(image)
     if unclean_election is None:
@@ -52,13 +52,13 @@ def with_in_sync(
 
 
 def change_record(number: int, before: PartitionState, after: PartitionState) -> PartitionChangeRecord:
-    """The record that makes the one state of the other. Applying it raises the epochs."""
+    """The record that changes the state `before` into the state `after`. Applying the record raises the epochs."""
 
     def changed(old: tuple[BrokerId, ...], new: tuple[BrokerId, ...]) -> tuple[int, ...] | None:
         return None if old == new else new
 
     recovery = RECOVERING if after.is_recovering else RECOVERED
-    # A replica that has left unawares must not be counted for its fetches in the epoch before.
+    # A replica that was removed and does not know must not count by its fetches in the epoch before.
     has_left = not set(before.replicas) <= set(after.replicas)
     return PartitionChangeRecord(
         partition_id=number,

@@ -55,7 +55,7 @@ class TopicRules:
     config: TopicConfig
     max_partitions_per_topic: int
     max_partitions_per_broker: int
-    """Counts replicas, not leaders."""
+    """The most replicas on a broker, leaders and followers."""
     max_frame_bytes: int
     """socket.request.max.bytes: the size of the largest Produce request."""
 
@@ -70,7 +70,7 @@ def _new_partitions(image: ClusterImage, rules: TopicRules, random_bytes: Random
 
 
 def _check_size(counts: Iterable[int]) -> None:
-    # A negative count is refused later; until then that count must not offset the counts of other topics.
+    # A negative count is refused later; here it must not reduce the sum of the other topics' counts.
     total = sum(max(count, 0) for count in counts)
     if total > MAX_PARTITIONS_PER_REQUEST:
         raise KafkaError(
@@ -145,7 +145,7 @@ class TopicCreation:
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         if name == METADATA_TOPIC:
-            # Kafka's code for it too: no client is authorized to create the cluster's own log.
+            # Kafka's code for the cluster's own log, too: no client is authorized to create that log.
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is the cluster's own log, not a topic")
         if name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
@@ -210,13 +210,14 @@ class TopicCreation:
         return tuple(by_partition[number].broker_ids for number in range(len(by_partition)))
 
     def _fresh_id(self) -> TopicId:
-        """A random id that no topic and no topic's view has, and none of Kafka's reserved ones (all small numbers)."""
+        """A random id that no topic and no view of a topic has. Kafka's reserved ids, which are small numbers, are
+        excluded."""
         while True:
             topic_id = TopicId(self._random_bytes(16))
             family = family_of(topic_id)
             taken = any(member in self._image.topic_names or member in self._new_ids for member in family)
             reserved = ZERO_TOPIC_ID in family or METADATA_TOPIC_ID in family
-            # As in Kafka: command lines take a leading '-' for an option.
+            # As in Kafka: a command line would take a name with a leading '-' for an option.
             if not taken and not reserved and not format_topic_id(topic_id).startswith("-"):
                 self._new_ids.add(topic_id)
                 return topic_id
@@ -260,7 +261,8 @@ class PartitionCreation:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name!r}"
             )
         if wanted.name in INTERNAL_TOPICS:
-            # Kafka lets this pass, and loses every group or transaction that another partition keeps from then on.
+            # Kafka accepts more partitions of such a topic, and then loses every group or transaction that another
+            # partition keeps now.
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"{wanted.name}: the partition of each key depends on their number"
             )
@@ -316,7 +318,7 @@ class TopicDeletions:
         return Decision(records=records, response=TopicsDeleted(results=results))
 
     def _deletion(self, reference: TopicReference) -> TopicDeletion:
-        """The fault of one reference alone, or None."""
+        """The outcome for one reference, without the other references."""
         try:
             topic = self._referenced(reference)
         except KafkaError as refusal:

@@ -11,7 +11,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.protocol.schema import Int8, Int16, Int32, Int64, UInt16, UInt32, Uuid, field, message, struct
 
 NOT_DERIVED = -1
-"""Nothing is derived from this record: Kafka's own controllers write all partition changes out."""
+"""Nothing is derived from this record: Kafka's own controllers write all partition changes into the log."""
 
 _BROKER = 0
 _CONTROLLER = 27
@@ -50,7 +50,7 @@ class RegisterBrokerRecord(MetadataRecord):
     """The number of partition changes that follow from this record, see `derive`."""
     derived_crc: UInt32 = field(versions="0+", tag=10001, default=0)
     is_unclean: bool = field(versions="0+", tag=10002, default=False)
-    """The broker cannot vouch that it still has all acknowledged records (KIP-966)."""
+    """Whether the broker may have lost acknowledged records (KIP-966)."""
 
 
 def _registered(record: RegisterBrokerRecord) -> BrokerImage:
@@ -99,7 +99,7 @@ def recorded_features(features: Iterable[SupportedFeature]) -> tuple[RecordedFea
 
 
 def _departed(draft: ImageDraft, broker_id: int, *, unclean: bool = False) -> Steps[Derived]:
-    """The partitions that the broker gives up; none for an unknown broker."""
+    """The changes of the partitions that the broker gives up; no changes for an unknown broker."""
     if BrokerId(broker_id) not in draft.brokers:
         return _nothing()
     return departure_steps(BrokerId(broker_id), draft.topics.partitions(), ImageCircumstances(draft), unclean=unclean)
@@ -127,7 +127,7 @@ KINDS.add(
 
 @message(name="UnregisterBrokerRecord", versions="0", flexible="0+")
 class UnregisterBrokerRecord(MetadataRecord):
-    """A broker will not come back."""
+    """A broker is unregistered: it will not come back."""
 
     broker_id: Int32
     broker_epoch: Int64
@@ -195,7 +195,7 @@ KINDS.add(
 
 @message(name="BrokerRegistrationChangeRecord", versions="0-2", flexible="0+")
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """A change of a registration: `fenced` 1 fences, -1 unfences, 0 leaves it.
+    """A change of a registration: `fenced` 1 fences the broker, -1 unfences it, 0 changes nothing.
 
     The partition changes of a controlled shutdown are derived from this record.
     """

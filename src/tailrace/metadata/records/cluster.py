@@ -81,14 +81,14 @@ KINDS.add(
 
 @message(name="NoOpRecord", versions="0", flexible="0+")
 class NoOpRecord(MetadataRecord):
-    """Nothing; keeps the high watermark moving in an idle cluster."""
+    """A record without effect, which keeps the high watermark moving in an idle cluster."""
 
 
 @message(name="ZkMigrationStateRecord", versions="0", flexible="0+")
 class ZkMigrationStateRecord(MetadataRecord):
-    """The state of Kafka's migration from ZooKeeper to KRaft: without effect here.
+    """The state of Kafka's migration from ZooKeeper to KRaft, which has no effect here.
 
-    Kafka 3.4 to 3.9 write one into each new log and into snapshots; ours never do.
+    Kafka 3.4 to 3.9 write this record into each new log and into snapshots; Tailrace never writes it.
     """
 
     zk_migration_state: Int8
@@ -96,9 +96,10 @@ class ZkMigrationStateRecord(MetadataRecord):
 
 @message(name="BeginTransactionRecord", versions="0", flexible="0+")
 class BeginTransactionRecord(MetadataRecord):
-    """The records up to its end, perhaps in several batches, take effect together or not at all (KIP-868).
+    """The begin of a transaction: the records up to its end, perhaps in several batches, take effect together or not at
+    all (KIP-868).
 
-    Kafka's controllers write this; ours never do.
+    Kafka's controllers write this record; Tailrace never writes it.
     """
 
     name: str | None = field(versions="0+", nullable="0+", tag=0, default=None)

@@ -1,12 +1,12 @@
-"""The table of record kinds: a row says everything that the other modules need of a kind of metadata record.
+"""The table of record kinds: a row has everything that the other modules need to know about a kind of metadata record.
 
     number, record, version   the frame: `encode_record`, `decode_record`
     apply, derived            the next image: `metadata.replay`
     write                     the records of a snapshot, in Kafka's order: `metadata.snapshot_image`
     key, value                the records of the latest snapshot that are out of date: `ChangedRecords` there
 
-A row stands beside the class of its record, and the decider writes the record: a new kind touches these two files. Its
-state has a table of the image (`metadata.image_draft.ImageTable`).
+A row stands beside the class of its record, and a decider makes the record: a new kind changes only these two files.
+The state of a new kind is in a table of the image (`metadata.image_draft.ImageTable`).
 """
 
 from collections.abc import Callable, Iterator
@@ -41,20 +41,22 @@ class RecordKind(Generic[R]):
     """Kafka's number."""
     record: type[R]
     version: int = 0
-    """The version to write, and the highest that can be read."""
+    """The version in which records are written, and the highest version that can be read."""
     frame: bytes = field(init=False)
     """The bytes before the record itself."""
     apply: Callable[[ImageDraft, R], None] | None
-    """Changes the draft as the record says. None: the record frames other records, see `metadata.replay`."""
+    """Changes the draft as the record says. None: the record begins or ends a transaction of records, see
+    `metadata.replay`."""
     derived: Callable[[ImageDraft, R], Steps[Derived]] | None = None
     """The partition changes that follow from the record and the draft before the record. Such a record is alone in its
     batch, and has the fields `derived_count` and `derived_crc`."""
     key: Callable[[R], RecordKey] | None = None
-    """The name of the snapshot record that the record states, or changes."""
+    """Returns the name of the snapshot record that the record states or changes."""
     value: Callable[[State, RecordKey], object] | None = None
-    """The value that a key has now, None without a value. Only of kinds whose records can say an old value again."""
+    """Returns the present value of a key, None without a value. Only for kinds whose records can state an old value
+    again."""
     write: Callable[[ClusterImage], Iterator[MetadataRecord]] | None = None
-    """The snapshot records of this kind."""
+    """Yields the snapshot records of this kind."""
     place: int = 0
     """The place of the kind's records in a snapshot; equal places: in the order of the rows."""
 
@@ -81,16 +83,16 @@ class RecordKinds:
         return self.by_class[type(record)]
 
     def written(self) -> list[RecordKind[Any]]:
-        """The kinds that a snapshot is made of, in its order."""
+        """The kinds whose records a snapshot has, in the order of the snapshot."""
         return sorted((row for row in self.by_number.values() if row.write is not None), key=lambda row: row.place)
 
 
 KINDS: Final = RecordKinds()
-"""Filled by the modules of this package with their kinds."""
+"""The table; the modules of this package add their kinds."""
 
 
 def key_of(record: MetadataRecord) -> RecordKey:
-    """The name of a snapshot's record: no two of a snapshot have the same."""
+    """The name of a snapshot's record, unique in the snapshot."""
     key = KINDS.of(record).key
     assert key is not None, f"no record of a snapshot: {record}"
     return key(record)
@@ -105,8 +107,8 @@ def encode_record(record: MetadataRecord) -> bytes:
 def decode_record(value: Buffer) -> MetadataRecord:
     """The inverse of `encode_record`.
 
-    Raises KafkaError(UNSUPPORTED_VERSION) for a frame, type or version that this release does not know. A replay
-    must then stop: a log with a hole is another log. Raises MalformedMessage for bytes that are no such message.
+    Raises KafkaError(UNSUPPORTED_VERSION) for a frame, type or version that this release does not know. A replay must
+    then stop: without this record the image would be wrong. Raises MalformedMessage for bytes that are no such message.
     """
     frame_version, position = read_uvarint(value, 0)
     if frame_version != FRAME_VERSION:

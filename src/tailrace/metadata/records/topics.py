@@ -14,7 +14,7 @@ from tailrace.protocol.schema import Int8, Int32, Uuid, field, message
 _BrokerIds = tuple[BrokerId, ...]
 
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
-"""A replica whose log directory its broker has not chosen yet (KIP-858)."""
+"""In place of a directory id: the broker of the replica has not chosen a log directory yet (KIP-858)."""
 NO_LEADER_CHANGE = -2
 NO_RECOVERY_CHANGE = -1
 RECOVERING = 1
@@ -66,15 +66,17 @@ class PartitionRecord(MetadataRecord):
     eligible_leader_replicas: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=1, default=None)
     last_known_elr: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=2, default=None)
     unclean_epoch: Int32 = field(versions="0+", tag=10000, default=-1)
-    """The leader epoch that began with the last unclean election; in snapshots, whose changes are not there."""
+    """The leader epoch that began with the last unclean election. Only snapshots need this field: a log has the change
+    records."""
     accepts_loss: bool = field(versions="0+", tag=10001, default=False)
-    """An administrator has given up the records that this leader lacks, and the leader has not recovered yet."""
+    """Whether an administrator has given up the records that this leader does not have, and the leader has not
+    recovered yet."""
 
 
 def created_partition(topic_id: TopicId, record: PartitionRecord) -> PartitionState:
     """A new partition."""
     is_recovering = record.leader_recovery_state == RECOVERING
-    # A snapshot of Kafka's says no more than that.
+    # A snapshot of Kafka states nothing else about a recovery.
     is_known_by_state = is_recovering and record.unclean_epoch < 0 and record.leader != NO_LEADER
     return PartitionState(
         topic_id=topic_id,
@@ -144,7 +146,7 @@ class PartitionChangeRecord(MetadataRecord):
     eligible_leader_replicas: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=6, default=None)
     last_known_elr: tuple[Int32, ...] | None = field(versions="2+", nullable="2+", tag=7, default=None)
     accepts_loss: bool = field(versions="0+", tag=10000, default=False)
-    """An administrator has named this leader, and gives up what its log lacks."""
+    """Whether an administrator has named this leader, and has given up the records that its log does not have."""
 
 
 def changed_partition(state: PartitionState, record: PartitionChangeRecord) -> PartitionState:
@@ -159,7 +161,7 @@ def changed_partition(state: PartitionState, record: PartitionChangeRecord) -> P
     recovery = record.leader_recovery_state
     is_recovering = state.is_recovering if recovery == NO_RECOVERY_CHANGE else recovery == RECOVERING
     is_named = record.accepts_loss and is_recovering and leader != NO_LEADER
-    # Spelled out: `replace` costs several times as much, and most records of a log are changes of partitions.
+    # Written in full: `replace` costs several times as much, and most records of a log are changes of partitions.
     return PartitionState(
         topic_id=state.topic_id,
         replicas=new(record.replicas, state.replicas),
@@ -209,7 +211,8 @@ KINDS.add(RecordKind(number=9, record=RemoveTopicRecord, apply=_remove_topic))
 
 @message(name="ClearElrRecord", versions="0", flexible="0+")
 class ClearElrRecord(MetadataRecord):
-    """No replica outside the ISR is eligible any more, of this topic, or without a name of every topic (KIP-966)."""
+    """No replica outside of the in-sync replicas of this topic is eligible any more; with an empty name, of every topic
+    (KIP-966)."""
 
     topic_name: str
 
