@@ -1,10 +1,11 @@
 """ApiVersions (18): the requests that this node serves, with their versions.
 
-- The answer of an unknown version is error 35 in version 0, with the versions of ApiVersions alone (KIP-511).
+- The answer to an unknown version of ApiVersions is error 35 in version 0, with only the versions of ApiVersions
+  (KIP-511).
 - The name and version of the client software must look like words (KIP-511), else INVALID_REQUEST.
 - Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions: key ranges
-  and sinks once all brokers know the extension. Before v4 clients stumble over a feature that begins with level 0, so
-  such a feature is left out (KAFKA-17492).
+  and sinks once all brokers know the extension. Clients before v4 cannot read a feature that begins with level 0, so
+  their answer leaves such a feature out (KAFKA-17492).
 """
 
 import re
@@ -51,7 +52,7 @@ class FinalizedFeatures(NamedTuple):
 
     levels: Mapping[str, int]
     epoch: int
-    """The offset of the last record of the metadata log behind the levels; -1 if the levels are unknown."""
+    """The levels are the levels after the metadata record at this offset; -1 if the levels are unknown."""
     takes_ranges: bool = False
     """Whether requests of key ranges are served here (KIP-X): all brokers know key ranges, and key ranges are not
     switched off."""
@@ -63,7 +64,7 @@ NOTHING_FINALIZED: Final = FinalizedFeatures(MappingProxyType({}), -1)
 
 
 class ApiVersionsHandler:
-    """Announces the given APIs, and the features of `finalized` at the time."""
+    """Announces the given APIs, and the features that `finalized` returns at the time of the request."""
 
     def __init__(self, apis: Iterable[Api], finalized: Callable[[], FinalizedFeatures]) -> None:
         self._table = tuple(
@@ -102,8 +103,8 @@ def _check_software(field: str, text: str) -> None:
 class NoSaslHandler:
     """SaslHandshake (17) and SaslAuthenticate (36) on a listener without authentication.
 
-    Kafka answers ILLEGAL_SASL_STATE (34) there: a client that is set up to authenticate finds out at once, and does
-    not believe that its password was checked.
+    The answer is ILLEGAL_SASL_STATE (34), as in Kafka: a client that is set up to authenticate learns at once that its
+    password was not checked.
     """
 
     def handle(self, request: SaslHandshakeRequest | SaslAuthenticateRequest, context: RequestContext) -> NoReturn:

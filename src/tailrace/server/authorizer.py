@@ -13,7 +13,7 @@ class Authorizer(Protocol):
     """Decides on access, from memory and at once: every resource of every request needs a decision."""
 
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
-        """Whether the client may do this to the resource."""
+        """Whether the client may perform the operation on the resource."""
         ...
 
 

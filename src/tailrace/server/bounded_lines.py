@@ -12,11 +12,11 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class BoundedLines:
-    """The lines of one event: at most `LINES` in `WINDOW_MS`, and at its end a line with the count of the lines left
-    out."""
+    """The lines of one event: at most `LINES` in a window of `WINDOW_MS`, and at the window's end a line with the
+    number of lines left out."""
 
     def __init__(self, event: str, *, clock: Clock, unit: str | None = None, level: int = logging.INFO) -> None:
-        """`unit` names the amounts that are added up for events without a line of their own."""
+        """`unit` names the unit of `amount`: the amounts of lines left out are added up."""
         self._event = event
         self._clock = clock
         self._unit = unit

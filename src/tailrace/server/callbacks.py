@@ -2,8 +2,8 @@
 
 - `call_each`, `call_safely`: a fault in one callback does not hold back later callbacks. A failed assertion is a broken
   invariant: no further callback is called, and the process ends.
-- `run_slice`, `run_in_slices`: a few milliseconds of long work, then a turn for everything else, and on. The work is an
-  iterator; taking the next element does the next step, which should take well under a millisecond.
+- `run_slice`, `run_in_slices`: long work runs for a few milliseconds, other work gets a turn, and so on. The work is an
+  iterator: `next` does the next step, which should take well under a millisecond.
 - `Rotation`: long work on several things, step by step in turn.
 - `Alarm`: one timer for the earliest of several times.
 """
@@ -54,11 +54,11 @@ def _log(event: str, callback: Callable[..., object], fault: Exception) -> None:
 
 SLICE_MS: Final = 5
 WAITS: Final = object()
-"""A step that has done nothing, since it waits for other work: it ends the slice."""
+"""The result of a step that has done nothing, since it waits for other work: the slice ends."""
 
 
 def drain(queue: deque[T]) -> Iterator[T]:
-    """Take the elements off the queue one after the other; also elements that are added meanwhile."""
+    """Remove and yield the elements of the queue, in order, including elements that are added meanwhile."""
     while queue:
         yield queue.popleft()
 
@@ -73,7 +73,8 @@ def run_slice(steps: Iterator[object], clock: Clock, *, slice_ms: int = SLICE_MS
 def run_in_slices(steps: Iterator[object], clock: Clock) -> None:
     """Take all steps: a slice now, every later slice in a turn of its own.
 
-    Raises what a step raises, in its turn; the steps behind it follow all the same. (A generator has none then.)
+    An exception of a step is raised in the turn of the step. The further steps of the iterator follow in later turns
+    (after an exception a generator has no further steps).
     """
     is_over = False
     try:
@@ -87,7 +88,8 @@ class Rotation(Generic[T]):
     """Long work on several things, which runs in slices: the things take steps in turn."""
 
     def __init__(self, clock: Clock, step: Callable[[T], bool], on_done: Callable[[T], None]) -> None:
-        """`step` does a step of the work on a thing, and returns whether there are more; then `on_done` is called."""
+        """`step` does a step of the work on a thing, and returns whether there are more steps; `on_done` is called
+        after the last step."""
         self._clock = clock
         self._step = step
         self._on_done = on_done
@@ -111,14 +113,14 @@ class Rotation(Generic[T]):
             thing = next(iter(self._things))
             del self._things[thing]
             if self._step(thing):
-                self._things[thing] = None  # behind the others
+                self._things[thing] = None  # behind the other things
             else:
                 self._on_done(thing)
         return self._is_running
 
 
 class Alarm:
-    """Rings once, at the earliest time that it was set to since the last ring."""
+    """Calls its callback once (it *rings*), at the earliest time that it was set to since the last ring."""
 
     def __init__(self, clock: Clock, on_ring: Callable[[], None]) -> None:
         self._clock = clock
@@ -127,7 +129,7 @@ class Alarm:
         self._due_ms = 0
 
     def set(self, due_ms: int) -> None:
-        """Ring then, unless it rings before."""
+        """Ring at `due_ms`, unless the alarm is set to an earlier time."""
         if self._timer is not None:
             if self._due_ms <= due_ms:
                 return

@@ -22,11 +22,11 @@ LONGEST_REQUESTED_BY: Final = 300
 _LONGEST_ESCAPE: Final = len("\\U0010ffff")
 
 _failed: Final[set[tuple[int, int]]] = set()
-"""API key and version of responses that could not be encoded: a pair is logged once, however often requested."""
+"""The API keys and versions of responses that could not be encoded: each pair is logged once."""
 
 
 class _AnsweredConnection:
-    """The connection of a request that is over: a late answer is dropped."""
+    """Takes the place of the connection when a request is over: a late answer is dropped."""
 
     is_open = False
     identity = ClientIdentity(listener_name="", address="")
@@ -59,7 +59,7 @@ class RequestServices(NamedTuple):
     errors: ResponseErrors
     """Counts the error codes of answers."""
     long: LongRequests | None = None
-    """Carries out work of more than a step; None: long work is carried out at once."""
+    """Carries out work that has more than a step; None: long work is carried out at once."""
     authorizer: Authorizer = PERMIT_ALL
 
 
@@ -101,7 +101,8 @@ class RequestContext:
         self.services = services
 
     def authorize(self, operation: Operation, resource: SecuredResource) -> bool:
-        """Whether the client may do this to the resource; `protocol.access` has the accesses of each request."""
+        """Whether the client may perform the operation on the resource; `protocol.access` lists the accesses of each
+        request."""
         return self.services.authorizer.permits(self.identity, operation, resource)
 
     def intercepted(self, take: Callable[[Any], None]) -> "RequestContext":
@@ -119,8 +120,8 @@ class RequestContext:
     def respond(self, response: Any) -> None:
         """Send the response message, in the version of the request.
 
-        A response that has no form on the wire is a fault of its handler. The fault is logged, and costs this
-        connection: a late answer comes in a turn of other requests, to which an exception would do harm.
+        If a response cannot be encoded, its handler has a fault. The fault is logged, and the connection is closed. The
+        fault is not raised: `respond` may run in a turn of other requests, which an exception would harm.
         """
         try:
             self.send(response)
@@ -134,8 +135,8 @@ class RequestContext:
         self.respond_in_steps(error_response_in_steps(request, self.api_version, error))
 
     def answering(self, request: Any, response_of: Callable[[Any], Any]) -> Callable[[Any], None]:
-        """A callback for the outcome of a command: it refuses the request with a KafkaError, and sends the response,
-        perhaps in steps, that `response_of` makes of any other outcome."""
+        """A callback for the outcome of a command. If the outcome is a KafkaError, the callback refuses the request.
+        For any other outcome it sends the response that `response_of` makes, perhaps in steps."""
 
         def answer(outcome: Any) -> None:
             if isinstance(outcome, KafkaError):
@@ -245,5 +246,5 @@ def _cut(text: str) -> str:
         return text
     text = text[:LONGEST_REQUESTED_BY]
     while (excess := len(repr(f"{text}...")) - LONGEST_REQUESTED_BY) > 0:
-        text = text[: -max(excess // _LONGEST_ESCAPE, 1)]  # never more than necessary
+        text = text[: -max(excess // _LONGEST_ESCAPE, 1)]  # removes no more characters than necessary
     return f"{text}..."

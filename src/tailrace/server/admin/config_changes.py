@@ -2,8 +2,8 @@
 
 AlterConfigs replaces all settings of a resource (KIP-133); IncrementalAlterConfigs changes setting by setting
 (KIP-339). A broker changes only its own settings, or the settings of all brokers under the empty name, as in Kafka: the
-broker that gets the request checks the name, the controller the rest. The answer is sent when the change is committed
-and this broker has applied the change.
+broker that gets the request checks the name, and the controller checks everything else. The answer is sent when the
+change is committed and this broker has applied the change.
 """
 
 from collections import Counter
@@ -38,7 +38,8 @@ _Resource = AlterConfigsResource | IncrementalAlterConfigsResource
 
 
 class AlterConfigsHandler:
-    """Has the controller change settings, for both APIs: they differ in what happens to settings not in the request."""
+    """Sends changes of settings to the controller, for both APIs. The APIs differ in the effect on settings that the
+    request does not name."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
@@ -50,7 +51,7 @@ class AlterConfigsHandler:
         times_named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
         for place, resource in enumerate(resources):
             try:
-                # Checked first: a refusal of one entry alone would carry the other entry out.
+                # Checked before the command: otherwise one entry would be refused, and the other entry carried out.
                 if times_named[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "a resource is named twice in one request")
                 wanted[place] = _changes(resource)
@@ -75,7 +76,7 @@ class AlterConfigsHandler:
 
 
 class OwnBrokerConfigs:
-    """Refuses changes of the settings of other brokers, and passes the rest on to `handler`."""
+    """Refuses changes of the settings of other brokers, and passes all other requests to `handler`."""
 
     def __init__(self, handler: Handler, *, node_id: int) -> None:
         self._handler = handler

@@ -47,7 +47,7 @@ class BrokerSetting(Protocol):
 
 
 class BrokerSettings(Protocol):
-    """The settings of this broker, as read by `node`."""
+    """The settings of this broker, as `node` has read them."""
 
     @property
     def node_id(self) -> int: ...
@@ -62,7 +62,7 @@ class BrokerSettings(Protocol):
         ...
 
     def entries(self) -> Iterator[BrokerSetting]:
-        """The settings by name. There are hundreds: use `entry` where a few are needed."""
+        """The settings by name. There are hundreds of settings: use `entry` where a few are needed."""
         ...
 
 
@@ -86,7 +86,7 @@ class LiveSettings:
         self._inherited = InheritedEntries(configured)
 
     def at(self, image: ClusterImage) -> BrokerSettings:
-        """The settings in force under this image. Cheap while they do not change."""
+        """The settings in force under this image. The call is cheap while the settings do not change."""
         overrides = self._overrides_in(image)
         if overrides != self._overrides:
             of_all, of_this = overrides
@@ -166,13 +166,13 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "segment.ms": ("log.roll.ms", "log.roll.hours"),
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
 }
-"""The broker's settings behind each topic setting, if there are any; of several units, the first unit with a value
-is in force."""
+"""The broker's settings from which each topic setting gets its value. If there are settings of several units, the first
+setting with a value is in force."""
 
 
 OWN_TOPIC_SETTINGS: Final = frozenset({"key.ranges.enable", "key.ranges.index"})
 """The settings that Kafka does not have: shown if a request names the setting, and for a topic that has the setting.
-Other answers are the same as Kafka's."""
+Any other answer equals Kafka's answer."""
 
 METADATA_CLEANUP_POLICY: Final = Setting(
     name="cleanup.policy",
@@ -195,7 +195,7 @@ _BROKER_NAMES_OF_GROUPS: Final = {
     SESSION_TIMEOUT: "group.consumer.session.timeout.ms",
     HEARTBEAT_INTERVAL: "group.consumer.heartbeat.interval.ms",
 }
-"""The broker's settings behind the settings of groups."""
+"""The broker's settings from which the settings of groups get their values."""
 
 
 class InheritedEntries:

@@ -1,9 +1,9 @@
 """DescribeConfigs (32), and ListConfigResources (74): v0 of client metrics, v1 of any type (KIP-1142).
 
-v1 sources and synonyms; v2 as v1; v3 types and documentation (KIP-569); v4 flexible.
-A null list of keys means every key; keys that do not exist are left out of the answer, as in Kafka. A resource that is
-named twice is refused, unlike in Kafka: 10 bytes of a request would cause 3,000 of the answer, without limit. A view
-has the settings of its topic, which can only be read here (decision 0057).
+v1 sources and synonyms; v2 as v1; v3 types and documentation (KIP-569); v4 flexible. A null list of keys means every
+key; keys that do not exist are left out of the answer, as in Kafka. A resource that is named twice is refused, unlike
+in Kafka: every 10 bytes of a request would cause 3,000 bytes of the answer, without limit. A view has the settings of
+its topic, and they can only be read through the view (decision 0057).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ class DescribeConfigsHandler:
     def handle(self, request: DescribeConfigsRequest, context: RequestContext) -> Stepwise[DescribeConfigsResponse]:
         times = yield from once((resource.resource_type, resource.resource_name) for resource in request.resources)
         inherited = self._settings.inherited_at(self._controller.image)
-        # A resource has a hundred settings, so that a step has few.
+        # A resource has a hundred settings, so a step handles few resources.
         results = yield from mapped(
             lambda resource: self._describe(resource, request, times, inherited), request.resources, step=2
         )
@@ -158,7 +158,8 @@ _ALL = frozenset(ResourceType)
 
 
 class ListConfigResourcesHandler:
-    """Lists the topics and brokers, and the groups and client metrics with settings. There are no loggers."""
+    """Lists the topics and brokers, and the groups and client metrics with settings. Resources of type logger do not
+    exist here."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller

@@ -37,7 +37,7 @@ class DeleteRecordsHandler:
         self._clock = clock
         self._deletions = DeletionLog(clock)
         self._waiting: list[Callable[[KafkaError | None], None]] = []
-        self._moved: dict[Partition, None] = {}  # in this turn
+        self._moved: dict[Partition, None] = {}  # the partitions whose log start has moved in this turn
         self._is_write_planned = False
 
     def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> Stepwise[DeleteRecordsResponse | None]:

@@ -24,11 +24,12 @@ from tailrace.server.ports import Controller
 
 _FIRST_WITH_TYPES = 1
 _ALLOWS_DOWNGRADE: Final = {1: False, 2: True, 3: True}
-"""By type of upgrade. A downgrade that loses metadata is refused in any case: 3 is as 2."""
+"""Whether each type of upgrade allows a downgrade. A downgrade that loses metadata is always refused, so 3 has the same
+effect as 2."""
 
 
 class UpdateFeaturesHandler:
-    """Has the controller finalize levels."""
+    """Sends changes of finalized levels to the controller."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
@@ -55,7 +56,7 @@ def _update(wanted: FeatureUpdateKey, version: int) -> FeatureUpdate:
 
 
 class UnregisterBrokerHandler:
-    """UnregisterBroker (64): a broker that will not come back (KIP-631).
+    """UnregisterBroker (64): removes the registration of a broker that will not come back (KIP-631).
 
     Kafka removes the registration of a broker that is running. Here the broker has to be stopped first; a silent broker
     is fenced within `broker.session.timeout.ms`.

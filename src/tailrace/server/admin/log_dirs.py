@@ -1,8 +1,8 @@
 """DescribeLogDirs (35) and AlterReplicaLogDirs (34): the partitions on this broker's disk, and their sizes (KIP-113).
 
-DescribeLogDirs: v3 an error of the whole answer; v4 the total and the free bytes of the disk (KIP-827). Partitions that
-are not here are left out, as in Kafka. With our tagged field `wants_log_ends` the answer also has the partitions whose
-logs cannot be used, with the end of the undamaged part, for `tailrace topics elect --unclean`.
+DescribeLogDirs: v3 an error of the whole answer; v4 the total and the free bytes of the disk (KIP-827). Partitions
+without a replica on this broker are left out, as in Kafka. With our tagged field `wants_log_ends` the answer also has
+the partitions whose logs cannot be used, with the end of the undamaged part, for `tailrace topics elect --unclean`.
 """
 
 from collections import defaultdict

@@ -1,9 +1,9 @@
 """DescribeClientQuotas (48) and AlterClientQuotas (49): a node keeps no quotas (KIP-546).
 
-A filter is held to Kafka's rules and finds nothing. A limit that would have no effect is refused with
-UNSUPPORTED_VERSION, entity by entity, the code of a cluster that does not know a kind of limit yet. The removal of
-limits succeeds as in Kafka, where a limit that is not there is removed without an error. `validate_only` changes
-nothing about the answer.
+A filter is checked by Kafka's rules, and finds no quotas. A limit would have no effect, so each entity with a limit is
+refused with UNSUPPORTED_VERSION, the code of a cluster that does not know a kind of limit yet. The removal of a limit
+succeeds, as in Kafka, where the removal of a missing limit is not an error. `validate_only` changes nothing about the
+answer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ class AlterClientQuotasHandler:
 
 
 def _altered(wanted: AlteredQuotas) -> AlteredQuotasResult:
-    by_type = {part.entity_type: part for part in wanted.entity}  # the last one of a type counts, as in Kafka
+    by_type = {part.entity_type: part for part in wanted.entity}  # the last part of each type counts, as in Kafka
     entity = tuple(by_type.values())
     error = _fault(entity)
     if error is None and not all(operation.remove for operation in wanted.ops):
@@ -80,7 +80,7 @@ def _altered(wanted: AlteredQuotas) -> AlteredQuotasResult:
 
 
 def _fault(entity: Sequence[QuotaEntity]) -> KafkaError | None:
-    """The reason why there cannot be such an entity."""
+    """The reason why this entity is not valid; None for a valid entity."""
     if not entity:
         return _invalid("Invalid empty client quota entity")
     for part in entity:

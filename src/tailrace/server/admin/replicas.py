@@ -1,8 +1,8 @@
 """ElectLeaders (43), AlterPartitionReassignments (45) and ListPartitionReassignments (46).
 
 ElectLeaders: v1 unclean elections, and an error of the whole answer (KIP-460); v2 flexible.
-AlterPartitionReassignments: v1 may forbid a change of the number of replicas (KIP-860).
-The first refusals of an answer have a text, the others only a code, so that a small request has no large answer.
+AlterPartitionReassignments: v1 may forbid a change of the number of replicas (KIP-860). The first refusals of an answer
+have a text, later refusals only a code, so that a small request has no large answer.
 """
 
 from collections import defaultdict
@@ -66,7 +66,7 @@ def _by_topic(outcomes: Iterable[PartitionOutcome]) -> Mapping[str, list[_Partit
 
 
 class ElectLeadersHandler:
-    """Elects leaders, by the controller.
+    """Sends elections of leaders to the controller.
 
     A request for all partitions is answered with the partitions that needed a leader.
     """
@@ -105,7 +105,7 @@ def _election_type(request: ElectLeadersRequest) -> ElectionType:
 
 
 def _wanted(request: ElectLeadersRequest) -> tuple[TopicPartition, ...] | None:
-    """The partitions of the request, each once."""
+    """The partitions of the request, without repetitions; None for every partition."""
     if request.topic_partitions is None:
         return None
     named = (TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions)
@@ -127,7 +127,7 @@ def _desired_leaders(request: ElectLeadersRequest) -> Mapping[TopicPartition, Br
 
 
 class AlterPartitionReassignmentsHandler:
-    """Has the controller move replicas."""
+    """Sends reassignments of replicas to the controller."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller

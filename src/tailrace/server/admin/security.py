@@ -1,14 +1,14 @@
-"""The answers of a node without security, which has no rights, tokens and passwords, to administrators of security.
+"""The answers of a node without security to requests about access rights, tokens and passwords.
 
-1. DescribeAcls (29), CreateAcls (30), DeleteAcls (31): SECURITY_DISABLED, as Kafka without an authorizer, at the top of
-   DescribeAcls, and of each binding or filter of 30 and 31. Tools that look for access control lists where there may
-   be none, as MirrorMaker 2 and kminion do, expect that code.
+1. DescribeAcls (29), CreateAcls (30), DeleteAcls (31): error SECURITY_DISABLED, as in Kafka without an authorizer: at
+   the top of DescribeAcls, and for each binding or filter of 30 and 31. MirrorMaker 2 and kminion, which ask also a
+   cluster without access control lists, expect this code.
 2. Delegation tokens (38 to 41) are refused, as by Kafka on a listener without authentication. The APIs are announced
-   because tools tell by these APIs which release a node has: without the APIs kcl and kminion take a node for Kafka
+   because tools guess the release of a node from its APIs: without these APIs kcl and kminion take a node for Kafka
    1.0.
-3. DescribeUserScramCredentials (50) and AlterUserScramCredentials (51) (KIP-554): a user that is named is not found. A
-   credential that would have no effect is refused with UNSUPPORTED_VERSION, user by user, as by a cluster whose
-   metadata have no place for credentials; the deletion of a credential finds none, as in Kafka.
+3. DescribeUserScramCredentials (50) and AlterUserScramCredentials (51) (KIP-554): a named user is not found. A
+   credential would have no effect, so each user with a credential is refused with UNSUPPORTED_VERSION, as in a cluster
+   whose metadata cannot store credentials. The deletion of a credential does not find the credential, as in Kafka.
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ _USER, _ANONYMOUS = "User", "ANONYMOUS"
 
 
 class CreateDelegationTokenHandler:
-    """Makes no token."""
+    """Refuses to create a token."""
 
     def handle(self, request: CreateDelegationTokenRequest, context: RequestContext) -> CreateDelegationTokenResponse:
         owner_type, owner_name = _USER, _ANONYMOUS
@@ -69,7 +69,7 @@ class CreateDelegationTokenHandler:
 
 
 class NoDelegationTokensHandler:
-    """Finds no token."""
+    """Refuses the requests about tokens."""
 
     def handle(
         self,
@@ -108,7 +108,7 @@ def _described(name: str, *, is_repeated: bool) -> DescribedScramUser:
 
 
 class AlterUserScramCredentialsHandler:
-    """Refuses credentials, and finds none to delete."""
+    """Refuses new credentials, and finds no credential to delete."""
 
     def handle(
         self, request: AlterUserScramCredentialsRequest, context: RequestContext

@@ -1,9 +1,9 @@
 """CreateTopics (19), DeleteTopics (20) and CreatePartitions (37).
 
 CreateTopics: v4 counts of -1 (KIP-464); v5 flexible, and counts and settings in the answer (KIP-525); v7 topic ids.
-DeleteTopics: v3 error 73; v5 error messages; v6 by name or by id (KIP-516).
-CreatePartitions: v2 flexible; v3 as v2. A topic that is named twice has one answer.
-The answer is sent when the change is committed and applied by this broker: a client may produce at once.
+DeleteTopics: v3 error 73; v5 error messages; v6 by name or by id (KIP-516). CreatePartitions: v2 flexible; v3 as v2. A
+topic that is named twice has one answer. The answer is sent when the change is committed and applied by this broker: so
+the client may produce at once.
 """
 
 from tailrace.metadata.commands import (
@@ -47,7 +47,7 @@ _FIRST_WITH_DELETION_DISABLED = 3
 
 
 class CreateTopicsHandler:
-    """Has the controller create topics."""
+    """Sends the creation of topics to the controller."""
 
     def __init__(self, *, controller: Controller, settings: LiveSettings) -> None:
         self._controller = controller
@@ -108,7 +108,7 @@ def _new_topic(topic: CreatableTopic) -> TopicSpec:
 
 
 class DeleteTopicsHandler:
-    """Has the controller delete topics."""
+    """Sends the deletion of topics to the controller."""
 
     def __init__(self, *, controller: Controller, deletion_enabled: bool) -> None:
         self._controller = controller
@@ -148,7 +148,7 @@ def _deletion(result: TopicDeletion) -> DeletableTopicResult:
 
 
 class CreatePartitionsHandler:
-    """Has the controller add partitions to topics."""
+    """Sends the creation of partitions to the controller."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller

@@ -1,7 +1,7 @@
 """A broker, whole and synchronous: partitions, hosts, handlers and dispatcher, built from settings and ports.
 
-`node` gives it threads, sockets and a real clock, and starts and stops it; the simulation and the test kit give it
-theirs. No timer runs before `load`. All parts are attributes.
+`node` gives the broker threads, sockets and a real clock, and starts and stops the broker. The simulation and the test
+kit pass ports of their own. No timer runs before `load`. All parts are attributes.
 """
 
 from collections.abc import Callable
@@ -97,13 +97,14 @@ class Broker:
             config, ports=ports, controller=controller, partitions=self.partitions, views=self._views
         )
         self.deadlines: Final = Deadlines(clock)
-        """Requests for records that wait: fetches for records, produces for replicas and disks."""
+        """The deadlines of waiting requests: fetches that wait for records, and produces that wait for replicas and
+        disks."""
         self.polls: Final = LongPolls(clock=clock, deadlines=self.deadlines)
         """The fetches that wait, with their deadlines in `deadlines`."""
         self.slices: Final = Slices(clock)
         """The steps of long requests."""
         self.long: Final = LongRequests(self.slices)
-        """The requests of many names."""
+        """Carries out requests with many names."""
         self.fetch_sessions: Final = FetchSessions(
             clock=clock, slots=config.fetch_session_slots, random_bytes=ports.random_bytes
         )
@@ -119,7 +120,7 @@ class Broker:
         self.readable_views: Final = ReadableViews(
             self._views, controller=controller, partitions=self.partitions, key_reads=self._key_reads, clock=clock
         )
-        """The views of topics, for readers."""
+        """The views of topics that readers can use."""
         self.handlers: Final[HandlerTable] = {
             **self._of_records(),
             **self._of_metadata(),
@@ -144,7 +145,7 @@ class Broker:
     def new_session(
         self, registration: RegisterBroker, *, applied: Applied, on_fatal: Callable[[KafkaError], None]
     ) -> BrokerSession:
-        """A session of this broker at the controller, which begins with this registration."""
+        """A new session of this broker at the controller, which begins with the given registration."""
         return BrokerSession(
             controller=self.controller,
             applied=applied,

@@ -17,7 +17,7 @@ from tailrace.storage import FileSystem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The settings of one broker that stay while it runs. Times in milliseconds, sizes in bytes."""
+    """The settings of one broker that do not change while the broker runs. Times in milliseconds, sizes in bytes."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -43,11 +43,11 @@ class BrokerConfig:
     replica_fetch: ReplicaFetchConfig
     throttle: ThrottleConfig
     groups: GroupConfig
-    """Without `settings_of`, which the broker sets: it reads the image."""
+    """The settings of groups without `settings_of`: the broker adds `settings_of`, which reads the image."""
     transactions: TransactionConfig
     periodic_work: PeriodicWorkConfig
     incarnation_secret: bytes = field(default=NO_SECRET, repr=False)
-    """Proves to other nodes that a request is of this process (`model.proofs`)."""
+    """Proves to other nodes that this process has sent a request (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class BrokerPorts:
     clock: Clock
     files: FileSystem
     disk: Disk
-    """Flushes as log.durability says."""
+    """Flushes logs as log.durability says."""
     syncing_disk: Disk
-    """Flushes always; the same object as `disk` under log.durability=flushed."""
+    """Always flushes logs; the same object as `disk` under log.durability=flushed."""
     peers: Peer
-    """The other brokers."""
+    """Sends requests to the other brokers."""
     random_bytes: Callable[[int], bytes]
     """Returns this many random bytes, for the ids of group members and fetch sessions."""
     replica_selector: ReplicaSelector = field(default_factory=LeaderSelector)

@@ -1,5 +1,5 @@
-"""The handlers of the APIs that are served where a controller is: to controllers and brokers on their own listener, and
-to clients through their broker (`server.controller_link.forwarding`)."""
+"""The handlers of the APIs that a node with the controller role serves: to controllers and brokers on the controllers'
+listener, and to clients through a broker (`server.controller_link.forwarding`)."""
 
 from collections.abc import Callable
 from typing import Final
@@ -71,14 +71,14 @@ class ControllerApis:
         creating: Controller,
         on_broken_invariant: Callable[[BaseException], None],
     ) -> None:
-        """`deletion_enabled` is delete.topic.enable. `creating` is `controller` too, but may refuse to create topics
-        beyond this process's limit of descriptors."""
+        """`deletion_enabled` is delete.topic.enable. `creating` is the port to the same controller that may refuse to
+        create topics beyond this process's limit of descriptors."""
         self.cluster_id: Final = cluster_id
         self.settings: Final = LiveSettings(settings)
         self.host: Final = host
         self.controller: Final = controller
         self.admin: Final = self._of_administrators(creating, clock, deletion_enabled=deletion_enabled)
-        """The APIs that only the active controller can carry out: refused with NOT_CONTROLLER by any other."""
+        """The APIs that only the active controller can carry out: any other controller answers NOT_CONTROLLER."""
         long = LongRequests(Slices(clock))
         opened = EnvelopeHandler(
             quorum=controller, handlers=self.admin, on_broken_invariant=on_broken_invariant, long=long
@@ -90,7 +90,7 @@ class ControllerApis:
             **security_handlers(Listeners.CONTROLLERS),
             **by_api({envelope.EnvelopeRequest: opened}),
         }
-        """Everything that a listener of controllers serves, but for ApiVersions."""
+        """The handlers of all APIs on a listener of controllers, except ApiVersions."""
         self.dispatcher: Final = Dispatcher(self.handlers, on_broken_invariant=on_broken_invariant, long=long)
 
     def _of_administrators(self, creating: Controller, clock: Clock, *, deletion_enabled: bool) -> HandlerTable:
@@ -153,7 +153,8 @@ class ControllerApis:
 
 
 def founder_dispatcher(key: ReplicaKey, *, on_broken_invariant: Callable[[BaseException], None]) -> Dispatcher:
-    """The dispatcher of the same listener before the quorum is founded: a description of this replica, and refusals."""
+    """The dispatcher of the controllers' listener before the quorum is founded: it describes this replica, and refuses
+    every other request."""
     handlers: dict[Api, Handler] = dict.fromkeys(CONTROLLER_APIS.values(), NotFoundedHandler())
     handlers[api_of(quorum.DescribeQuorumRequest)] = FounderHandler(key)
     return Dispatcher(handlers, on_broken_invariant=on_broken_invariant)

@@ -92,7 +92,7 @@ class Coordination:
         self.checkpoints: Final = CheckpointKeeper(
             partitions, names=self._coordinated_partitions, disk=ports.syncing_disk, clock=clock
         )
-        """Lets coordinators take over at once, here and on other brokers."""
+        """Writes the checkpoints by which coordinators on this broker and on other brokers take over fast."""
         self.verifier: Final = TransactionChannel(
             broker_id=broker_id, image=self._image, coordinators=self.transactions, peer=ports.peers, clock=clock
         )

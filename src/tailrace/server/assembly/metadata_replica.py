@@ -1,7 +1,7 @@
 """The replica of the metadata log on one node, whole and synchronous: log, host, snapshots, controller, registrations.
 
-Two steps, since a node finds or founds its quorum by its log: `open_metadata_log`, then `MetadataReplica`. Nothing
-happens by itself before `start`.
+A caller first calls `open_metadata_log`, and then makes a `MetadataReplica`: between both a node finds or founds its
+quorum, for which it needs the log. No timer or request begins before `start`.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class MetadataReplicaConfig:
     voters: VoterSet
     """The voters in force until the log states a voter set."""
     bootstrap_ids: Sequence[int]
-    """Ids below -1 for the bootstrap addresses, which `MetadataReplicaPorts.peer` resolves."""
+    """Ids below -1, each for a bootstrap address that `MetadataReplicaPorts.peer` knows."""
     endpoints: Sequence[VoterListener]
     """The addresses of this node's listeners for controllers."""
     is_controller: bool
@@ -63,18 +63,18 @@ class MetadataReplicaPorts:
 
     clock: Clock
     disk: Disk
-    """Flushes always, whatever log.durability is."""
+    """Always flushes logs, whatever log.durability says."""
     peer: Peer
-    """The other replicas."""
+    """Sends requests to the other replicas."""
     jitter: Jitter
     random_bytes: Callable[[int], bytes]
-    """Returns this many random bytes; the secret of this start is made of such bytes."""
+    """Returns this many random bytes; the secret of this run of the node is made of random bytes."""
     on_long_work: OnLongWork
     on_storage_failed: Callable[[KafkaError], None]
     """Called when the replica gives up its log."""
     on_fatal: Callable[[BaseException], None]
-    """Called with the fault if the state of the Raft machine differs from that of the log, or if the cluster has
-    features that this release does not know."""
+    """Called with the fault if the Raft machine and the log are in different states, or if the cluster has features
+    that this release does not know."""
 
 
 def open_metadata_log(directory: MetadataDirectory, *, segment_bytes: int, now_ms: int) -> QuorumLog:
@@ -118,7 +118,7 @@ class MetadataReplica:
         directory: MetadataDirectory,
         log: QuorumLog,
     ) -> None:
-        """`log`: opened in `directory`. Raises CorruptRecords if `quorum-state` is illegible."""
+        """`log`: the log that was opened in `directory`. Raises CorruptRecords if `quorum-state` cannot be read."""
         self.host: Final = QuorumHost(
             node=_raft_node(config, ports, directory, log),
             cluster_id=config.cluster_id,
@@ -149,7 +149,7 @@ class MetadataReplica:
         )
 
     def start(self) -> None:
-        """Load the newest snapshot and take part in the quorum. Register this start of the node whenever the image does
+        """Load the newest snapshot and take part in the quorum. Register this run of the node whenever the image does
         not have its registration."""
         self.controller.start()
         if self.registration is not None:
@@ -157,18 +157,19 @@ class MetadataReplica:
         self.voter_address.start()
 
     def stop(self) -> None:
-        """Register no more, neither as a controller nor with another address."""
+        """Stop registering this node as a controller, and updating its addresses as a voter."""
         self.voter_address.stop()
         if self.registration is not None:
             self.registration.close()
 
     def close(self) -> None:
-        """Take part no more, and close the log. The disk has been stopped before."""
+        """Leave the quorum, and close the log. The caller has stopped the disk before."""
         self.controller.close()
 
 
 class _RegisteredController:
-    """A controller's registration, with a way of its own to the active controller: the node need not be a broker."""
+    """A controller's registration with its own `ControllerLink` to the active controller, since the node may have no
+    broker."""
 
     def __init__(self, config: MetadataReplicaConfig, ports: MetadataReplicaPorts, metadata: QuorumController) -> None:
         assert config.cluster_id is not None, "a controller knows its cluster"

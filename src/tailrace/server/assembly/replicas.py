@@ -127,13 +127,15 @@ class LocalReplicas:
         return tuple(host.on_image for host in hosts)
 
     def remove_gone(self, image: ClusterImage, removed: Container[TopicId]) -> None:
-        """Remove the replicas that were moved away or deleted while this node was down: the image is caught up now.
+        """Remove the replicas that were moved away or deleted while this node was down: the caller passes the first
+        image that has caught up.
 
         `removed`: the topics whose deletion is proven.
         """
         remove_gone_replicas(self.partitions, image, self.applier, self._broker_id, removed)
 
     def forget_vanished(self) -> None:
-        """Treat replicas that are gone from the disk as empty from now on: all lost replicas are reported."""
+        """Treat replicas that are missing on the disk as empty from now on. The caller has reported all lost replicas
+        before."""
         for topic_partition in self.partitions.offline.take_vanished():
             self.failures.recovered(topic_partition)

@@ -1,4 +1,5 @@
-"""The handlers of what a cluster without security, users and quotas answers to administrators, on both listeners."""
+"""The handlers of the requests about security, users and quotas, which a cluster here does not have; for both kinds of
+listeners."""
 
 from typing import Final
 
@@ -37,5 +38,5 @@ _HANDLERS: Final[HandlerTable] = by_api(
 
 
 def security_handlers(listener: Listeners) -> HandlerTable:
-    """The handlers of this kind of listener. They keep no state."""
+    """The handlers for this kind of listener. The handlers have no state."""
     return {api: handler for api, handler in _HANDLERS.items() if listener in api.listeners}

@@ -5,14 +5,14 @@
 
 1. A broker is fenced from its registration on, until its heartbeat asks to serve and reports that the broker has
    applied the registration. The broker sends a heartbeat every `heartbeat_interval_ms`, and at once after a change.
-   While the controller is slow to answer, a few further heartbeats are sent all the same: every heartbeat prolongs the
+   While the controller is slow to answer, the broker still sends a few further heartbeats: every heartbeat prolongs the
    session on arrival.
-2. The broker registers again when the controller knows another epoch of this broker, or no epoch: the old epoch is
-   over. The broker is fenced then, and serves again as soon as the new registration is applied.
+2. The broker registers again when the controller knows another epoch of this broker, or no epoch. The broker is fenced
+   until it has applied the new registration, and then serves again.
 3. DUPLICATE_BROKER_REGISTRATION: another process with this id was alive a moment ago, perhaps an earlier start of this
-   process that was killed. Its session has time to end: more than one session timeout, since every new controller
-   begins sessions anew and extends them by its own pauses. After that time the error is fatal, as is a cluster with
-   features that this release does not know.
+   process that was killed. The broker repeats its registration until the other session can have ended. That takes more
+   than one session timeout, since every new controller begins sessions anew and extends them by its own pauses. After
+   that time the error is fatal. A cluster with features that this release does not know is a fatal error, too.
 4. UNSUPPORTED_VERSION has no detail. This node's own replica has `_UNEXPLAINED_MS` to find the feature and its level in
    the log.
 5. No other error is fatal: without a controller the broker repeats its request.
@@ -39,9 +39,9 @@ from tailrace.server.ports import Clock, Controller, Timer
 
 _RETRY_MS: Final = 100
 _MOST_UNANSWERED: Final = 5
-"""Heartbeats that wait for their answers at once."""
+"""The most heartbeats that wait for their answers at the same time."""
 _UNEXPLAINED_MS: Final = 5_000
-"""The wait of a refused broker for the log that explains the refusal."""
+"""The time for which a refused broker waits until its replica of the metadata log explains the refusal."""
 
 
 def _knows() -> str:
@@ -102,8 +102,8 @@ class BrokerSession:
         on_fatal: Callable[[KafkaError], None],
     ) -> None:
         """`registration` has an incarnation id of this process; its previous epoch is for the first registration only.
-        Another process with this id has `registration_timeout_ms` to end, and two session timeouts at least.
-        `on_fatal` is called if this process cannot be a broker of this cluster."""
+        The broker waits for the end of another process with its id for `registration_timeout_ms`, but at least for two
+        session timeouts. `on_fatal` is called if this process cannot be a broker of this cluster."""
         self._controller = controller
         self._applied = applied
         self._clock = clock
@@ -149,7 +149,7 @@ class BrokerSession:
 
     def shut_down(self, on_stopped: Callable[[], None], timeout_ms: int) -> None:
         """Begin a controlled shutdown. `on_stopped` is called once: when the broker leads nothing and the other brokers
-        have applied that, or when the time is over. There are no heartbeats afterwards."""
+        have applied that, or when the time is over. After that no heartbeats are sent."""
         self._on_stopped = on_stopped
         self._heard_at_ms = self._clock.monotonic_ms()
         if self.broker_epoch == NO_BROKER_EPOCH or self.state is BrokerState.SHUTTING_DOWN:
@@ -160,11 +160,11 @@ class BrokerSession:
         self._beat_now()
 
     def unheard_ms(self) -> int:
-        """The time since the last answer to a heartbeat, or since `shut_down`, if that is shorter."""
+        """The time since the last answer to a heartbeat, or since `shut_down`: the shorter of the two."""
         return self._clock.monotonic_ms() - self._heard_at_ms
 
     def close(self) -> None:
-        """No more heartbeats. Waiting callbacks are not called."""
+        """Send no more heartbeats. Waiting callbacks are not called."""
         self.state = BrokerState.SHUTTING_DOWN
         self._on_registered = self._on_serving = self._on_stopped = None
         for timer in (self._timer, self._stop_timer):
@@ -268,7 +268,7 @@ class BrokerSession:
         epoch = self.broker_epoch
 
         def answered(answer: ControllerResponse | KafkaError) -> None:
-            if epoch == self.broker_epoch:  # else the answer is about an earlier registration
+            if epoch == self.broker_epoch:  # otherwise the answer belongs to an earlier registration
                 self._answered(answer)
 
         self._ask(heartbeat, answered)
@@ -303,7 +303,7 @@ class BrokerSession:
 
     def _not_heard(self, refusal: KafkaError) -> None:
         if refusal.code not in _EPOCH_IS_OVER:
-            # There was no answer in time, or an error that may pass.
+            # There was no answer in time, or the error may be temporary.
             self._later(self._beat_in_turn, _RETRY_MS)
         elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             self._stopped()
@@ -311,7 +311,7 @@ class BrokerSession:
             self._register_again()
 
     def _unfenced(self) -> None:
-        """Serve, when this node has applied the unfencing that the controller has answered."""
+        """Serve as soon as this node has applied the record by which the controller has unfenced the broker."""
         broker = self._applied.image.brokers.get(self.broker_id)
         if broker is None or broker.broker_epoch != self.broker_epoch or broker.fenced:
             if not self._is_looking:

@@ -5,12 +5,12 @@ command that ends with REQUEST_TIMED_OUT may still take effect. A command that t
 
 - RegisterBroker, RegisterController: the incarnation id names the process, and the same process gets the same answer.
 - BrokerHeartbeat: fenced by the broker epoch; a heartbeat states the present condition.
-- AlterPartition: fenced by the broker, leader and partition epochs. A change that took effect unnoticed is answered
-  with INVALID_UPDATE_VERSION when the leader repeats the change, and the leader has the new state from the image;
-  likewise a replica that leaves. Another copy of a refused change may take effect later: the leader reckons with
-  that (`replication.leadership`, rule 4).
+- AlterPartition: fenced by the broker, leader and partition epochs. If a change took effect and its answer was lost,
+  the repeated change gets INVALID_UPDATE_VERSION, and the leader learns the new state from the image. The same holds
+  for a replica that leaves. Another copy of a refused change may take effect later: the leader allows for that copy
+  (`replication.leadership`, rule 4).
 - AllocateProducerIds: fenced by the broker epoch; a block whose answer was lost is not used.
-- UnfenceBroker: a heartbeat that says that the broker has read its own registration.
+- UnfenceBroker: sent as a heartbeat that states that the broker has applied its own registration.
 - CreateTopics: in an envelope that an active controller opens once; a later controller that opens the envelope finds
   that the topics exist.
 
@@ -56,7 +56,7 @@ from tailrace.server.quorum.controller import QuorumController
 
 
 class ControllerLink:
-    """The way of one node to the active controller: for its own requests, and for requests of its clients.
+    """The path of one node to the active controller, for the node's own requests and for requests of its clients.
 
     The node is a broker, or a controller that registers itself.
     """
@@ -73,7 +73,7 @@ class ControllerLink:
         clock: Clock,
     ) -> None:
         """`metadata`: this node's replica. `peer` reaches the controllers by their ids. `sender_id`: 16 random bytes,
-        new at each start, and in no record. `secret`: that of the incarnation, for the node's own commands."""
+        new at each start, which no record has. `secret`: the secret of the incarnation, for the node's own commands."""
         envelopes = Envelopes(sender_id)
         self.requests: Final = ControllerRequests(quorum=metadata, peer=peer, node_id=node_id, clock=clock)
         self.channel: Final = ControllerChannel(
@@ -93,10 +93,11 @@ class ControllerLink:
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 HEARTBEAT_TIMEOUT_MS: Final = 2_500
-"""Later heartbeats are sent meanwhile, and may reach another controller. When this time is over the connection is
-closed, which shortens the session."""
+"""The time limit of a heartbeat. Later heartbeats are sent meanwhile, and may reach another controller. At the end of
+this time the connection is closed, which shortens the session."""
 _WITH_EPOCHS: Final = 3
-"""The first version of 62 with the epoch before, of 56 with the epochs of the replicas."""
+"""The first version of BrokerRegistration (62) with the previous epoch, and of AlterPartition (56) with the epochs of
+the replicas."""
 
 OnDone = Callable[[ControllerResponse | KafkaError], None]
 Answer = ControllerResponse | KafkaError
@@ -134,7 +135,7 @@ _KINDS: Final[dict[type[Any], _Kind]] = {
     RegisterBroker: _Kind(
         wire.registration_request,
         lambda _, response, __: wire.registered(response),
-        # The epoch is the offset of the registration.
+        # The broker epoch is the offset of the registration.
         end_offset=lambda response: response.broker_epoch + 1,
         oldest_version=_WITH_EPOCHS,
     ),
@@ -164,7 +165,7 @@ _KINDS: Final[dict[type[Any], _Kind]] = {
 
 
 class _CommandRequest:
-    """A command on its way, as a message of its own."""
+    """A command under way that has a message of its own."""
 
     is_question = False
 
@@ -195,7 +196,7 @@ class _CommandRequest:
 
 
 class _TopicsRequest:
-    """The creation of topics that this node needs, on its way in an envelope."""
+    """The creation of topics that this node needs, under way in an envelope."""
 
     oldest_version = 0
     is_question = False
@@ -239,7 +240,7 @@ class ControllerChannel:
         node_id: BrokerId,
         secret: bytes,
     ) -> None:
-        """`quorum`: this node's `QuorumController`. `secret` proves that a command is of this process."""
+        """`quorum`: this node's `QuorumController`. `secret` proves that this process has sent a command."""
         self.cluster_id = cluster_id
         self._quorum = quorum
         self._requests = requests
@@ -254,12 +255,13 @@ class ControllerChannel:
 
     @property
     def leader_id(self) -> BrokerId:
-        """The active controller that this node knows, -1 if none."""
+        """The active controller that this node knows; -1 if it knows no active controller."""
         return self._quorum.leader_id
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
         """Submit the command to the active controller. `on_done` is called once: with the answer when this node has
-        acted on the answer, or with REQUEST_TIMED_OUT after `REQUEST_TIMEOUT_MS`. Perhaps before `submit` returns.
+        acted on the records behind the answer, or with REQUEST_TIMED_OUT after `REQUEST_TIMEOUT_MS`. The call may come
+        before `submit` returns.
 
         A command of an administrator is decided by the controller on this node, or refused with NOT_CONTROLLER.
         """
@@ -278,8 +280,8 @@ class ControllerChannel:
     def submit_here(
         self, command: ControllerCommand, on_done: OnDone, on_outcome: OnOutcome, *, end_offset: int = 0
     ) -> None:
-        """Have the controller on this node decide. Its listeners have the change before the outcome; `end_offset` tells
-        whether to wait for their work as well."""
+        """Pass the command to the controller on this node. The listeners of its image get the change before the
+        outcome; `end_offset` decides whether the outcome also waits for their work."""
 
         def done(answer: Answer) -> None:
             if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_CONTROLLER:

@@ -1,9 +1,10 @@
 """Requests of brokers and controllers to the active controller (KIP-631, KIP-497, KIP-730, KIP-858, KIP-919).
 
-BrokerRegistration (62): v1 a broker that comes from ZooKeeper, which is refused; v2 log directories; v3 the epoch
-before; v4 features from level 0. BrokerHeartbeat (63): v1 failed directories, which are no news: a broker whose
-directory fails stops. AlterPartition (56): v2 topic ids, v3 broker epochs. AllocateProducerIds (67),
-ControllerRegistration (70), AssignReplicasToDirs (73): one version. For the controllers' listener alone.
+BrokerRegistration (62): v1 a broker that comes from ZooKeeper, which is refused; v2 log directories; v3 the previous
+epoch; v4 features from level 0. BrokerHeartbeat (63): v1 failed directories, which are ignored, since a broker stops
+when its directory fails. AlterPartition (56): v2 topic ids, v3 broker epochs. AllocateProducerIds (67),
+ControllerRegistration (70), AssignReplicasToDirs (73): one version. These APIs are served on the controllers' listener
+only.
 """
 
 from functools import partial
@@ -24,7 +25,7 @@ from tailrace.server.quorum.raft_rpcs import MAX_LISTENERS
 
 _FIRST_WITH_DIRECTORIES: Final = 2
 _RESERVED_IDS: Final = 100
-"""Directory ids below stand for no directory: unassigned, lost and the like."""
+"""Directory ids below this value do not name a directory: they mean unassigned, lost and the like."""
 
 
 class BrokerRegistrationHandler:
@@ -77,8 +78,8 @@ def _check_directories(broker: str, found: tuple[bytes, ...]) -> None:
 
 
 class BrokerHeartbeatHandler:
-    """Receives the heartbeats of brokers. A broker whose connection closes has a shorter session: its process has
-    probably ended."""
+    """Receives the heartbeats of brokers. When the connection of a broker closes, its session is shortened: the process
+    has probably ended."""
 
     def __init__(self, *, controller: QuorumController) -> None:
         self._controller = controller
@@ -87,7 +88,7 @@ class BrokerHeartbeatHandler:
 
     def handle(self, request: registrations.BrokerHeartbeatRequest, context: RequestContext) -> None:
         command = wire.heartbeat_command(request)
-        if is_of_registered(self._controller.image, command):  # the connection of any other sender tells nothing
+        if is_of_registered(self._controller.image, command):  # another sender's connection proves nothing
             self._note(context.connection, command.broker_id)
         self._controller.submit(command, context.answering(request, wire.standing_response))
 

@@ -1,7 +1,8 @@
 """The registration of a controller with its listeners and features (KIP-919).
 
-A controller registers with the active controller, which may be on this node, whenever the image lacks this start of the
-process: at the start, and after another process has registered under its id. No other part waits for the registration.
+A controller registers with the active controller, which may be on this node, whenever the image does not have the
+registration of this process: at the start, and after another process has registered under its id. No other part waits
+for the registration.
 """
 
 import logging
@@ -40,7 +41,8 @@ class ControllerRegistration:
         registration: RegisterController,
         on_fatal: Callable[[KafkaError], None],
     ) -> None:
-        """`controller`: a `ControllerChannel`. `on_fatal`: the cluster has features that this release does not know."""
+        """`controller`: a `ControllerChannel`. `on_fatal` is called if the cluster has features that this release does
+        not know."""
         self._metadata = metadata
         self._controller = controller
         self._clock = clock
@@ -65,7 +67,7 @@ class ControllerRegistration:
             self._controller.submit(self._registration, self._answered)
 
     def _answered(self, answer: ControllerResponse | KafkaError) -> None:
-        # Registered again only after the image has had time to show the registration.
+        # The next try comes only after the image has had time to show the registration.
         self._clock.call_at(self._clock.monotonic_ms() + RETRY_MS, self._look_again)
         if not isinstance(answer, KafkaError):
             _logger.info("event=controller-registered node=%d", self._registration.controller_id)

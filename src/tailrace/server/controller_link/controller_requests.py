@@ -1,12 +1,12 @@
 """Requests of this node to the active controller, on this node or another, with retries.
 
-1. A request ends once: delivered, or failed with REQUEST_TIMED_OUT when its time is over. A request sent by then may
-   still take effect; each kind of request says what that means.
+1. A request ends once: its answer is delivered, or it fails with REQUEST_TIMED_OUT when its time is over. A message
+   that was sent before may still take effect; the description of each kind of request says what that means.
 2. A request is tried again after NOT_CONTROLLER, without an answer, and while no leader is known: after 20 ms, then
-   twice as long each time, at most 250.
-3. The answer, or the decision on this node, is delivered when this node has applied and acted on the records that it
-   depends on, so that the next read here sees the change. If the request's time is over first, the answer is delivered
-   then: the answer is right all the same.
+   twice as long each time, at most 250 ms.
+3. The answer, or the decision on this node, is delivered when this node has applied, and acted on, the records that the
+   answer depends on, so that the next read on this node sees the change. If the request's time is over before, the
+   answer is delivered at that time: the answer is still right.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ LONGEST_BACKOFF_MS: Final = 250
 ATTEMPT_MS: Final = 2_000
 """The longest wait for the answer to one attempt (Kafka's controller.quorum.request.timeout.ms)."""
 APPLIED_MEANWHILE: Final = -1
-"""As an end offset: the end of the records that this node, the active controller itself, has applied since the request
-came."""
+"""In place of an end offset: the end of the records that this node has applied since the request came. This node is the
+active controller itself."""
 
 
 class Outcome(NamedTuple):
@@ -44,7 +44,7 @@ class ControllerRequest(Protocol):
     oldest_version: int
     """The lowest version of the message."""
     is_question: bool
-    """Whether the request changes nothing."""
+    """Whether the request only asks, and changes nothing."""
 
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
         """Carry the request out: the active controller is on this node."""
@@ -59,7 +59,7 @@ class ControllerRequest(Protocol):
         ...
 
     def fail(self, error: KafkaError) -> None:
-        """Report that the request was not carried out, or may have been: its outcome is unknown."""
+        """Report an error: the request was not carried out, or its outcome is unknown."""
         ...
 
 
@@ -79,7 +79,8 @@ class Quorum(Protocol):
     def applied_end_offset(self) -> int: ...
 
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
-        """Call this when everything below `end_offset` is in the image of this node and has been acted on."""
+        """Call `callback` when the image of this node has every record below `end_offset`, and the listeners have acted
+        on these records."""
         ...
 
 
@@ -131,14 +132,14 @@ class ControllerRequests:
         return len(self._runs)
 
     def run(self, request: ControllerRequest, timeout_ms: int) -> None:
-        """Send a request, with retries within this time. Its outcome may come before this returns."""
+        """Send a request, with retries within this time. The outcome may come before `run` returns."""
         run = _Run(self, request, deadline_ms=self._clock.monotonic_ms() + timeout_ms, timeout_ms=timeout_ms)
         self._runs[request] = run
         self._deadlines.add(run, timeout_ms)
         self._try(run)
 
     def forget(self, request: ControllerRequest) -> None:
-        """Drop a request that has no outcome yet, without an outcome."""
+        """Drop a request that has no outcome yet, without a call of `fail`."""
         run = self._runs.get(request)
         if run is not None:
             self._end(run)

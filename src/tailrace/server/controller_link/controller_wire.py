@@ -1,8 +1,8 @@
 """Messages of brokers and controllers to the active controller, in Kafka's form: to the wire and back.
 
 `ControllerChannel` sends these requests, and the handlers of `controller_peers` receive the requests. A request is made
-in its fullest form; encoding leaves out the fields that an older version does not have. The form of values from outside
-is checked here; the controller checks their meaning.
+with the fields of the newest version; encoding leaves out the fields that an older version does not have. The form of
+values from outside is checked here; the controller checks their meaning.
 """
 
 from collections.abc import Iterable, Sequence

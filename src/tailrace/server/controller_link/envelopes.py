@@ -1,16 +1,18 @@
 """Envelopes (Envelope, 58; KIP-590): sealed at a broker, carried out by the active controller.
 
-A request travels whole, with its header, and so does its answer. The principal is written as Kafka writes its own.
+An envelope has a whole request with its header, and the answer comes back in the same way. The principal has Kafka's
+form.
 
 `EnvelopeHandler` is for the controllers' listener alone, since it believes the identity of the client in an envelope. A
-fault of an envelope is an error of the envelope, as in Kafka: NOT_CONTROLLER, for the sender to find another node;
-INVALID_REQUEST for bytes that are no request, an API that is not forwarded (above all an envelope), a bad address;
-UNSUPPORTED_VERSION; PRINCIPAL_DESERIALIZATION_FAILURE. A fault of the request is in the request's own answer.
+fault of an envelope is an error of the envelope, as in Kafka: NOT_CONTROLLER, so that the sender looks for another
+node; INVALID_REQUEST for bytes that are not a request, for an API that is not forwarded (above all an envelope), and
+for a bad address; UNSUPPORTED_VERSION; PRINCIPAL_DESERIALIZATION_FAILURE. A fault of the request is in the request's
+own answer.
 
-Senders of Tailrace number their requests. Within one leader epoch a number is carried out once: a second envelope of it
-gets the answer of the first, and an envelope that comes after that answer was forgotten is refused. Numbers come in any
-order: after a fail-over each request is repeated when its own back-off is over. An envelope of a past or future epoch
-is refused.
+Senders of Tailrace number their requests. Within one leader epoch the request of a number is carried out once: a second
+envelope with the number gets the answer to the first. If that answer is already forgotten, the second envelope is
+refused. Numbers come in any order: after a fail-over each request is repeated when its own back-off is over. An
+envelope of a past or future epoch is refused.
 """
 
 from collections import OrderedDict
@@ -41,11 +43,11 @@ _ADDRESS_SIZES: Final = (4, 16)
 
 
 _MOVED: Final = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-"""The second is the answer of the replica of the metadata log."""
+"""NOT_LEADER_OR_FOLLOWER is the error of the replica of the metadata log."""
 
 
 def has_moved(response: Any) -> bool:
-    """Whether the answering node is not the active controller, or no longer."""
+    """Whether the response says that the answering node is not, or no longer, the active controller."""
     return not _MOVED.isdisjoint(error_codes(response))
 
 
@@ -58,7 +60,7 @@ class Client(NamedTuple):
 
 
 class Sealed:
-    """A request that is ready for envelopes, a fresh envelope per attempt."""
+    """A request that is ready for envelopes: each attempt gets a new envelope."""
 
     __slots__ = ("_data", "client", "number", "request", "sender_id", "version")
 
@@ -71,7 +73,7 @@ class Sealed:
         self._data: bytes | None = None
 
     def envelope(self, leader_epoch: int) -> EnvelopeRequest:
-        """For the active controller of this epoch."""
+        """A new envelope for the active controller of this epoch."""
         client = self.client
         if self._data is None:  # encoded once: the request may be long, and the attempts many
             self._data = b"".join(encode_request(self.request, self.version, client.correlation_id, client.client_id))
@@ -85,10 +87,10 @@ class Sealed:
         )
 
     def answer(self, response: EnvelopeResponse) -> Any:
-        """The answer in the envelope. Raises KafkaError UNKNOWN_SERVER_ERROR if there is none.
+        """The answer in the envelope. Raises KafkaError UNKNOWN_SERVER_ERROR if the envelope has no answer.
 
-        As in Kafka, a client does not see an error of the envelope itself. REQUEST_TIMED_OUT is the exception: the
-        request may have been carried out, and its outcome is forgotten.
+        As in Kafka, a client does not see an error of the envelope itself. The exception is REQUEST_TIMED_OUT, which
+        means that the request may have been carried out, and that its outcome is forgotten.
         """
         if response.error_code == ErrorCode.REQUEST_TIMED_OUT:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the active controller does not remember what came of it")
@@ -157,18 +159,19 @@ def decode_address(data: bytes) -> str:
 
 MAX_SENDERS: Final = 1_000
 MAX_REMEMBERED: Final = 256
-"""Answers of one sender that are kept, for repeated envelopes."""
+"""The most answers to one sender that are kept for repeated envelopes."""
 MAX_REMEMBERED_BYTES: Final = 1 << 20
 """The memory for the kept answers of one sender."""
 MAX_NUMBERS: Final = 4_096
-"""Numbers of one sender that are remembered without their answers: four times the requests that a sender may have under
-way."""
+"""The most numbers of one sender that are remembered without their answers: four times the requests that a sender may
+have under way."""
 
 OnAnswer = Callable[[EnvelopeResponse], None]
 
 
 class _Request:
-    """The connection of a request from an envelope: the client's, by the data of the sender."""
+    """The connection of a request from an envelope: it stands for the client's connection, with the data from the
+    sender."""
 
     is_open = True
 
@@ -209,7 +212,7 @@ class EnvelopeSender:
         self._size_bytes = 0
         self._without_answer: set[int] = set()
         self._lowest: list[int] = []
-        """The same, as a heap."""
+        """The same numbers, as a heap."""
         self._forgotten_below = 0
 
     @property
@@ -218,7 +221,7 @@ class EnvelopeSender:
         return len(self._without_answer)
 
     def has_forgotten(self, number: int) -> bool:
-        """Whether the request was, or may have been, carried out, and its outcome is forgotten."""
+        """Whether the request was, or may have been, carried out, and its answer is forgotten."""
         return number < self._forgotten_below or number in self._without_answer
 
     def keep(self, number: int, answer: EnvelopeResponse) -> None:
@@ -261,7 +264,7 @@ class EnvelopeHandler:
         self._senders: OrderedDict[bytes, EnvelopeSender] = OrderedDict()
 
     def handle(self, request: EnvelopeRequest, context: RequestContext) -> None:
-        """Raises KafkaError as above."""
+        """Raises KafkaError with the errors of an envelope that the module lists."""
         epoch = self._quorum.leader_epoch
         if not self._quorum.is_active or request.leader_epoch not in (-1, epoch):
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller that is meant")
@@ -287,9 +290,9 @@ class EnvelopeHandler:
         return EnvelopeResponse(response_data=data, metadata_end_offset=self._quorum.applied_end_offset)
 
     def _once(self, request: EnvelopeRequest, respond: OnAnswer) -> OnAnswer | None:
-        """The callback for the answer; None if this number has come before.
+        """The callback for the answer; None if this number has come before: then the first envelope's answer is used.
 
-        Raises KafkaError REQUEST_TIMED_OUT if its outcome is forgotten.
+        Raises KafkaError REQUEST_TIMED_OUT if the answer to this number is forgotten.
         """
         if request.sender_id == ZERO_UUID or request.request_number < 0:
             return lambda answer: respond(_as_kafka(answer))

@@ -1,13 +1,13 @@
-"""Requests that only the active controller can carry out: on this node, or forwarded to another (KIP-590).
+"""Requests that only the active controller can carry out: here if this node is active, otherwise forwarded (KIP-590).
 
-A request travels whole in an envelope, on behalf of its client, and its answer comes back the same way. The answer
-leaves for the client when this node has applied the records behind the answer and acted on the records, so that the
-next request here sees the change. While the controller moves, the request is tried again until its time is over: its
-own timeout, from 1 to 30 s, or 30 s without a timeout. Then the client gets the controller's answer, or without an
-answer REQUEST_TIMED_OUT, as in Kafka; the request may have been carried out.
+A whole request is sent in an envelope, on behalf of its client, and its answer comes back in the same way. The answer
+is sent to the client when this node has applied, and acted on, the records behind the answer, so that the client's next
+request to this node sees the change. While the controller moves, the request is tried again until its time is over: its
+own timeout, from 1 to 30 s, or 30 s without a timeout. At that time the client gets the controller's answer or, without
+an answer, REQUEST_TIMED_OUT, as in Kafka; the request may have been carried out.
 
-A request that is sent again in the same leader epoch is carried out once (`envelopes`). If the controller moved
-meanwhile, the change may be there already, and the answer says so: TOPIC_ALREADY_EXISTS and the like.
+A request that is sent again in the same leader epoch is carried out once (`envelopes`). If another controller has
+become active meanwhile, the change may already be made: then the answer is TOPIC_ALREADY_EXISTS or a similar error.
 """
 
 import logging
@@ -31,15 +31,17 @@ from tailrace.server.ports import ServerConnection
 from tailrace.server.slices import Stepwise, elements_of
 
 SHORTEST_MS: Final = 1_000
-"""A client with a shorter timeout does not want to wait until the change is visible everywhere; it wants the change."""
+"""The shortest time for a request: a client with a shorter timeout wants the change, but does not want to wait until
+the change is visible everywhere."""
 LONGEST_MS: Final = 30_000
 MAX_FORWARDED: Final = 1_000
-"""Requests of one node that may wait for the active controller. More are refused, since the wait has no known end."""
+"""The most requests of one node that may wait for the active controller. Further requests are refused, since the wait
+has no known end."""
 
 _logger = logging.getLogger("tailrace.server")
 
 _FEW: Final = 64
-"""Names of a request whose answer is sent in one step."""
+"""The most names of a request whose answer is sent in one step."""
 
 _logged: Final[set[tuple[int, type[Exception]]]] = set()
 
@@ -52,7 +54,8 @@ def _log_once(api_key: int, fault: Exception) -> None:
 
 
 def _step_before(response: Any) -> Stepwise[Any]:
-    """The response behind a step, so that its bytes are made in steps too."""
+    """A generator of the response that yields once before it returns, so that the bytes of the response are made in
+    steps too."""
     yield
     return response
 
@@ -134,7 +137,8 @@ class Forwarding:
         return self._count
 
     def handlers(self, handlers: HandlerTable) -> HandlerTable:
-        """A broker's handlers; a handler of `FORWARDED_APIS` forwards requests to the active controller."""
+        """The given handlers of a broker; a handler of `FORWARDED_APIS` is replaced by a handler that forwards requests
+        to the active controller."""
         return {api: self._passed_on(api.forwarding, handler) for api, handler in handlers.items()}
 
     def _passed_on(self, forwarding: ForwardingKind, handler: Handler) -> Handler:
@@ -157,7 +161,7 @@ class Forwarding:
         forwarded = _Forwarded(handler, request, context, sealed, lambda: self._over(connection, forwarded))
         waiting = self._by_connection.get(connection)
         if waiting is None:
-            # One callback per connection for as long as it lives, not one per request.
+            # A callback for each connection as long as it lives, not for each request.
             waiting = self._by_connection[connection] = {}
             connection.on_close(lambda: self._closed(connection))
         waiting[forwarded] = None
@@ -184,7 +188,7 @@ class ForwardingHandler:
     """Forwards the requests of one API to the active controller."""
 
     def __init__(self, forwarding: Forwarding, handler: Handler) -> None:
-        """`handler` carries them out if the active controller is on this node."""
+        """`handler` carries the requests out if the active controller is on this node."""
         self._forwarding = forwarding
         self._handler = handler
 

@@ -1,4 +1,5 @@
-"""Changes of in-sync replicas that leaders request, as Kafka's messages: to the wire and back. As `controller_wire`."""
+"""Changes of in-sync replicas that leaders request, as Kafka's messages: to the wire and back. The rules are those of
+`controller_wire`."""
 
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ def alter_partition_request(command: AlterPartition) -> replicas.AlterPartitionR
             for topic_id, changes in topics.items()
         ),
         secret=command.secret,
-        # A replica that leaves may be unable to apply anything: it uses the controller's answer at once.
+        # A replica that leaves may be unable to apply records, so the controller's answer is used at once.
         wants_end_offset=not any(change.leaving for change in command.changes),
     )
 
@@ -126,7 +127,7 @@ def _altered(outcome: InSyncOutcome) -> replicas.AlteredPartition:
 def partitions_altered(
     command: AlterPartition, response: replicas.AlterPartitionResponse, image: ClusterImage
 ) -> PartitionsAltered | KafkaError:
-    """An outcome per change, in order. Fields that the answer lacks are taken from `image`."""
+    """An outcome per change, in order. Fields that the response does not have are taken from `image`."""
     error = refusal(response.error_code, "the in-sync replicas")
     if error is not None:
         return error

@@ -1,12 +1,14 @@
-"""Writes checkpoints beside the logs of coordinators, on leaders and followers alike: a coordinator takes over at once.
+"""Writes checkpoints beside the logs of coordinators, on leaders and followers alike, so that a coordinator takes over
+without reading the whole log.
 
-A checkpoint is made of the log and of the checkpoint before it, not of the coordinator's state: so a follower, which
-has no coordinator, has a checkpoint too, of committed records only. The keeper makes checkpoints in turn, when so many
-bytes were appended since the last that reading them would take long. The work is done in slices of a few milliseconds,
-and a pause as long follows each; the disk's thread checks, syncs and names the file.
+A checkpoint is made from the log and from the checkpoint before it, not from the coordinator's state: so a follower,
+which has no coordinator, has a checkpoint too. A checkpoint has committed records only. The keeper makes one checkpoint
+after the other, each when the log has grown so much since the last checkpoint that reading it would take long. The work
+is done in slices of a few milliseconds, each with a pause of the same length after it; the disk's thread checks, syncs
+and renames the file.
 
-A failure costs load time, and is logged. The checkpoint before is removed then, since it bounds compactions; the next
-try comes `retry_ms` later.
+A failure costs load time, and is logged. After a failure the checkpoint before is removed too, since it limits
+compactions; the next try comes `retry_ms` later.
 """
 
 import logging
@@ -42,12 +44,13 @@ _logger = logging.getLogger("tailrace.server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """When a checkpoint is due. Fixed values, but for tests."""
+    """The conditions under which a checkpoint is due. Only tests change these values."""
 
     min_log_bytes: int = 4 << 20
-    """Appended since the last checkpoint: they load in about half a second."""
+    """The least bytes appended since the last checkpoint: so many bytes load in about half a second."""
     min_size_ratio: float = 0.5
-    """Appended since the last, in sizes of that checkpoint: a large state is not written again for a few changes."""
+    """The least bytes appended since the last checkpoint, as a multiple of its size: so a large state is not written
+    again for a few changes."""
     look_interval_ms: int = 1_000
     retry_ms: int = 60_000
 
@@ -60,11 +63,11 @@ class CheckpointCounts(NamedTuple):
 
 
 class _Void(Exception):
-    """The log was cut, or is not in use any more: the checkpoint that is being made is of no use."""
+    """The log was cut, or is not in use any more, so the checkpoint that is being made is useless."""
 
 
 class _Making:
-    """A checkpoint on its way: read, written, published."""
+    """A checkpoint that is being made: its records are read, written and published."""
 
     def __init__(self, partition: Partition, checkpoint: LogCheckpoint, clock: Clock) -> None:
         self.partition = partition
@@ -73,18 +76,20 @@ class _Making:
         self.writer: SnapshotWriter | None = None
         self._end_offset = partition.high_watermark
         self._log = log_of_checkpoint(partition)
-        # A value that was read must not lose its tombstone before that is read too. A compaction waits for seconds.
+        # A compaction must not remove a tombstone that is not read yet if its value was read before: it waits for
+        # seconds.
         self._draft = checkpoint.begin(self._log.log_start_offset)
 
     def check(self) -> None:
-        """Raises _Void if the checkpoint is of no use any more."""
+        """Raises _Void if the checkpoint has become useless."""
         partition = self.partition
         is_used = not partition.is_closed and not partition.log.is_offline
         if not is_used or self._draft.is_void or log_of_checkpoint(partition) != self._log:
             raise _Void
 
     def steps(self) -> Iterator[None]:
-        """Read and write. Raises _Void, StorageError, and KafkaError of damage or of a record that is too large."""
+        """Read the records and write the checkpoint. Raises _Void, StorageError, and KafkaError for damage or for a
+        record that is too large."""
         latest = LatestRecords()
         saved = SavedRecords(self.partition)
         try:
@@ -121,24 +126,26 @@ class _Making:
         writer.seal()
 
     def finish(self) -> OffsetAndEpoch | None:
-        """Take over what was published, unless the log was cut meanwhile; the one before, whose file is to go."""
+        """Take over the published checkpoint, unless the log was cut meanwhile. Returns the former checkpoint, whose
+        file the caller removes."""
         assert self.writer is not None, f"{self.partition.topic_partition}: nothing was written"
         return self.checkpoint.finish(self._draft, self.writer.part)
 
     def give_up(self) -> None:
-        """Removes the part file, renamed or not."""
+        """Remove the part file, renamed or not."""
         self.checkpoint.abandon()
         if self.writer is not None:
             try:
                 self.writer.part.discard()
                 if self.writer.part.id != self.checkpoint.id:
-                    self.checkpoint.remove_file(self.writer.part.id)  # perhaps with its name, and not durable
+                    self.checkpoint.remove_file(self.writer.part.id)  # perhaps renamed, and not durable
             except StorageError as fault:
                 _logger.warning("event=checkpoint-part-not-removed fault=%s", fault)
 
 
 class _Publishing:
-    """The end of a checkpoint on the disk's thread, whose failure is no failure of the disk's owner."""
+    """The last steps of a checkpoint, on the disk's thread. A failure here concerns only the checkpoint, not the
+    disk."""
 
     def __init__(self, publication: Publication) -> None:
         self._publication = publication
@@ -149,7 +156,7 @@ class _Publishing:
         return self._publication.is_over or self.fault is not None
 
     def step(self) -> None:
-        """Some megabytes of checking, or sync and name."""
+        """Check some megabytes of the file, or sync and rename the file."""
         try:
             self._publication.step()
         except StorageError as fault:
@@ -169,7 +176,8 @@ class CheckpointKeeper:
         clock: Clock,
         config: CheckpointConfig | None = None,
     ) -> None:
-        """`names` gives the partitions of coordinators, here or not. `disk` must sync, whatever log.durability is."""
+        """`names` returns the partitions of coordinators, also partitions without a replica here. `disk` must sync,
+        whatever log.durability says."""
         self._table = table
         self._names = names
         self._disk = disk
@@ -178,19 +186,19 @@ class CheckpointKeeper:
         self._timer: Timer | None = None
         self._making: _Making | None = None
         self._known_ends: dict[TopicPartition, tuple[int, int]] = {}
-        """By partition, the log end and the high watermark at which no checkpoint was due."""
+        """For each partition, the log end and the high watermark at the last check without a due checkpoint."""
         self._put_off: dict[TopicPartition, int] = {}
-        """By partition, the time before which nothing is tried."""
+        """For each partition, the time before which no checkpoint is tried."""
         self._is_stopped = True
         self.counts = CheckpointCounts()
 
     def start(self) -> None:
-        """Begin; the first look is one interval from now."""
+        """Begin to make checkpoints; the first check is one interval from now."""
         self._is_stopped = False
         self._look_later()
 
     def stop(self) -> None:
-        """Begin no other checkpoint. A part that is not complete goes with the next start."""
+        """Begin no further checkpoint. The next start of the node removes an incomplete part file."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -219,7 +227,7 @@ class CheckpointKeeper:
         self._look_later()
 
     def _candidates(self) -> Iterator[Partition]:
-        """The partitions with a log that has changed since the last look."""
+        """The partitions whose log has changed since the last check."""
         now_ms = self._clock.monotonic_ms()
         for name in self._names():
             partition = self._table.awake(*name)
@@ -253,7 +261,7 @@ class CheckpointKeeper:
             self._give_up(making, fault)
         else:
             if is_over:
-                # The records that a checkpoint stands for must be as durable as the checkpoint.
+                # The records below the end of the checkpoint must be as durable as the checkpoint.
                 making.partition.sync(lambda: self._publish(making))
             else:
                 self._after(self._clock.monotonic_ms() - begun_ms, lambda: self._slice(making, steps))

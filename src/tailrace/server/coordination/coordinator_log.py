@@ -1,11 +1,12 @@
-"""The log of one coordinator partition, for its host: its load, appends, and waiting for their commit.
+"""The log of one coordinator partition, for its host: the load of the log, appends, and the wait for the commit of
+appends.
 
 1. A load gives committed records only, in order (`load`). A damaged log goes offline, so that another replica leads the
    partition and has the coordinator.
-2. An append has two reports: to the machine when it is complete, as committed or as not in the log; and to the caller,
-   at the latest when `offsets.commit.timeout.ms` is over.
-3. `when_committed` holds an answer back until all earlier appends are complete. If an append failed, the answer may
-   rest on records that are not in the log, and is refused.
+2. An append has two reports: a report to the machine when the append is complete (committed, or not in the log), and a
+   report to the caller, at the latest when `offsets.commit.timeout.ms` is over.
+3. `when_committed` holds an answer back until all earlier appends are complete. If an append has failed, the answer may
+   depend on records that are not in the log, and is replaced by an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ Outcome = Callable[[KafkaError | None], None]
 """Called once: with None for success, or with the error that the client is to see."""
 
 _BATCH_BYTES = 512 * 1024
-"""An append is cut into batches of about this size; Kafka's max.message.bytes is 1 MiB."""
+"""An append is divided into batches of about this size; Kafka's max.message.bytes is 1 MiB."""
 
 _COORDINATOR_CODES = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
@@ -40,7 +41,7 @@ _COORDINATOR_CODES = {
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    # Of batches in a transaction: the producer gets these codes unchanged.
+    # Errors of batches in a transaction: the producer gets these codes unchanged.
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -61,7 +62,8 @@ IN_NONE = InTransaction(-1, -1)
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
-    """The error for a client whose coordinator could not write: it retries here, or looks for another coordinator."""
+    """The error for a client whose coordinator could not write: the client retries, or looks for another
+    coordinator."""
     return KafkaError(_COORDINATOR_CODES.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
 
 
@@ -86,7 +88,8 @@ class _Write:
 
     batches_left: int
     waiting: list[_Waiting]
-    """First the caller of the append; then the waits of `when_committed` for all appends up to this append."""
+    """First the callback of the append, then the callbacks of `when_committed` that wait for all appends up to this
+    append."""
     error: KafkaError | None = None
 
 
@@ -119,14 +122,15 @@ class CoordinatorLog(Generic[R]):
         self._deadlines = deadlines
         self._timeout_ms = timeout_ms
         self._writes: dict[_Write, None] = {}
-        """Not complete, oldest first."""
+        """The appends that are not complete, oldest first."""
         self._load: Load[R] | None = None
         self._is_closed = False
 
     def load(
         self, apply: Callable[[R], object], on_done: Callable[[], None], on_failed: Callable[[KafkaError], None]
     ) -> None:
-        """Call `apply` with every record that the log has now, once committed; never before this has returned."""
+        """Call `apply` with every record that the log has now, as soon as the record is committed; never before `load`
+        has returned."""
 
         self._load = Load(
             self.partition,
@@ -148,7 +152,7 @@ class CoordinatorLog(Generic[R]):
     def append(
         self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
     ) -> None:
-        """Append the records, which are not empty; no callback is called before this has returned.
+        """Append at least one record; no callback is called before `append` has returned.
 
         `is_atomic`: the records are one batch, so that a truncation of the log keeps the whole batch or none of
         the batch. Raises KafkaError for a record that cannot be encoded.
@@ -179,7 +183,7 @@ class CoordinatorLog(Generic[R]):
     ) -> None:
         """Append the end of a producer's transaction; `records` are its form in the machine.
 
-        No callback is called before this has returned.
+        No callback is called before `append_marker` has returned.
         """
         self.partition.staging.append_marker(
             marker,
@@ -216,7 +220,8 @@ class CoordinatorLog(Generic[R]):
         del self._writes[write]
         waiting = write.waiting
         if write.error is not None:
-            # Every answer decided after this write may rest on this write, also an answer that waits for a later write.
+            # Every answer decided after this write may depend on this write, also an answer that waits for a later
+            # write.
             for later in self._writes:
                 waiting += later.waiting[1:]
                 del later.waiting[1:]
@@ -230,7 +235,7 @@ class CoordinatorLog(Generic[R]):
     def when_committed(self, outcome: Outcome) -> None:
         """Call `outcome` when every append so far is complete, perhaps at once."""
         if self._writes:
-            # With a deadline of its own: that of the write may have passed.
+            # The callback gets a deadline of its own: the deadline of the write may have passed.
             next(reversed(self._writes)).waiting.append(self._wait(outcome))
         else:
             outcome(None)
@@ -246,7 +251,7 @@ class CoordinatorLog(Generic[R]):
 
 
 def _batches(records: Sequence[R], encoded: Sequence[KeyValue]) -> Iterator[tuple[Sequence[R], Sequence[KeyValue]]]:
-    """The records in runs; a run fits into a batch."""
+    """The records, divided into runs that each fit into a batch."""
     start = size_bytes = 0
     for index, (key, value) in enumerate(encoded):
         record_bytes = len(key) + len(value or b"") + 32

@@ -22,7 +22,7 @@ from tailrace.server.slices import Stepwise, mapped
 _FIRST_WITH_MANY_KEYS = 4
 
 _TOPICS: Final = {0: GROUP_OFFSETS_TOPIC, 1: TRANSACTION_STATE_TOPIC}
-"""By key type. Share groups (2, KIP-932) are not served."""
+"""The internal topic of each key type. Share groups (2, KIP-932) are not served."""
 
 
 class FindCoordinatorHandler:
@@ -35,7 +35,7 @@ class FindCoordinatorHandler:
         self._group_config = group_config
         self._transaction_config = transaction_config
         self._waiting: dict[str, list[Callable[[], None]]] = {}
-        """By the topic that is being created."""
+        """The waiting requests, by the topic that is being created."""
 
     def handle(
         self, request: FindCoordinatorRequest, context: RequestContext
@@ -53,7 +53,7 @@ class FindCoordinatorHandler:
             return
 
         def created(_outcome: ControllerResponse | KafkaError) -> None:
-            # The response is made from the image, also after a failure.
+            # The response is made from the image, even if the creation has failed.
             for each in self._waiting.pop(topic):
                 each()
 
@@ -100,7 +100,7 @@ class FindCoordinatorHandler:
         topic = image.topics.get(topic_name)
         if topic is None:
             return _none(key, f"{topic_name} could not be created yet")
-        # A group may have any name, that of a member of a sink too.
+        # Only a transactional id can belong to a sink's member: a group may have any name.
         hashed = coordinator_key(key) if topic_name == TRANSACTION_STATE_TOPIC else key
         number = coordinator_partition(hashed, len(topic.partitions))
         broker = image.brokers.get(topic.partitions[number].leader)

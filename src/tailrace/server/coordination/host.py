@@ -3,13 +3,14 @@
     loading --log replayed--> active --leadership gone--> closed
     loading --the log cannot be read--> failed
 
-1. Only an active coordinator decides and is read. A loading one refuses every request with
-   COORDINATOR_LOAD_IN_PROGRESS (14): a client that reads "no offset" would start from an end of the log.
+1. Only an active coordinator decides and is read. A loading coordinator refuses every request with
+   COORDINATOR_LOAD_IN_PROGRESS (14): a client that got "no offset" would start at the begin or end of the log.
 2. An answer is sent when its records are committed. An answer without records waits for the earlier records of other
    answers, if decisions read records that are appended and not yet committed.
 3. When the leadership ends, all waiting answers are NOT_COORDINATOR (16), and the machine is dropped.
 
-The image has the partitions that this node leads. A partition that is led again, in another epoch, gets a new host.
+The image states the partitions that this node leads. If this node leads a partition again, in another epoch, the
+partition gets a new host.
 """
 
 import logging
@@ -41,7 +42,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 _LONGEST_KEY: Final = 8191
-"""Characters: at most 32,764 bytes, which an int16 can count."""
+"""The most characters of a key: at most 32,764 bytes, which an int16 can count."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -90,7 +91,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
     @abstractmethod
     def has(self, key: K) -> bool:
-        """Whether the coordinator has this key already: then it does not count again."""
+        """Whether the coordinator has this key already: a known key does not count against the limit of keys."""
 
     @property
     @abstractmethod
@@ -99,11 +100,11 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
     @abstractmethod
     def _activated(self) -> None:
-        """Called once when the log is replayed and the coordinator serves."""
+        """Called once, when the log is replayed and the coordinator begins to serve."""
 
     @abstractmethod
     def _closed(self) -> None:
-        """Called once when the leadership has ended, after the answers that waited for the log."""
+        """Called once, when the leadership has ended, after the answers that waited for the log were sent."""
 
     @property
     def is_active(self) -> bool:
@@ -124,7 +125,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         self.state = HostState.ACTIVE
         self._activated()
         count, name = self.key_count, self.partition.topic_partition
-        level = logging.INFO if count else logging.DEBUG  # a new cluster has 50 empty ones
+        level = logging.INFO if count else logging.DEBUG  # a new cluster has 50 empty partitions
         took_ms = self._clock.monotonic_ms() - self._begun_ms
         line = "event=coordinator-loaded partition=%s %s=%d from_offset=%d ms=%d"
         _logger.log(level, line, name, self._keys, count, self._log.loaded_from, took_ms)
@@ -143,7 +144,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
     def _decide(
         self, command: C, on_done: Callable[[A | KafkaError], None], *, within: InTransaction = IN_NONE
     ) -> KafkaError | None:
-        """As `submit`; returns the refusal if the command is refused."""
+        """As `submit`, but returns the refusal of a refused command."""
         try:
             self.check_active()
             decision = self._machine.decide(command, self._clock.now_ms())
@@ -162,7 +163,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         return None
 
     def _answer(self, on_done: Callable[[T | KafkaError], None], answer: T | KafkaError) -> None:
-        """Send an answer without records, when the records that the answer may rest on are committed."""
+        """Send an answer without records, as soon as the records that the answer may depend on are committed."""
         if self._reads_latest:
             self._log.when_committed(lambda failure: call_safely("answer-failed", on_done, failure or answer))
         else:
@@ -178,7 +179,8 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
     def decide_until_done(self, commands: Iterable[C]) -> None:
         """Decide each command until a decision has no records, one decision per turn of the event loop.
 
-        A failure ends the work: the next call or load does the rest, which does no harm until then.
+        A failure ends the work. The next call or load carries out the remaining commands; a delay of these commands
+        does no harm.
         """
         rest = iter(commands)
         command = next(rest, None)
@@ -210,14 +212,14 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         place = len(self._timers)
 
         def again() -> None:
-            # The timer first, so that work which fails is repeated all the same.
+            # The timer is set first, so that failing work is repeated too.
             self._timers[place] = self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again)
             work()
 
         self._timers.append(self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again))
 
     def close(self) -> None:
-        """The leadership has ended: answer all waiting requests. Does nothing the second time."""
+        """End the coordinator with the leadership: answer all waiting requests. A second call does nothing."""
         if self.state is HostState.CLOSED:
             return
         self.state = HostState.CLOSED
@@ -231,7 +233,8 @@ H = TypeVar("H", bound=CoordinatorHost[Any, Any, Any, Any])
 
 
 class CoordinatorService(ABC, Generic[K, H]):
-    """The coordinators of this node by partition of `topic`: `K` are their keys, `H` their hosts.
+    """The coordinators of this node, by partition of the internal topic: `K` is the type of their keys, `H` the type of
+    their hosts.
 
     All requests are refused until the first `on_image`.
     """
@@ -251,8 +254,8 @@ class CoordinatorService(ABC, Generic[K, H]):
     ) -> None:
         """`noun` is the word for a key in error texts; the hash of `key_text` gives the partition of a key.
 
-        A key that does not fit into a record is refused with `invalid_key`, a new key with INVALID_REQUEST if this node
-        has `max_keys`; `limit` is the name of the setting with that number.
+        A key that does not fit into a record is refused with `invalid_key`. If this node already has `max_keys` keys, a
+        new key is refused with INVALID_REQUEST; `limit` is the name of the setting of `max_keys`.
         """
         self._topic = topic
         self._noun = noun
@@ -265,16 +268,16 @@ class CoordinatorService(ABC, Generic[K, H]):
         self._clock = clock
         self._deadlines = Deadlines(clock)
         self.image = EMPTY_IMAGE
-        """The image by which partitions were last taken over and given up."""
+        """The image of the last `on_image`."""
         self._hosts: dict[int, H] = {}
         self._is_closed = False
 
     @abstractmethod
     def _host(self, partition: Partition) -> H:
-        """A new coordinator, not loaded yet."""
+        """A new coordinator for this partition, not loaded yet."""
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Take over and give up partitions by the image. To be called when the partitions have their roles."""
+        """Take over and give up partitions by the image. The caller has given the partitions their roles before."""
         self.image = image
         if self._is_closed:
             return
@@ -299,10 +302,11 @@ class CoordinatorService(ABC, Generic[K, H]):
         host.load()
 
     def host_of(self, key: K, *, check_limit: bool = False) -> H:
-        """The coordinator of this key, which is active; to be called once per request.
+        """The active coordinator of this key. A request calls this once.
 
-        Raises KafkaError with the code of an invalid key, NOT_COORDINATOR (16), as `CoordinatorHost.check_active`, and
-        with `check_limit` INVALID_REQUEST (42) if the key is new and this node has as many keys as its limit.
+        Raises KafkaError with the code of an invalid key, NOT_COORDINATOR (16), the errors of
+        `CoordinatorHost.check_active`, and with `check_limit` INVALID_REQUEST (42) if the key is new and this node has
+        as many keys as its limit.
         """
         text = self._key_text(key)
         if not text or len(text) > _LONGEST_KEY:
@@ -329,20 +333,21 @@ class CoordinatorService(ABC, Generic[K, H]):
     def _host_at(self, number: int) -> H | None:
         """The coordinator of this partition, in any state; None if this node has no such coordinator."""
         if number not in self._hosts and self._topic in self.image.topics and not self._is_closed:
-            # A partition may open after `on_image`: a deleted partition of the same name is flushed first.
+            # A partition may be opened after `on_image`: first a deleted partition of the same name has to be flushed.
             partition = self._find_partition(self._topic, number)
             if partition is not None and partition.is_leader:
                 self._take_over(number, partition)
         return self._hosts.get(number)
 
     def active_hosts(self) -> list[H]:
-        """The coordinators here. Raises as `CoordinatorHost.check_active` if any is not active."""
+        """The coordinators of this node. Raises the error of `CoordinatorHost.check_active` if a coordinator is not
+        active."""
         for host in self._hosts.values():
             host.check_active()
         return list(self._hosts.values())
 
     def close(self) -> None:
-        """The node stops: waiting requests are answered NOT_COORDINATOR."""
+        """Answer all waiting requests with NOT_COORDINATOR, as the node stops."""
         self._is_closed = True
         for host in self._hosts.values():
             host.close()

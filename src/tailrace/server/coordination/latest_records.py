@@ -1,13 +1,14 @@
-"""The records of a log's beginning that a compaction of it would keep: what a checkpoint of a coordinator has.
+"""The records of the first part of a log that a compaction of this part would keep: a coordinator's checkpoint has
+these records.
 
-A replay of them gives the same state as one of all records, whatever the coordinator is. The rules are the rules of
-Kafka's compaction:
+For every kind of coordinator, a replay of these records gives the same state as a replay of all records. The rules are
+the rules of Kafka's compaction:
 
 1. Of each key the last record counts, by its place in the log. A tombstone removes the key's earlier records, also in
    transactions that are open.
-2. A record in a transaction counts from the commit on, with its own place: a record that was written later, perhaps
-   outside of transactions, stays. An aborted record never counts.
-3. While a transaction is open its records are all kept, as its own.
+2. A record in a transaction counts from the commit on, at the place where it was written: it does not replace a record
+   that was written later, perhaps outside of transactions. An aborted record never counts.
+3. While a transaction is open, all its records are kept, apart from the committed records.
 """
 
 import heapq
@@ -34,15 +35,15 @@ class LatestRecords:
 
     def __init__(self) -> None:
         self._committed: dict[bytes, tuple[int, bytes | None]] = {}
-        """By key, with the place of the record; in the order in which they came to count."""
+        """The place and value of each key's record, in the order in which the records came to count."""
         self._open: dict[int, _OpenTransaction] = {}
-        """By producer id."""
+        """The open transactions by producer id."""
         self._writers: dict[bytes, set[int]] = {}
         """The producers whose open transactions have a record of the key."""
         self._count = 0
 
     def on_record(self, record: Record, producer_id: int, producer_epoch: int) -> None:
-        """The next record. Raises CorruptRecords for a record without a key."""
+        """Take the next record. Raises CorruptRecords for a record without a key."""
         key, value = record.key, record.value
         if key is None:
             raise CorruptRecords("a record without a key")
@@ -73,7 +74,7 @@ class LatestRecords:
                 del self._open[producer_id]
 
     def on_marker(self, producer_id: int, marker: EndTransactionMarker) -> None:
-        """The end of a producer's transaction; nothing without an open transaction."""
+        """Take the end of a producer's transaction; does nothing without an open transaction."""
         transaction = self._open.pop(producer_id, None)
         if transaction is None:
             return
@@ -87,7 +88,8 @@ class LatestRecords:
                 committed[key] = (place, value)
 
     def records(self) -> Iterator[CheckpointRecord]:
-        """The records that count, in an order in which a replay gives the state. No other records may come meanwhile.
+        """The records that count, in an order in which a replay gives the state. `on_record` and `on_marker` must not
+        be called during the iteration.
 
         A record of an open transaction stands between the committed records of its key, in the order of their
         writes.
@@ -99,7 +101,8 @@ class LatestRecords:
         yield from self._pending(are_superseded=False)
 
     def _pending(self, *, are_superseded: bool) -> Iterator[CheckpointRecord]:
-        """The records of open transactions, in order, of those keys that have a later committed record, or have not."""
+        """The records of open transactions, in order: with `are_superseded` the records whose key has a later committed
+        record, else the other records."""
         producers = (self._placed(producer_id, are_superseded=are_superseded) for producer_id in self._open)
         for _, record in heapq.merge(*producers, key=_place):
             yield record

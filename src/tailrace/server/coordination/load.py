@@ -1,7 +1,8 @@
-"""The load of a coordinator: the checkpoint that its partition may have, and the log behind that, in slices.
+"""The load of a coordinator: a read of the partition's checkpoint, if there is a checkpoint, and of the log behind it,
+in slices.
 
-1. Committed records are applied, in order. The records of a checkpoint are applied when the checkpoint was read to its
-   end: a damaged checkpoint is dropped, and has changed nothing. Then the log is read from its start.
+1. Committed records are applied, in order. The records of a checkpoint are applied only when the whole checkpoint was
+   read: a damaged checkpoint is dropped without an effect, and the log is read from its start.
 2. A slice takes a few milliseconds of a turn of the event loop.
 """
 
@@ -19,16 +20,17 @@ from tailrace.server.ports import Clock
 R = TypeVar("R")
 
 Decode = Callable[[Record, int], R | None]
-"""The machine's record of a log record, and of the producer in whose transaction it was written, or -1; None: skip."""
+"""Makes the machine's record from a log record and the id of the producer in whose transaction it was written (-1: no
+transaction). None: the log record is skipped."""
 OnMarker = Callable[[int, EndTransactionMarker], None]
 """Called with a producer id and the end of a transaction of that producer."""
 
 _SLICE_BYTES = 64 * 1024
-"""Bytes of the log, per turn: some hundred records, a few milliseconds."""
+"""The bytes of the log for each turn: some hundred records, a few milliseconds."""
 
 
 class _Applying(Generic[R]):
-    """Applies the records of the log as they come."""
+    """Applies each record of the log at once."""
 
     def __init__(self, decode: Decode[R], apply: Callable[[R], object], on_marker: OnMarker) -> None:
         self._decode = decode
@@ -70,7 +72,7 @@ class Load(Generic[R]):
         """The offset from which the log is read: behind a checkpoint, or the log start."""
 
     def begin(self) -> None:
-        """Read the committed records of the present log; no callback is called before this has returned."""
+        """Read the committed records of the present log; no callback is called before `begin` has returned."""
         steps = self._checkpoint_steps()
 
         def slice_() -> None:
@@ -106,7 +108,7 @@ class Load(Generic[R]):
             self.close()
             self._on_done()
         else:
-            # Called at once if the next slice is committed already.
+            # The waiter is called at once if the next slice is committed already.
             self._partition.replica.when_high_watermark_reaches(batches.offset + 1, self._go_on)
 
     def _go_on(self, failure: KafkaError | None) -> None:
@@ -114,7 +116,7 @@ class Load(Generic[R]):
             self._clock.call_soon(self._read_log)
 
     def close(self) -> None:
-        """End the load; no callback is called any more. Harmless if done twice."""
+        """End the load; no callback is called any more. A second call does nothing."""
         self._is_closed = True
         self._saved.close()
 

@@ -21,11 +21,12 @@ class Receiver(Protocol):
     """Gets the records and markers of a log, in order."""
 
     def on_record(self, record: Record, producer_id: int, producer_epoch: int) -> None:
-        """A record; the producer in whose transaction it was written, -1: in none. May raise CorruptRecords."""
+        """Take a record, with the producer in whose transaction it was written; -1: outside of transactions. May raise
+        CorruptRecords."""
         ...
 
     def on_marker(self, producer_id: int, marker: EndTransactionMarker) -> None:
-        """The end of a producer's transaction."""
+        """Take the end of a producer's transaction."""
         ...
 
 
@@ -40,7 +41,8 @@ class CommittedBatches:
         """The timestamp of the last batch that was read, in ms since 1970."""
 
     def read(self, max_bytes: int, receiver: Receiver) -> None:
-        """Pass on the next records, if any are committed. Raises KafkaError; damage takes this replica offline."""
+        """Pass the next records on, if there are committed records. Raises KafkaError; damage takes this replica
+        offline."""
         read = self._read(max_bytes)
         for position, header in iter_batches(read.records):
             _deliver(read.records, position, header, receiver, from_offset=self.offset)
@@ -49,11 +51,13 @@ class CommittedBatches:
             self.offset = min(read.high_watermark, self._partition.log.log_end_offset)
 
     def _ends_in_a_gap(self) -> bool:
-        """Whether no batch follows: the log was compacted, and then cut where its last batches had been."""
+        """Whether no batch follows although the log end is higher: the log was compacted, and then cut where its last
+        batches had been."""
         return not self._partition.log.read(ReadLimits(self.offset, 1)).size_bytes
 
     def _read(self, max_bytes: int) -> PartitionRead:
-        """The next batches, with checked CRCs. If a batch is damaged, another replica may not be."""
+        """The next batches, with checked CRCs. A damaged batch takes this replica offline, as another replica may be
+        undamaged."""
         log = self._partition.log
         try:
             read = self._partition.read(ReadLimits(self.offset, max_bytes, READ_UNCOMMITTED))
@@ -68,7 +72,7 @@ class CommittedBatches:
 
 
 def _deliver(records: Buffer, position: int, header: BatchHeader, receiver: Receiver, *, from_offset: int = 0) -> None:
-    """Pass on the records of one batch, but for those before an offset."""
+    """Pass on the records of one batch, without the records below an offset."""
     if header.is_control:
         marker = read_marker(memoryview(records)[position:], header)
         if marker is not None and header.base_offset >= from_offset:
@@ -81,7 +85,8 @@ def _deliver(records: Buffer, position: int, header: BatchHeader, receiver: Rece
 
 
 class SavedRecords:
-    """The records of the checkpoint that a partition may have. Close when the log behind is read."""
+    """The records of a partition's checkpoint, if there is a checkpoint. Call `close` when the log behind it is
+    read."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -117,7 +122,7 @@ class SavedRecords:
         return True
 
     def close(self) -> None:
-        """Let the checkpoint go. Harmless if done twice."""
+        """Close the checkpoint's file. A second call does nothing."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -134,7 +139,7 @@ def log_of_checkpoint(partition: Partition) -> CheckpointedLog:
 
 
 def drop_checkpoint(partition: Partition, reason: str) -> None:
-    """Remove the partition's checkpoint, which is of no use, and log the reason. The log has all records."""
+    """Remove the partition's useless checkpoint, and log the reason. The log still has every record."""
     checkpoint = partition.log.checkpoint
     if checkpoint is None or checkpoint.id is None:
         return
