@@ -5,9 +5,9 @@ The answers to a bad request (decisions 0045, 0046):
    version gets an answer, so that the client can try a lower version);
 2. a KafkaError: the error response of that API;
 3. any other exception: UNKNOWN_SERVER_ERROR. The traceback goes to the log, once per place;
-4. a failed assertion is a broken invariant: no later answer can be trusted, and the process stops. The decoder of
-   requests is the exception: no state has changed yet, and a client could stop one node after the other with the same
-   bytes. Its fault closes the connection, and the traceback goes to the log.
+4. a failed assertion is a broken invariant: no later answer can be trusted, and the process stops. A failed assertion
+   in the decoder of requests only closes the connection, and the traceback goes to the log: no state has changed yet,
+   and otherwise a client could stop one node after the other with the same bytes.
 
 A request of many elements is decoded, carried out and answered in slices (decision 0077): a handler returns the
 generator of its response.
@@ -46,22 +46,25 @@ class Handler(Protocol):
     """Carries out the requests of one API."""
 
     def handle(self, request: Any, context: RequestContext) -> Any:
-        """The response; or None if `context.respond` is called later, or there is none. May raise KafkaError.
+        """The response; None if `context.respond` is called later, or if the request gets no answer. May raise
+        KafkaError.
 
-        Work that grows with the names in a request is a generator, which returns the same: the first step is done at
-        once, and the rest, if there is more, in slices.
+        For work that grows with the names in a request, the handler returns a generator whose result is the response:
+        its first step is done at once, and further steps in slices.
         """
         ...
 
 
 @runtime_checkable
 class HotHandler(Protocol):
-    """A handler that needs no decoded request if a request is like an earlier one of its connection."""
+    """A handler that can take a request without decoding, if the request is like an earlier request of its
+    connection."""
 
     def take_frame(
         self, connection: ServerConnection, slot: int, frame: memoryview, version: int, correlation_id: int
     ) -> bool:
-        """Carry out the request; False if the frame has to be decoded. Raises nothing that a client can cause."""
+        """Carry out the request; returns False if the frame has to be decoded. No client can cause an exception
+        here."""
         ...
 
     def learn(self, frame: memoryview, request: Any, context: RequestContext) -> None:
@@ -137,7 +140,7 @@ class Dispatcher:
         self._on_broken_invariant = on_broken_invariant
         self._known_faults: set[tuple[str, str, int]] = set()
         self.errors = ResponseErrors()
-        """Error codes of the answers. This and the next two are read by the metrics."""
+        """Error codes of the answers; read by the metrics, like the two counts below."""
         self._services = RequestServices(self.errors, long, authorizer)
         self.unsupported = 0
         """The number of requests of an API or a version that this node does not serve."""
@@ -169,8 +172,8 @@ class Dispatcher:
                 return
         try:
             client_id, position = decode_client_id(frame, is_flexible=api_version >= route.flexible_from)
-            # Bytes behind the request are ignored, as in Kafka: librdkafka 2.16 sends Metadata v13 for all topics with
-            # three bytes too many.
+            # Bytes behind the request are ignored, as in Kafka: librdkafka 2.16 sends three bytes too many in Metadata
+            # v13 for all topics.
             request, _ = decode_from(route.request_type, api_version, frame, position, max_elements=route.few_elements)
         except Exception as fault:  # noqa: BLE001 - also a failed assertion of the decoder costs this connection alone
             if len(frame) < _FEW or not isinstance(fault, MalformedMessage):
@@ -184,7 +187,7 @@ class Dispatcher:
         try:
             if hot is not None:
                 hot.learn(frame, request, context)
-            # An exception that is kept has this call in its traceback, and would keep the receive buffer too.
+            # A kept exception has this call in its traceback, and so would keep the receive buffer, too.
             del frame
             response = route.handle(request, context)
             if type(response) is GeneratorType:
@@ -200,7 +203,7 @@ class Dispatcher:
                 self._respond(route.api, request, context, response)
 
     def _first_step(self, api: Api, request: Any, context: RequestContext, steps: Stepwise[Any]) -> Any:
-        """The response, if one step makes the response; else None, and the other steps follow."""
+        """The response, if the first step makes it; else None, and further steps follow in slices."""
         try:
             next(steps)
         except StopIteration as over:
@@ -290,7 +293,8 @@ class Dispatcher:
         context.settle()
 
     def _answer_error(self, api: Api, request: Any, context: RequestContext, error: KafkaError) -> None:
-        """Answer with the error response of the API, after a fault; if that cannot be made, close the connection."""
+        """Answer with the error response of the API, after a fault; if the error response cannot be made, close the
+        connection."""
         if not context.connection.awaits_answer(context.slot):
             return
         try:

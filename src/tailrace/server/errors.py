@@ -1,9 +1,9 @@
-"""The error response of each API: the one place that puts a KafkaError into its field.
+"""The error response of each API: only this module puts a KafkaError into the fields of a response.
 
-1. Every field `error_code`, or `partition_error_code`, says the error, and every `error_message` the text for a person
-   to read.
+1. Every field `error_code` or `partition_error_code` gets the code of the error, and every `error_message` gets the
+   text for a person.
 2. A response that has an error per partition, topic or group repeats the error for each requested partition, topic or
-   group, as Kafka does; clients look there and not at the top. `_REPEATED` has the fields.
+   group, as Kafka does: clients look at each partition, topic or group, not at the top. `_REPEATED` has the fields.
 3. A field without a default and without meaning in an error is blank: no text, no elements, 0.
 """
 
@@ -59,7 +59,7 @@ def error_response_in_steps(request: Any, version: int, error: KafkaError) -> St
 
 
 class _Each(NamedTuple):
-    """An element of the response for each element of the request; null has no elements."""
+    """An element of the response for each element of the request; a null array counts as empty."""
 
     source: str
     """The attribute of the request, or of its part, with the elements."""
@@ -218,7 +218,7 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
     configs.AlterConfigsRequest: _ALTERED,
     configs.IncrementalAlterConfigsRequest: _ALTERED,
     replicas.ElectLeadersRequest: {
-        # Version 0 has no top-level error: each partition has it.
+        # Version 0 has no top-level error: each partition has the error.
         "replica_election_results": _each(
             "topic_partitions",
             replicas.ReplicaElectionResult,

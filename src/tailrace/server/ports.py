@@ -60,23 +60,23 @@ class Clock(Protocol):
 
 class Disk(Protocol):
     """Flushes logs in groups: one round at a time per log directory; logs that are requested meanwhile wait for the
-    next."""
+    next round."""
 
     def flush(self, log: Log, on_done: Callable[[], None]) -> None:
         """Make the records that `log` has now durable, then call `on_done` on the event loop.
 
-        Does nothing but a later call under `log.durability=page-cache`. A failed flush is fatal for the directory
-        and never retried: the disk stops the process through the handler that `node` passed to the disk; `on_done` is
-        not called. A log that has gone offline by then is skipped, and `on_done` is called all the same: no caller
-        waits for ever, and the result is in `flushed_offset`.
+        Under `log.durability=page-cache` nothing is flushed, and `on_done` is called in a later turn. A failed flush is
+        fatal for the directory and never retried: the disk stops the process through the handler that `node` passed to
+        the disk; `on_done` is not called. A log that has gone offline before its flush is skipped, and `on_done` is
+        still called: so no caller waits for ever. The result is in `flushed_offset`.
         """
         ...
 
     def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
         """Run `work`, which waits for the disk and uses nothing but files, then call `on_done` on the event loop.
 
-        Works run in the order of their requests, at most one flush round apart, whatever `log.durability` is. A work
-        that raises is as fatal as a failed flush.
+        Works run in the order of their requests, with at most one flush round between two works, whatever
+        `log.durability` says. A work that raises is as fatal as a failed flush.
         """
         ...
 
@@ -94,16 +94,18 @@ class Peer(Protocol):
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """Send any request of `protocol.messages` to a node, or, below -1, to the place with that name; never in a
-        version below `oldest_version`. The values of the request must not change before the answer.
+        """Send a request of `protocol.messages` to the node with this id or, for a number below -1, to the place with
+        this name; never in a version below `oldest_version`. The values of the request must not change before the
+        answer.
 
         `on_reply` is called once, on the event loop in a turn of its own and never inside `send`, with the message of
-        the answer, or with None if there will be none: no address, no connection, a broken connection, no common
-        version, bytes that are no answer, no answer within `timeout_ms` (None: as the peers were made). Once this node
-        has stopped, `on_reply` is not called. Bytes in an answer are views that are valid until `on_reply` returns.
+        the answer, or with None if there will be no answer: no address, no connection, a broken connection, no common
+        version, bytes that are not an answer, no answer within `timeout_ms` (None: the default of the `Peer`). Once
+        this node has stopped, `on_reply` is not called. Bytes in an answer are views that are valid until `on_reply`
+        returns.
 
         Fetches, parts of snapshots, heartbeats, calls between voters, and all other requests use separate connections:
-        no request waits behind a request that may wait at the other end.
+        so no request waits behind a request that the receiver may keep waiting.
         """
         ...
 
@@ -120,7 +122,8 @@ class ServerConnection(Protocol):
         ...
 
     def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
-        """Answer the request in this slot: with the header, without the frame length; None: the request gets no answer.
+        """Answer the request in this slot. `chunks` have the header of the answer, but not the frame length; None: the
+        request gets no answer.
 
         Answers leave in the order of their requests. Does nothing once the connection is closed.
         """
@@ -131,8 +134,8 @@ class ServerConnection(Protocol):
         ...
 
     def suspend(self) -> None:
-        """Carry out no further request of the client until as many calls of `go_on`: a request is being carried out in
-        slices. The bytes of further requests stay."""
+        """Carry out no further request of the client until `go_on` was called as often as `suspend`: a request is being
+        carried out in slices. The bytes of further requests are kept."""
         ...
 
     def go_on(self) -> None:
@@ -143,7 +146,7 @@ class ServerConnection(Protocol):
         ...
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called once when the connection has closed, for requests that wait."""
+        """Call `callback` once when the connection has closed, for requests that wait."""
         ...
 
 
@@ -161,6 +164,6 @@ class Controller(Protocol):
         ...
 
     def submit(self, command: ControllerCommand, on_done: Callable[[ControllerResponse | KafkaError], None]) -> None:
-        """Submit a command. `on_done` is called once, when the decision is committed and this broker has acted on the
-        decision; perhaps before `submit` returns."""
+        """Submit a command. `on_done` is called once, when the decision is committed and this broker has acted on it;
+        perhaps before `submit` returns."""
         ...

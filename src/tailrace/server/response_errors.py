@@ -1,8 +1,8 @@
 """Counts of errors in answers, by API and code, for the metrics.
 
 A response carries its errors wherever its declaration has a field `error_code`: at the top, per topic, per partition.
-A function that looks there alone is compiled once per kind of response: each answer is looked into. `NONE` is not
-counted.
+For each kind of response a function is compiled once that reads only these fields, since every answer is examined.
+`NONE` is not counted.
 """
 
 from collections import Counter
@@ -14,9 +14,9 @@ from tailrace.protocol.declaration import Array, Nested, Schema, schema_of
 from tailrace.protocol.source import Source
 
 _FIELDS: Final = ("error_code", "partition_error_code")
-"""The second is the name in AddPartitionsToTxn."""
+"""The names of fields with errors; `partition_error_code` is the name in AddPartitionsToTxn."""
 _STEP: Final = 64
-"""Elements of an array in a step, a power of two."""
+"""The elements of an array that a step examines; a power of two."""
 
 _Collector = Callable[[Any, list[int]], None]
 """Appends the errors in a response to a list."""
@@ -85,7 +85,7 @@ def _compiled(schema: Schema, *, in_steps: bool = False) -> Callable[[Any, list[
 
 
 def _write(source: Source, schema: Schema, value: str, *, in_steps: bool) -> None:
-    """Write the lines that look into one struct, and into its arrays."""
+    """Write the source lines that examine one struct, and its arrays."""
     for field in schema.fields:
         if field.name in _FIELDS:
             with source.block(f"if {value}.{field.name}:"):
@@ -113,5 +113,5 @@ def _arrays(schema: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def has_error_codes(schema: Schema) -> bool:
-    """Whether there is a place for an error code in the struct, at any depth."""
+    """Whether the struct has a field for an error code, at any depth."""
     return any(field.name in _FIELDS for field in schema.fields) or any(True for _ in _arrays(schema))

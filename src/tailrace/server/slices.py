@@ -1,7 +1,7 @@
-"""Requests that take longer than a slice of 5 ms: a request is carried out in steps, and the requests take turns.
+"""Requests that take longer than a slice of 5 ms: such a request is carried out in steps, and long requests take turns.
 
-A turn of the event loop has a slice of one such request, however many there are. So a request of another client, which
-needs a dozen turns, waits for a dozen slices at most.
+A turn of the event loop has a slice of one long request, however many long requests there are. So a request of another
+client, which needs a dozen turns, waits for a dozen slices at most.
 """
 
 from collections import deque
@@ -17,19 +17,19 @@ V = TypeVar("V")
 R = TypeVar("R")
 
 Steps = Iterator[object]
-"""Work; taking the next element does the next step, which takes well under a millisecond."""
+"""Work in steps: `next` does the next step, which takes well under a millisecond."""
 Stepwise = Generator[None, None, T]
 """Work in steps that has a result."""
 
 STEP: Final = 16
-"""Elements of a request that are carried out in a step."""
+"""The elements of a request that are carried out in a step."""
 MOST_LARGE: Final = 4
-"""Large requests that are under way at once. The others wait as bytes: a request takes ten times its size in memory,
-and so does its answer."""
+"""The most large requests under way at the same time. Further large requests wait as bytes: a decoded request takes ten
+times its size in memory, and so does its answer."""
 
 
 def mapped(function: Callable[[T], R], elements: Iterable[T], *, step: int = STEP) -> Stepwise[tuple[R, ...]]:
-    """The results of the function for all elements, so many in a step."""
+    """The results of the function for all elements; a step has `step` elements."""
     results: list[R] = []
     for element in elements:
         if len(results) % step == step - 1:
@@ -44,7 +44,7 @@ def mapped_in(
     function: Callable[[T, U], V],
     put_together: Callable[[T, tuple[V, ...]], R],
 ) -> Stepwise[tuple[R, ...]]:
-    """For each outer element (a topic) the results of the function for its inner ones (partitions), put together."""
+    """For each outer element (a topic) combine the results of the function for its inner elements (partitions)."""
     results: list[R] = []
     count = 0
     for element in outer:
@@ -62,7 +62,7 @@ def mapped_in(
 
 
 def once(elements: Iterable[T]) -> Stepwise[dict[T, int]]:
-    """The distinct elements, in order, with the number of times that each element is there."""
+    """The distinct elements, in order, each with the number of its occurrences."""
     times: dict[T, int] = {}
     for number, element in enumerate(elements, 1):
         if not number % STEP:
@@ -72,7 +72,8 @@ def once(elements: Iterable[T]) -> Stepwise[dict[T, int]]:
 
 
 def elements_of(message: object) -> list[object]:
-    """The elements of a message's arrays, of the outer array where both it and those inside have many."""
+    """The elements of a message's arrays. If an outer array and its inner arrays both have many elements, the elements
+    of the outer array."""
     found: list[object] = []
     values = [message]
     while values:
@@ -87,7 +88,8 @@ def elements_of(message: object) -> list[object]:
 
 
 def released(elements: list[object]) -> Iterator[None]:
-    """Forget the elements, to which nothing else refers: 20,000 that have arrays of their own take 0.2 s to free."""
+    """Free the elements in steps: nothing else refers to the elements, and 20,000 elements with arrays of their own
+    take 0.2 s to free."""
     while elements:
         del elements[-STEP:]
         yield
@@ -105,7 +107,7 @@ class Slices:
         return len(self._waiting)
 
     def begin(self, steps: Steps) -> None:
-        """Take the first slice now, unless others wait for theirs, and the rest in later turns.
+        """Take the first slice now, unless other requests wait for a slice; take further slices in later turns.
 
         Raises what a step of the first slice raises.
         """
@@ -140,8 +142,8 @@ class Slices:
 
 
 class LongRequests:
-    """Requests of many names, carried out in slices: a few large requests at a time, and further large requests wait in
-    order.
+    """Requests with many names, carried out in slices. A few large requests are carried out at a time, and further
+    large requests wait in order.
 
     The connection of a long request takes no other request until the long request is over.
     """
@@ -156,7 +158,8 @@ class LongRequests:
         return len(self._waiting) + self._large
 
     def begin(self, connection: ServerConnection, steps: Steps, *, is_large: bool) -> None:
-        """Carry out a request of the connection, as long as that is open. A step raises nothing but AssertionError."""
+        """Carry out a request of the connection, as long as the connection is open. A step may raise only
+        AssertionError."""
         connection.suspend()
         if is_large:
             self._waiting.append((connection, steps))

@@ -1,10 +1,11 @@
-"""Requests that wait for records or a deadline, as long as their connection is open. No task, no polling.
+"""Requests that wait for records or a deadline, as long as their connection is open. The wait needs no task and no
+polling.
 
 `Deadlines` gives any number of waiters a deadline with one timer. `LongPolls` keeps requests that wait for changes of
-partitions: a turn wakes these polls together, once, however many partitions changed.
+partitions: a turn wakes each poll once, however many partitions have changed.
 
-A fault of one waiter is raised after every other waiter has been called. A request without an answer would hold back
-every later answer of its connection, so a failed long poll closes its connection.
+A fault of a waiter is raised after all other waiters were called. A failed long poll closes its connection: without its
+answer, every later answer of the connection would have to wait.
 """
 
 from collections import deque
@@ -41,7 +42,7 @@ class Deadlines:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._queues: dict[int, dict[Expiring, int]] = {}  # timeout -> waiter -> deadline
-        self._order: list[tuple[int, int]] = []  # a heap: of each queue its first deadline or an earlier time, timeout
+        self._order: list[tuple[int, int]] = []  # a heap of (the queue's first deadline or an earlier time, timeout)
         self._most_queues = _FEW_QUEUES
         self._alarm = Alarm(clock, self._run)
 
@@ -57,7 +58,7 @@ class Deadlines:
         queue[waiter] = deadline_ms
 
     def remove(self, waiter: Expiring, timeout_ms: int) -> None:
-        """Forget the waiter, if known. The timer stays, and may find nothing due."""
+        """Forget the waiter, if it is known. The timer stays set, and may find no waiter due."""
         queue = self._queues.get(timeout_ms)
         if queue is not None:
             queue.pop(waiter, None)
@@ -100,11 +101,11 @@ def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
 MAX_POLLS: Final = 5_000
 """The most long polls of clients that may wait at once."""
 MAX_REPLICA_POLLS: Final = 1_000
-"""The same for followers, which are counted apart: clients must not displace followers."""
+"""The most long polls of followers, which are counted apart: clients must not displace followers."""
 MAX_WATCHED: Final = 500_000
 """The most partitions that the polls of one kind may wait for together: some 200 bytes per partition."""
 CROWDED_WAIT_MS: Final = 250
-"""The wait of a poll beyond these limits. No change wakes the poll, and its client comes no more often than this."""
+"""The wait of a poll beyond these limits. No change wakes the poll, so its client cannot poll more often than that."""
 
 
 class LongPoll(Hashable, Protocol):
@@ -115,19 +116,20 @@ class LongPoll(Hashable, Protocol):
     replica_id: int
     """The follower's number; negative for a client."""
     watched: int
-    """The number of watches that the poll needs. A try may change the watches, but not add to their number."""
+    """The number of watches that the poll needs. A try may change the watches, but must not raise their number."""
 
     def watch(self, watcher: Watcher) -> None:
-        """Have `watcher` notified of every change of a partition that may end the wait; again after each vain try."""
+        """Notify `watcher` of every change of a partition that may end the wait. Called again after each try without an
+        answer."""
         ...
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Have `watcher` notified no more."""
+        """Stop notifying `watcher`."""
         ...
 
     def retry(self, moved: Mapping[Partition | None, int], *, is_last: bool) -> bool:
         """Try to answer, now that these partitions have changed, with the kinds of their changes; returns whether the
-        poll has answered. None stands for a partition that was not here before.
+        poll has answered. The key None stands for a partition that was not on this node before.
 
         `is_last`: the time is over, so the poll must answer.
         """
@@ -135,7 +137,7 @@ class LongPoll(Hashable, Protocol):
 
 
 class _Capacity:
-    """The limits of the waiting polls of one kind and of their partitions, and how much of both is used."""
+    """The limits of the waiting polls of one kind and of their partitions, and the present use of both limits."""
 
     __slots__ = ("_most_polls", "polls", "watched")
 
@@ -172,7 +174,7 @@ class _Parked:
         self.capacity = capacity
         self.watched = poll.watched
         self.moved: dict[Partition | None, int] = {}
-        """The partitions that have changed since the last try, few of thousands, and the kinds of their changes."""
+        """The partitions that have changed since the last try, mostly few, with the kinds of their changes."""
 
     def watch(self) -> None:
         self.poll.watch(self)
@@ -191,7 +193,7 @@ class _Parked:
 
 
 def _try(parked: _Parked, *, is_last: bool) -> bool:
-    """Have the poll try to answer. A fault closes its connection."""
+    """Let the poll try to answer. A fault closes the connection of the poll."""
     moved, parked.moved = parked.moved, {}
     try:
         return parked.poll.retry(moved, is_last=is_last)
@@ -205,10 +207,10 @@ def _try(parked: _Parked, *, is_last: bool) -> bool:
 class LongPolls:
     """The long polls that wait now, with their deadlines.
 
-    A poll takes memory, so their number is bounded, for followers and for clients apart. Beyond half of the limit a
-    connection may have one waiting poll: later answers could not leave before that poll's anyway. A poll beyond the
-    limit waits for a short time and wakes for nothing: if it were answered at once, its client would repeat it at once,
-    and the node would do nothing else.
+    Polls take memory, so their number is limited, separately for followers and for clients. Beyond half of the limit a
+    connection may have only one waiting poll: the answers of further polls could not leave before the answer of the
+    first. A poll beyond the limit waits for a short time, and no change wakes it: if it were answered at once, its
+    client would repeat it at once, and the node would do nothing else.
     """
 
     def __init__(self, *, clock: Clock, deadlines: Deadlines) -> None:
@@ -225,7 +227,7 @@ class LongPolls:
         return self._of_clients.polls + self._of_replicas.polls + self._of_surplus.polls
 
     def park(self, poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> bool:
-        """Keep `poll` until the answer, its deadline or the end of its connection.
+        """Keep `poll` until its answer, its deadline or the end of its connection.
 
         False if the poll has to be answered now: half of the limit is used and another poll of its connection waits, or
         too many polls wait beyond the limit.
@@ -246,7 +248,7 @@ class LongPolls:
         connection = parked.connection
         of_connection = self._by_connection.get(connection)
         if of_connection is None:
-            # One callback per connection for as long as it lives, not one per request.
+            # A callback for each connection as long as it lives, not for each request.
             of_connection = self._by_connection[connection] = {}
             connection.on_close(lambda: self._closed(connection))
         of_connection[parked] = None
@@ -267,13 +269,13 @@ class LongPolls:
             self._clock.call_soon(self._retry_woken)
 
     def answer_all(self) -> None:
-        """Answer every poll with the present records, as if its time were over: no more will come."""
+        """Answer every poll with the present records, as if its time were over: no more records will come."""
         waiting = [parked for of_connection in self._by_connection.values() for parked in of_connection]
         call_each(self.expired, waiting)
 
     def end_of_replica(self, connection: ServerConnection, replica_id: int) -> None:
-        """Answer this follower's poll that waits on the connection, if any, as if its time were over: another request
-        of the follower has come behind the poll, and the answer of that request cannot leave before."""
+        """Answer a poll of this follower that waits on the connection, as if its time were over: a later request of the
+        follower has come on the connection, and its answer cannot leave before the poll's answer."""
         for parked in tuple(self._by_connection.get(connection, ())):
             if parked.poll.is_of_replica and parked.poll.replica_id == replica_id:
                 self.expired(parked)
@@ -295,7 +297,8 @@ class LongPolls:
                 self._plan_retry()
 
     def _some_woken(self) -> Iterator[_Parked]:
-        """The woken polls, as many as one turn may try: a poll may read for 50 us, and its answer leaves at the end."""
+        """The woken polls, as many as one turn may try: a poll may read for 50 us, and answers leave only at the end of
+        the turn."""
         until_ms = self._clock.monotonic_ms() + SLICE_MS
         for _ in range(len(self._woken)):
             if self._clock.monotonic_ms() >= until_ms:

@@ -28,7 +28,7 @@ class BrokerProofs:
             return None
         incarnation_id, proven = self._proven.get(broker_id, (b"", b""))
         if incarnation_id == known.incarnation_id and compare_digest(proven, secret):
-            return known  # a follower asks many times a second: no hash is made for each
+            return known  # a follower fetches many times a second: not each fetch needs a hash
         if not may_speak_for(known.incarnation_id, secret):
             return None
         self._proven[broker_id] = known.incarnation_id, bytes(secret)
@@ -38,7 +38,7 @@ class BrokerProofs:
         """Whether a request with these fields, which has passed `check_leader`, may get offsets above the high
         watermark: a follower has the present leader epoch, and is a registered replica.
 
-        ListOffsets and OffsetForLeaderEpoch have no broker epoch. The answer has offsets only.
+        ListOffsets and OffsetForLeaderEpoch have no broker epoch to check; their answers have only offsets.
         """
         if leader_epoch < 0 or partition.state is None or replica_id not in partition.state.replicas:
             return False

@@ -6,7 +6,7 @@
    consumer could never get past a large batch. No other batch exceeds a limit.
 3. Batches are whole. A batch that does not fit is left for the next fetch.
 4. The first batch that does not fit into the rest of the request's limit makes the answer full, as in Kafka, which
-   sends a part of that batch. To look for smaller batches in the partitions after it would cost more than it gains.
+   sends a part of that batch. A search for smaller batches in later partitions would cost more than it gains.
 """
 
 from typing import Final
@@ -16,11 +16,12 @@ from tailrace.protocol.messages.fetch import FetchRequest
 DEFAULT_FETCH_MAX_BYTES: Final = 4_194_304
 """fetch.max.bytes of a broker: the largest answer to any request, except by rule 2."""
 MAX_WAIT_MS: Final = 300_000
-"""The longest a fetch may wait: a limit of ours, ten times the longest wait of any client."""
+"""The longest wait of a fetch: a limit of ours, ten times the longest wait of any client."""
 
 
 class FetchLimits:
-    """The limits of one request, each within the broker's. Comparisons: `min` and `max` take three times as long."""
+    """The limits of one request, each within the broker's. The code uses comparisons, since `min` and `max` take three
+    times as long."""
 
     __slots__ = ("max_bytes", "may_wait", "wait_ms", "wanted_bytes")
 

@@ -2,21 +2,23 @@
 
 The answer is sent at once if there are `min_bytes`, an error or nothing to wait for; otherwise when enough bytes have
 become readable, or after `max_wait_ms`. Records are readable up to the high watermark, for read_committed up to the
-last stable offset. A fetch between the readable end and the log end waits like a fetch at the readable end; if its
+last stable offset. A fetch between the readable end and the log end waits like a fetch at the readable end; if the
 offset is still above the high watermark after `max_wait_ms`, v11 and later get OFFSET_NOT_AVAILABLE (78).
 
-A follower serves consumers too, up to its own high watermark (KIP-392). An offset above its log end waits there, and is
-78 after `max_wait_ms` below the leader's high watermark, else OFFSET_OUT_OF_RANGE (1). The leader may name
-another replica for a consumer (`server.fetch.replica_choice`); that answer is sent at once, without records.
+A follower serves consumers too, up to its own high watermark (KIP-392). A fetch above the follower's log end waits,
+too. After `max_wait_ms` its answer is 78 if the offset is below the leader's high watermark, else OFFSET_OUT_OF_RANGE
+(1). The leader may name another replica for a consumer (`server.fetch.replica_choice`); that answer is sent at once,
+without records.
 
-A full fetch names its partitions. An incremental one (KIP-227) names its differences from the one before, and is
+A full fetch names its partitions. An incremental fetch (KIP-227) names its differences from the fetch before, and is
 answered with differences (`server.fetch.sessions`).
 
-By version: v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, after which a client looks for the leader too;
-v7 sessions; v9 leader epochs; v10 zstd; v11 the rack of a consumer, which may read from followers from then on, as
-any with replica id -2 may; v12 the point where a reader's log diverges, and the new leader; v13 topic ids; v15 the
-epoch of a follower's registration; v16 the address of the leader (KIP-951); v18 the high watermark of a follower: a
-follower that is behind is answered at once (before v18: what the follower has acknowledged).
+By version: v6 KAFKA_STORAGE_ERROR; earlier versions get NOT_LEADER_OR_FOLLOWER, after which a client looks for the
+leader, too; v7 sessions; v9 leader epochs; v10 zstd; v11 the rack of a consumer: from v11 on consumers may read from
+followers, in any version with replica id -2; v12 the point where a reader's log diverges, and the new leader; v13 topic
+ids; v15 the epoch of a follower's registration; v16 the address of the leader (KIP-951); v18 the high watermark of a
+follower: a follower whose high watermark is behind is answered at once (before v18 the high watermark that the follower
+has acknowledged counts).
 
 A consumer may name a view of a topic, by name or by id (decision 0057): it gets the records of one key range, and knows
 nothing of key ranges.
@@ -121,8 +123,8 @@ class FetchHandler:
         return self._answer_incremental(params, session)
 
     def _consumer(self, sender: FetchSender, request: FetchRequest, context: RequestContext) -> FetchingConsumer:
-        """The reader of a consumer's fetch. While no consumer is sent elsewhere a reader has no state, and serves all
-        fetches of its version."""
+        """The reader of a consumer's fetch. While no consumer is sent to another replica, a reader has no state, and
+        serves every fetch of its version."""
         version = context.api_version
         choice = self._choices.of_consumer(request, context) if self._choices.may_redirect else None
         if choice is not None or sender.replica_id != CONSUMER:
@@ -173,7 +175,7 @@ class FetchHandler:
 
     def _full_response(self, reading: FullReading, session_id: int | None = None) -> FetchResponse:
         """The response of a reading, whose bytes count as sent. `session_id`: the session that the response begins;
-        without an id a session is begun now, if the request asks for a session."""
+        None: a session is begun now, if the request asks for a session."""
         params = reading.params
         if session_id is None:
             asks = params.request.session_epoch == INITIAL_EPOCH

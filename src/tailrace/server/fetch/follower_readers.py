@@ -3,8 +3,9 @@
 A follower's fetch offset is an acknowledgement, and a follower reads uncommitted records. So a fetch in the name of a
 broker is answered only if that broker is a replica of the partition, and if the fetch has the leader epoch in which
 this node leads, and the broker epoch (KIP-903: Fetch v15) and the secret of the registration in this node's image. Any
-other fetch is refused and changes nothing: the follower has sent it before its last start, or too soon after it for
-this node's image, or a client imitates a follower. Kafka's leaders accept a fetch with neither epoch.
+other fetch is refused and changes nothing: either the follower has sent the fetch before its last start, or so soon
+after its start that this node's image does not have the registration yet, or a client imitates a follower. Kafka's
+leaders accept a fetch without the two epochs.
 
 An acknowledgement is recorded once, not again when a waiting fetch is read again.
 """
@@ -30,7 +31,7 @@ _NOT_STATED: Final = 2**63 - 1
 
 
 class FollowerReaders:
-    """Gives each fetch of a follower its reader, and the reader what this node knows and counts."""
+    """Makes the reader for each fetch of a follower. The reader uses what this node knows and counts."""
 
     def __init__(
         self, *, proofs: BrokerProofs, keeper: InSyncKeeper, throttles: ReplicationThrottles, sent: SentBytes
@@ -72,7 +73,8 @@ class FetchingFollower(Reader):
         self._is_recorded = False
         self._must_note_sent = False
         self._marks: dict[Partition, int] = {}
-        """The high watermarks in an answer that has to be noted: the partitions may have moved on by then."""
+        """The high watermarks that the answer has, to be noted when the answer leaves: by then the partitions may have
+        other high watermarks."""
 
     def check(self, partition: Partition, wanted: WantedPartition) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NOT_LEADER_OR_FOLLOWER (6)."""
@@ -95,13 +97,14 @@ class FetchingFollower(Reader):
         self._may_join = known.is_alive
 
     def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
-        """The records for the follower. Its log equals this one up to its fetch offset, which is recorded."""
+        """The records for the follower. The follower's log equals this log up to the fetch offset, which is
+        recorded."""
         is_held_back = self._node.throttles.holds_back(partition, self._replica_id)
-        if is_held_back:  # its offset is checked and recorded all the same
+        if is_held_back:  # the fetch offset is still checked and recorded
             limits = ReadLimits(limits.offset, 0, limits.isolation, limits.leader_epoch, min_one_message=False)
         got = partition.read_for_replica(limits)
         if is_held_back:
-            got.reaches_end = True  # records that the follower may not get yet end no wait
+            got.reaches_end = True  # records that the follower may not get yet must not end its wait
         if not self._is_recorded:
             stated = wanted.high_watermark
             if stated >= _NOT_STATED:
@@ -121,11 +124,11 @@ class FetchingFollower(Reader):
         return got
 
     def mark_recorded(self) -> None:
-        """The acknowledgements of this request are recorded."""
+        """Note that the acknowledgements of this request are recorded."""
         self._is_recorded = True
 
     def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
-        if self.is_registered:  # a fetch from before its last start says nothing of the present one
+        if self.is_registered:  # a fetch from before the last start proves nothing about the present run
             for partition, high_watermark in known:
                 partition.in_sync.acknowledge_high_watermark(self._replica_id, high_watermark)
 
@@ -160,19 +163,21 @@ class FetchingFollower(Reader):
         return self._broker_epoch, None if known is None else known.is_alive
 
     def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
-        """Whether its high watermark is behind: then a full fetch must not wait (KIP-392).
+        """Whether the follower's high watermark is behind: then a full fetch must not wait (KIP-392).
 
-        A follower before Fetch v18 does not state its high watermark, and has what its fetches have acknowledged.
+        A follower before Fetch v18 does not state its high watermark: the high watermark that its fetches have
+        acknowledged counts.
         """
         if wanted.high_watermark < _NOT_STATED:
             return wanted.high_watermark < partition.high_watermark
         return not partition.in_sync.knows_high_watermark(self._replica_id)
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
-        """Note the high watermarks in an answer: acknowledged by the next fetch that does not state its own.
+        """Note the high watermarks in an answer to a fetch that states no high watermark: the next fetch acknowledges
+        these high watermarks.
 
-        High watermarks in an answer of a session are acknowledged by that session's next fetch alone: a full fetch
-        that comes instead shows that the answer was lost. Without a session the next fetch has to be believed.
+        In a session only the session's next fetch acknowledges the answer: a full fetch in its place shows that the
+        answer was lost. Without a session any next fetch counts as the acknowledgement.
         """
         self._node.sent.count(given, is_replica=True)
         must_note = self._must_note_sent and not has_session

@@ -3,9 +3,9 @@
 A read goes on from chunk to chunk until the reader's limit is reached, the readable end, or the limits of the scan. A
 chunk is read as for any reader, and split for all ranges that are being read of the partition.
 
-A batch that cannot be split in bounded time, or lies about its records, stays whole: its reader gets the stored
-batch, and no echo of the ranges. So the reader filters the records, or finds the fault, itself. The readers of views
-cannot: see `server.fetch.view_reads`.
+A batch that cannot be split in bounded time, or whose header is wrong about its records, stays whole: the reader gets
+the stored batch, without an echo of the ranges. So the reader itself filters the records, or finds the fault. Readers
+of views cannot do that: see `server.fetch.view_reads`.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -32,9 +32,9 @@ from tailrace.storage.read_buffers import ReadBuffers
 CHUNK_BYTES: Final = 2 << 20 if IS_COMPILED else 256 << 10
 """Stored bytes that are read in one go."""
 SPLIT_BYTES: Final = 2 << 20 if IS_COMPILED else 128 << 10
-"""Plain bytes that are split in one go, unless one batch has more."""
+"""Plain bytes that are split in one go; a single batch may have more."""
 _KEEP_BYTES: Final = 32 << 20
-"""The bytes of buffers for parts, lent or not."""
+"""The bytes of buffers for parts, in use or kept for later use."""
 SCAN_MS: Final = 10
 """The time after which a fetch reads no further chunk: other requests have their turn."""
 
@@ -72,7 +72,7 @@ def checked_ranges(ranges: Sequence[WireKeyRange], hash_scheme: int) -> Ranges:
 
 
 class ScanBudget:
-    """The scanning that one fetch may cost, of all its partitions together. It begins at least one chunk."""
+    """The limits of the scans of one fetch, for all its partitions together. A fetch begins at least one chunk."""
 
     __slots__ = ("_clock", "_end_ms", "left_bytes")
 
@@ -88,7 +88,7 @@ class ScanBudget:
 
     @property
     def is_over(self) -> bool:
-        """Whether its time is over: nothing more is looked at, not even what is at hand."""
+        """Whether the time of the scan is over: then the fetch examines no further batch, not even a kept part."""
         return self._clock.monotonic_ms() >= self._end_ms
 
 
@@ -98,9 +98,9 @@ class KeyRangeRead(NamedTuple):
     found: Sequence[Buffer]
     """Whole batches, in order."""
     scanned_to: int
-    """The batches have all records of the ranges below this offset, from the offset of the read on."""
+    """From the offset of the read up to this offset, the batches have all records of the ranges."""
     last: PartitionRead | None
-    """The last chunk that was read of the log; None if all was at hand."""
+    """The last chunk that was read from the log; None if kept parts were enough."""
     records_end: int
     """The end offset of the last batch; the offset of the read without a batch."""
     has_more_steps: bool = False
@@ -120,7 +120,7 @@ class KeyRangeRead(NamedTuple):
 def as_one(buffers: Sequence[Buffer]) -> Buffer:
     """The buffers as a single value on the wire, without a copy of large buffers."""
     if 1 < len(buffers) <= sum(map(len, buffers)) // BY_REFERENCE_FROM:
-        return cast(Buffer, BufferChain(buffers))  # the encoder takes it for a buffer
+        return cast(Buffer, BufferChain(buffers))  # the encoder takes the chain for a buffer
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
@@ -143,7 +143,8 @@ class KeyRangeReads:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether key ranges are served here. If not, ranges are ignored: without an echo the reader filters itself."""
+        """Whether key ranges are served here. If not, ranges are ignored, and the answer has no echo: then the reader
+        itself filters the records."""
         return self._is_allowed and self._is_known()
 
     def new_scan(self) -> ScanBudget:
@@ -158,7 +159,7 @@ class KeyRangeReads:
         read: Callable[[ReadLimits], PartitionRead],
         budget: ScanBudget,
     ) -> KeyRangeRead | None:
-        """The batches of these ranges within the limits, with `read` for what is not at hand.
+        """The batches of these ranges within the limits; `read` reads the log where no part is kept.
 
         None if the batch with the offset cannot be split. Raises KafkaError as `read`.
         """
@@ -174,7 +175,7 @@ class KeyRangeReads:
         if scan.is_stuck and scan.position == limits.offset:
             return None
         if scan.nothing_from < scan.position:
-            # The next fetch goes on here, though its reader's offset is still that behind its last record.
+            # The next fetch goes on here, though the reader's offset is still the offset behind its last record.
             self.splits.keep(scan.key, ranges, Part(scan.nothing_from, scan.position, b""))
         return KeyRangeRead(scan.found, scan.position, scan.last, scan.nothing_from)
 
@@ -201,14 +202,14 @@ class KeyRangeReads:
         while batches:
             try:
                 split = split_by_key([(batch.stored, batch.plain) for batch in batches], readers, self.buffers.lend)
-            except CorruptRecords:  # a batch lies: the batches before it can be split
+            except CorruptRecords:  # a header is wrong: the batches before it can be split
                 batches = batches[: len(batches) // 2]
                 continue
             return self._dealt(partition, key, ranges, readers, start, batches, split)
         return None
 
     def may_split_large(self, partition: Partition, limits: ReadLimits) -> bool:
-        """Whether the one batch with this offset is being split, or may be."""
+        """Whether the large batch with this offset is being split, or its split may begin."""
         return self.large.has_room or self.large.find(key_of(partition, limits), limits.offset) is not None
 
     def split_large(
@@ -221,8 +222,8 @@ class KeyRangeReads:
     ) -> Part | None:
         """As `split`, for the one batch with the offset of the limits, whatever its size; None if it needs more steps.
 
-        It `may_split_large`, and the ranges have whole slots. Raises KafkaError as `read`, and CorruptRecords if the
-        batch is not as its header says.
+        `may_split_large` must be true, and the ranges must have whole slots. Raises KafkaError as `read`, and
+        CorruptRecords if the batch is not as its header says.
         """
         key, offset = key_of(partition, limits), limits.offset
         large = self.large.find(key, offset)
@@ -250,9 +251,10 @@ class KeyRangeReads:
         batches: Sequence[PlainBatch],
         split: Split,
     ) -> Part | None:
-        """The part of the reader of these ranges, None if no such reader is known; the other readers' parts are kept.
+        """The part of the reader of these ranges, None if the chunk was not split for this reader; the parts of the
+        other readers are kept.
 
-        The key index takes what the split has found.
+        The slots that the split has found go into the key index.
         """
         if partition.log.keys.wants(start, batches[0].header.base_offset):
             partition.log.keys.note(start, _slots_found(batches, split))
@@ -268,13 +270,13 @@ class KeyRangeReads:
 
 
 def key_of(partition: Partition, limits: ReadLimits) -> Hashable:
-    """The key of the parts of a partition: parts of another leader epoch may have been cut, and parts of
-    another isolation end elsewhere."""
+    """The key of the parts of a partition: records of parts of another leader epoch may have been cut from the log, and
+    parts of another isolation level have another end."""
     return partition, partition.leader_epoch, limits.isolation
 
 
 class _KeyRangeScan:
-    """A read on its way."""
+    """A read of key ranges, in progress."""
 
     def __init__(
         self,
@@ -292,7 +294,7 @@ class _KeyRangeScan:
         self._read = read
         self.key: Final = key_of(partition, limits)
         self.position = self.nothing_from = limits.offset
-        """Up to here the log is scanned; from there on nothing was found."""
+        """`position`: the log is scanned up to this offset. `nothing_from`: no record was found from this offset on."""
         self.found: list[Buffer] = []
         self._found_bytes = 0
         self.last: PartitionRead | None = None
@@ -303,7 +305,7 @@ class _KeyRangeScan:
     def split(self, budget: ScanBudget) -> Part | None:
         """Read and split the next chunk; None at the readable end, and before a batch that cannot be split.
 
-        Batches that have no records of the ranges, as the key index says, are passed over.
+        Batches without records of the ranges, by the key index, are skipped.
         """
         limits = self._limits
         end_offset = self._partition.readable_end(limits.isolation)
@@ -323,7 +325,7 @@ class _KeyRangeScan:
         return part
 
     def take(self, part: Part) -> None:
-        """Take of a part as much as the limits allow; the rest of the part is kept."""
+        """Take as much of a part as the limits allow; the rest of the part is kept."""
         if part.start < self.position or self._found_bytes + len(part.batches) > self._limits.max_bytes:
             self._take_batches(part)
             return
@@ -332,7 +334,7 @@ class _KeyRangeScan:
         self.position = part.end
 
     def _take_batches(self, part: Part) -> None:
-        """Take the batches that are not behind the position, and as many as the limits allow."""
+        """Take the batches that end above the position, as many as the limits allow."""
         view = memoryview(part.batches)
         left_bytes = self._limits.max_bytes - self._found_bytes
         may_exceed = not self.found and self._limits.min_one_message
@@ -359,7 +361,8 @@ class _KeyRangeScan:
 
 
 def _plain(records: Buffer) -> tuple[list[PlainBatch], int]:
-    """Batches of the chunk that are split in one go, and their plain bytes: up to a batch that cannot be split."""
+    """The batches of the chunk that are split in one go, and their plain bytes. A batch that cannot be split ends the
+    list."""
     view = memoryview(records)
     batches: list[PlainBatch] = []
     size_bytes = 0

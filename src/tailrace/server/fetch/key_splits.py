@@ -4,8 +4,9 @@ When the first reader reaches a chunk, the chunk is split for all ranges that ar
 kept until its reader asks for an offset behind the part, or until the parts exceed their bytes; then the partition that
 was read least recently loses its oldest parts.
 
-Work and memory are bounded, whatever ranges are asked for: beside its own reader a chunk is split for at most four
-readers of a slot, and for at most 1,024 ranges. A reader that was left out splits the chunk again.
+Work and memory are bounded, whatever ranges are asked for: besides the reader that has reached the chunk, a chunk is
+split for at most four readers of the same slot, and for at most 1,024 ranges. A reader that was left out splits the
+chunk again.
 """
 
 from bisect import bisect_right
@@ -17,22 +18,22 @@ from tailrace.model.key_ranges import KeyRange, slots_of
 from tailrace.protocol.primitives import Buffer
 
 Ranges = tuple[KeyRange, ...]
-"""The ranges of one reader, joined: equal ones have equal tuples."""
+"""The ranges of one reader, joined: equal sets of ranges have equal tuples."""
 
 READ_WITHIN_MS: Final = 60_000
 """The time without a fetch after which ranges are not being read any more."""
 MOST_READERS: Final = 256
-"""Sets of ranges of one partition that are remembered."""
+"""The most sets of ranges that are remembered for one partition."""
 MOST_REMEMBERED: Final = 100_000
-"""Ranges that are remembered, of all partitions together."""
+"""The most ranges that are remembered, for all partitions together."""
 MOST_READERS_OF_SLOT: Final = 4
 """The most readers beside its own that a chunk is split for in the same slot: no record is copied more often."""
 MOST_RANGES: Final = 1_024
-"""Ranges of other readers that a chunk is split for."""
+"""The most ranges of other readers for which a chunk is split."""
 _PART_BYTES: Final = 200
 """The memory of a part beside its batches."""
 _MOST_DROPPED: Final = 16
-"""Partitions that are not read any more and leave at once."""
+"""The most partitions that are forgotten in one step, because they are not read any more."""
 
 
 class Part(NamedTuple):
@@ -53,16 +54,17 @@ class _Reader:
 
     def __init__(self, ranges: Ranges) -> None:
         self.offset = 0
-        """The offset of the reader's last fetch: parts before this offset are of no use."""
+        """The offset of the reader's last fetch: parts before this offset are not needed any more."""
         self.read_ms = 0
         """The time of its last fetch."""
         self.slots = slots_of(ranges)
         self.parts: list[Part] = []
-        """In order, and apart from each other."""
+        """The parts in order, without overlaps."""
 
 
 class KeySplits:
-    """The parts of all partitions, which are known by a key that a log which is cut or made anew does not keep."""
+    """The parts of all partitions. The key of a partition changes when its log is cut or made anew
+    (`key_reads.key_of`)."""
 
     def __init__(self, *, max_bytes: int) -> None:
         """`max_bytes` is max.bytes.key.range.hashing."""
@@ -99,8 +101,8 @@ class KeySplits:
             self._forget_oldest()
 
     def wanted(self, partition: Hashable, ranges: Ranges, end: int) -> list[Ranges]:
-        """The sets of ranges to split a chunk for that ends at this offset: first this reader's, then the sets that
-        were read last."""
+        """The sets of ranges for which a chunk with this end offset is split: first the set of this reader, then the
+        sets that were read last."""
         if not self._max_bytes:
             return [ranges]
         wanted, count = [ranges], 0
@@ -120,7 +122,7 @@ class KeySplits:
         return wanted
 
     def find(self, partition: Hashable, ranges: Ranges, offset: int) -> Part | None:
-        """The part with this offset. Parts before it were read, and are dropped."""
+        """The part with this offset. The reader has read the parts before the offset, so they are dropped."""
         reader = self._readers(partition).get(ranges)
         parts = [] if reader is None else reader.parts
         while parts and parts[0].end <= offset:
@@ -137,7 +139,7 @@ class KeySplits:
         if place and parts[place - 1].end > part.start:
             return
         if place and parts[place - 1].end == part.start and not part.batches and not parts[place - 1].batches:
-            parts[place - 1] = parts[place - 1]._replace(end=part.end)  # two stretches without records are one
+            parts[place - 1] = parts[place - 1]._replace(end=part.end)  # adjacent stretches without records are joined
             return
         parts.insert(place, part)
         self._holders[partition] = None

@@ -1,8 +1,8 @@
 """Splits by key of batches that are too large for one turn of the event loop (KIP-X; decision 0054). Pure.
 
-Such a batch is unpacked and split in steps: each fetch that needs it takes some, until its time is over, and is
-answered without records; its reader asks again. Few splits are on their way at once, since each holds its batch in
-plain form. A split that no fetch goes on with makes room for other splits.
+A large batch is unpacked and split in steps: each fetch that needs the batch takes some steps, until the time of the
+fetch is over, and is answered without records; then the reader fetches again. Few splits are under way at once, since
+each keeps its batch in plain form. A split that no fetch continues makes room for other splits.
 """
 
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -22,16 +22,16 @@ from tailrace.server.ports import Clock
 from tailrace.storage.keys.batch_slots import IS_COMPILED
 
 MOST_RUNNING: Final = 2
-"""Splits on their way at once, every split with up to 128 MiB of plain records and as much of parts."""
+"""The most splits under way at once: each has up to 128 MiB of plain records, and as many bytes of parts."""
 IDLE_MS: Final = 5_000
-"""The time after which a split that no fetch goes on with is given up."""
+"""The time after which a split that no fetch continues is given up."""
 STEP_BYTES: Final = 1 << 20
 """Plain bytes of a step."""
 STEP_RECORDS: Final = 10_000 if IS_COMPILED else 500
 
 
 class LargeSplit:
-    """A batch on its way to being split."""
+    """A batch that is being split."""
 
     __slots__ = ("header", "key", "readers", "steps", "stored", "used_ms")
 
@@ -40,9 +40,9 @@ class LargeSplit:
         self.stored = stored
         self.header = header
         self.readers = [ranges for ranges in readers if all(map(_is_aligned, ranges))]
-        """The readers that have whole slots."""
+        """The readers whose ranges have whole slots."""
         self.steps = _steps(stored, header, self.readers)
-        """The steps return the split for these readers; each part ends with its last record."""
+        """The steps, whose result is the split for these readers; each part ends with its last record."""
         self.used_ms = 0
         """The time of the last fetch that needs the split."""
 
@@ -52,16 +52,16 @@ class LargeSplit:
 
 
 class LargeSplits:
-    """The splits of a broker that are on their way.
+    """The splits of a broker that are under way.
 
-    Partitions are known by a key that a log which is cut or made anew does not keep.
+    The key of a partition changes when its log is cut or made anew (`key_reads.key_of`).
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._running: list[LargeSplit] = []
         self._waiting: dict[Partition, None] = {}
-        """The partitions that have a batch for which there is no room."""
+        """The partitions with a batch that waits for room."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -84,7 +84,7 @@ class LargeSplits:
         return begun
 
     def go_on(self, large: LargeSplit, is_over: Callable[[], bool]) -> Split | None:
-        """Take a step, and more until the time is over. The result when there are no more steps, else None.
+        """Take a step, and more steps until the time is over. Returns the split after the last step, else None.
 
         Raises CorruptRecords if the batch is not as its header says, or unfolds to too much.
         """
@@ -103,7 +103,7 @@ class LargeSplits:
             raise
 
     def wait(self, partition: Partition) -> None:
-        """Notify the partition's watchers when there is room: a read of the partition is pending."""
+        """Notify the partition's watchers when there is room, for a pending read of the partition."""
         self._waiting[partition] = None
 
     def _leave(self, gone: list[LargeSplit]) -> None:
@@ -116,7 +116,7 @@ class LargeSplits:
         self._clock.call_at(self._clock.monotonic_ms() + IDLE_MS, self._drop_idle)
 
     def _drop_idle(self) -> None:
-        """Give up the splits that no fetch goes on with, and their memory."""
+        """Give up the splits that no fetch continues, and free their memory."""
         oldest_ms = self._clock.monotonic_ms() - IDLE_MS
         idle = [large for large in self._running if large.used_ms <= oldest_ms]
         if idle:

@@ -1,4 +1,4 @@
-"""The encoding of an answer of very many partitions in steps: 100,000 take a quarter of a second."""
+"""The encoding of an answer of very many partitions in steps: 100,000 partitions take a quarter of a second."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -17,13 +17,13 @@ STEP: Final = 64
 
 
 def respond_in_steps(context: RequestContext, response: FetchResponse) -> Iterator[None]:
-    """Send the response; each step encodes and counts a part. `RequestContext.send` sends the same bytes."""
+    """Send the response; each step encodes and counts a part. The bytes equal those of `RequestContext.send`."""
     version = context.api_version
     flexible = schema_of(FetchResponse).flexible.has(version)
     encode_topic, encode_partition = _encoders(version)
     nothing = b"".join(_encoded(context, replace(response, responses=(), node_endpoints=())))
     whole = b"".join(_encoded(context, replace(response, responses=())))
-    # Behind the count of topics, which is 0 in both, there are the tagged fields of the response.
+    # Behind the count of topics, which is 0 here, stand the tagged fields of the response.
     at = len(nothing) - (2 if flexible else 4)
     chunks: list[Buffer] = []
     parts: list[Buffer] = [nothing[:at], _count(len(response.responses), flexible=flexible)]

@@ -1,26 +1,27 @@
 """Lookups of offsets: by timestamp, or the ends of the log (ListOffsets), and by leader epoch (OffsetForLeaderEpoch).
 
 Special timestamps: -1 the readable end (the last stable offset for read_committed), -2 the first offset, -3 the record
-with the largest timestamp (v7), -4 the first offset on this disk (v8), -5 the last offset in tiered storage (v9): there
-is none here, so -1. A record at or above the readable end is not found.
+with the largest timestamp (v7), -4 the first offset on this disk (v8), -5 the last offset in tiered storage (v9), which
+does not exist here: the answer is -1. A record at or above the readable end is not found.
 
 While the high watermark of a new leader is below the start of its epoch, the high watermark of the last leader is not
-known. An answer that this would lower is OFFSET_NOT_AVAILABLE (78) then, before v5 LEADER_NOT_AVAILABLE (5): a consumer
-must never see the end of a partition move backwards (KIP-207).
+known. An answer that would be lowered by the new leader's high watermark is then OFFSET_NOT_AVAILABLE (78), before v5
+LEADER_NOT_AVAILABLE (5): a consumer must never see the end of a partition move backwards (KIP-207).
 
 A consumer's answer that depends on the readable end waits until the records that were acknowledged with acks=1 are
 below that end, for half a second at most (`server.partitions.acknowledged_ends`).
 
 A follower gets the log end. Any other client is a consumer, with any replica id. ListOffsets is for the leader, unless
-the replica id is -2 (KIP-392): then the replica that is asked answers for its own log, from its log start to its high
-watermark, so that a consumer that reads from a follower finds that one's first offset.
+the replica id is -2 (KIP-392): then the receiving replica answers for its own log, from its log start to its high
+watermark, so that a consumer that reads from a follower finds the follower's first offset.
 
-A lookup by time in a log with headers that were not checked waits until its records were looked at (decision 0069);
+A lookup by time in a log with headers that were not checked waits until the records were examined (decision 0069);
 after ten seconds its answer is 78, too.
 
 A view partition (decision 0057) has an end of its own: 1 + the offset of its last record, not known (78, or 5) while
-the keys are being indexed. A record found by time at or above that end is not found: no record of the view partition is
-there, and a reader up to it would never arrive. All other answers are those that its whole partition would give.
+the keys are being indexed. A record at or above that end counts as not found in a lookup by time: no record of the view
+partition is there, so a reader would never reach that offset. All other answers equal the answers for the whole
+partition.
 """
 
 from collections.abc import Iterable
@@ -61,7 +62,7 @@ LATEST_TIERED: Final = -5
 FIRST_VERSION_OF = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 _STARTS: Final = frozenset((EARLIEST, EARLIEST_LOCAL, LATEST_TIERED))
-"""Timestamps whose answers do not depend on the end of the readable records."""
+"""The special timestamps whose answers do not depend on the end of the readable records."""
 _UNKNOWN: Final = -1
 _NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 
@@ -88,14 +89,14 @@ class ListOffsetsHandler:
         return (yield from self._answer_when_ends_are_known(request, context))
 
     def _doubtful(self, request: ListOffsetsRequest) -> Stepwise[list[Partition]]:
-        """The partitions that are asked for a time, and must be looked through before."""
+        """The partitions with a lookup by time whose records must be examined before."""
 
         def doubtful(topic: str, index: int) -> Partition | None:
             try:
                 named = _NamedTopic(topic, self._views.named(topic))
                 partition = named.partition(index, self._partitions, self._views)
             except KafkaError:
-                return None  # the answer says it
+                return None  # the answer has the error
             return partition if not partition.log.is_offline and partition.log.times.are_doubtful else None
 
         found = yield from once(
@@ -199,17 +200,18 @@ class _NamedTopic(NamedTuple):
 
     name: str
     view: ViewImage | None
-    """None for a name that is no view's."""
+    """The view; None if the name is not the name of a view."""
 
     def partition(self, index: int, partitions: PartitionTable, views: ReadableViews) -> Partition:
-        """The partition, or what the view partition is a part of. Raises KafkaError as `PartitionTable.get`."""
+        """The partition or, for a view partition, the partition that contains it. Raises KafkaError as
+        `PartitionTable.get`."""
         return partitions.get(self.name, index) if self.view is None else views.partition(self.view, index)
 
 
 def _in_use(
     named: Iterable[tuple[str, int]], partitions: PartitionTable, views: ReadableViews
 ) -> Stepwise[dict[Partition | None, int]]:
-    """The partitions of these names, or behind these view partitions, that are in use. Wakes none."""
+    """The partitions of these names, or behind these view partitions, that are in use. Wakes no partition."""
 
     def awake(name: tuple[str, int]) -> Partition | None:
         topic, index = name
@@ -256,8 +258,8 @@ def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consum
 
 
 def _check_end_is_known(partition: Partition) -> None:
-    # Not the last stable offset: a transaction from before this leader may hold that back for hours. Followers answer
-    # for themselves, and their own high watermark does not fall.
+    # The high watermark is compared, not the last stable offset, which a transaction from before this leader may hold
+    # back for hours. Followers are exempt: they answer for their own log, and their high watermark does not fall.
     if partition.is_leader and partition.high_watermark < partition.leader_epoch_start_offset:
         raise KafkaError(
             ErrorCode.OFFSET_NOT_AVAILABLE,

@@ -30,11 +30,11 @@ CONSUMER: Final = -1
 """The replica id of a consumer."""
 _NUMBER: Final = ("partition", "partition_max_bytes")
 DEBUGGING_REPLICA: Final = -2
-"""The replica id of a client that asks for what this very replica has, whether it leads or not."""
+"""The replica id of a client that wants the records of this replica, whether this replica leads or not."""
 
 
 class WantedPartition(Protocol):
-    """A partition in its reader's words: a `FetchPartition`, or the partition of a session with the same fields."""
+    """A partition as its reader names it: a `FetchPartition`, or a partition of a session with the same fields."""
 
     @property
     def partition(self) -> int: ...
@@ -55,28 +55,28 @@ class WantedPartition(Protocol):
 
 
 class Reader(ABC):
-    """The sender of a fetch: a consumer or a follower. A consumer leaves out what concerns followers alone."""
+    """The sender of a fetch: a consumer or a follower. For a consumer the methods about followers do nothing."""
 
     __slots__ = ()
 
     is_replica = False
-    """Whether it reads up to the log end."""
+    """Whether the sender is a follower, which reads up to the log end."""
     must_check: bool
     """Whether `check` may refuse a partition that is led here in the epoch that the reader names."""
 
     @property
     def is_proven(self) -> bool:
-        """Whether a registered broker asks, and has proved to be that broker."""
+        """Whether the sender is a registered broker, and has proved to be that broker."""
         return False
 
     @property
     def is_registered(self) -> bool:
-        """Whether it also asks in its present registration."""
+        """Whether the sender is proven, and has sent the fetch in its present registration."""
         return False
 
     @property
     def choice(self) -> ReplicaChoice | None:
-        """The choice of another replica; None if there is nothing to choose."""
+        """The choice of another replica for the sender; None if there is no choice."""
         return None
 
     @property
@@ -98,7 +98,8 @@ class Reader(ABC):
 
     @abstractmethod
     def mark_recorded(self) -> None:
-        """Called after the first pass. A retry of the same request must not record a follower's fetch offsets again."""
+        """Note that the first pass is complete: a retry of the same request must not record a follower's fetch offsets
+        again."""
 
     @abstractmethod
     def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
@@ -114,7 +115,8 @@ class Reader(ABC):
 
     @abstractmethod
     def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
-        """Note that later fetches say nothing of the partition: it cannot be read, or leaves the session."""
+        """Note that later fetches of the session do not count for the partition: it cannot be read, or leaves the
+        session."""
 
     @abstractmethod
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
@@ -127,7 +129,7 @@ class FetchSender(NamedTuple):
     replica_id: int
     """The id of a follower; negative for a consumer."""
     broker_epoch: int
-    """The epoch of the registration in which the follower asks; -1 if it does not say."""
+    """The epoch of the registration in which the follower fetches; -1 if the request does not state an epoch."""
     secret: bytes = NO_SECRET
     """The secret of a follower's incarnation."""
 
@@ -153,9 +155,9 @@ class SentBytes:
     def __init__(self) -> None:
         self.to_followers = 0
         self.to_consumers_by_leader = 0
-        """To consumers, of partitions that this broker led."""
+        """Bytes sent to consumers, of partitions that this broker led."""
         self.to_consumers_by_follower = 0
-        """To consumers, of partitions that another broker led (KIP-392)."""
+        """Bytes sent to consumers, of partitions that another broker led (KIP-392)."""
 
     def count(self, given: Iterable[tuple[Partition, int]], *, is_replica: bool) -> None:
         """Count an answer: its partitions, with the bytes per partition."""
@@ -173,7 +175,7 @@ class SentBytes:
 class FetchingConsumer(Reader):
     """A consumer: it reads up to the high watermark, or for read_committed up to the last stable offset.
 
-    From Fetch v11 on a consumer may read from followers; before v11, if its replica id says so.
+    From Fetch v11 on a consumer may read from followers; before v11 only with replica id -2.
     """
 
     __slots__ = ("_sent", "_wants_leader", "choice", "conditions", "must_check")
@@ -249,18 +251,18 @@ class FetchParams:
         self.version = context.api_version
         self.uses_topic_ids = self.version >= FIRST_WITH_TOPIC_IDS
         self.find: Final[Callable[[Any, int], Partition]] = table.get_by_id if self.uses_topic_ids else table.get
-        """The partition of a topic, by its id or its name, by the version. Raises KafkaError as
+        """Finds a partition by topic id or, in older versions, by topic name. Raises KafkaError as
         `PartitionTable.get`."""
         self.reader = reader
         self.topics = request.topics
-        """The partitions that the request names; of a full fetch each once."""
+        """The partitions that the request names; in a full fetch without repetitions."""
         self.isolation = request.isolation_level
         self.limits: Final = FetchLimits(request, fetch_max_bytes)
         self._kinds = 0
         self._conditions: Hashable = None
 
     def name_each_once(self) -> int:
-        """Leave out what a full fetch says twice: a partition has the place that comes first, and what is said last.
+        """Remove repetitions from a full fetch: a repeated partition keeps its first place, and gets its last values.
 
         Returns the number of partitions.
         """
@@ -273,14 +275,14 @@ class FetchParams:
 
     @property
     def watched_kinds(self) -> int:
-        """The changes of a partition that may end the wait, or make it due in a session."""
+        """The kinds of changes of a partition that may end the wait or, in a session, make the partition due."""
         if not self._kinds:
             self._kinds = _watched_kinds(self.reader, self.isolation, self.version)
         return self._kinds
 
     def find_in_view(self, topic: Any, index: int) -> tuple[Partition, KeyRange] | None:
-        """The partition and the key range of a view partition, for a consumer. `topic`: the name or id that no topic
-        has; None if no view has it either. Raises KafkaError as `ReadableViews.partition`."""
+        """The partition and the key range of a view partition, for a consumer. `topic` is a name or id that no topic
+        has; the result is None if no view has it either. Raises KafkaError as `ReadableViews.partition`."""
         if self.reader.is_replica:
             return None
         view = self.views.with_id(topic) if self.uses_topic_ids else self.views.named(topic)

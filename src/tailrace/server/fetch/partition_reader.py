@@ -1,6 +1,7 @@
 """The read of one partition of a fetch: its answer, and the facts by which a fetch waits or ends its wait.
 
-A plain read, a read of key ranges and a read of a view have the same outcomes (`replication.outcomes`), and one ending.
+A plain read, a read of key ranges and a read of a view have the same kinds of outcomes (`replication.outcomes`), and
+the same code makes their answers.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,31 +42,31 @@ _READ: Final = (
 _read_data: Final[Callable[..., PartitionData]] = positional(PartitionData, *_READ)
 """The answer of a partition that was read."""
 _vouched_data: Final[Callable[..., PartitionData]] = positional(PartitionData, *_READ, "checked_from")
-"""The same, with records for a follower."""
+"""The answer with records for a follower."""
 _ranges_data: Final[Callable[..., PartitionData]] = positional(
     PartitionData, *_READ, "applied_key_ranges", "scanned_to"
 )
-"""The same, of key ranges."""
+"""The answer of a read of key ranges."""
 
 
 class FetchOutcome:
-    """The outcome of a partition's read: an answer, and what it means for the fetch."""
+    """The outcome of a partition's read: its answer, and whether the fetch may wait."""
 
     __slots__ = ("available_bytes", "data", "is_urgent", "read")
 
     def __init__(self, data: PartitionData, read: PartitionRead | None = None, available_bytes: int = 0) -> None:
         self.data: Final = data
         self.read: Final = read
-        """None: there is an error, a divergence, or a better replica for the consumer."""
+        """The result of the read. None: there is an error, a divergence, or a better replica for the consumer."""
         self.is_urgent: Final = read is None
-        """Whether the fetch must not wait. If not, the partition was read."""
+        """Whether the fetch must not wait. False: the partition was read."""
         self.available_bytes: Final = available_bytes
         """The readable bytes that count towards min.bytes. Bytes beyond the limits are left out: a later answer could
-        not hold them either."""
+        not have them either."""
 
 
 class PartitionReader:
-    """Reads partitions for a request, within the bytes of its answer. It keeps nothing of the partitions."""
+    """Reads partitions for a request, within the bytes of its answer. The reader keeps no state of the partitions."""
 
     __slots__ = ("_isolation", "_key_ranges", "_params", "_reader", "_scan", "budget")
 
@@ -74,14 +75,14 @@ class PartitionReader:
         self._reader = params.reader
         self._isolation = params.isolation
         self._key_ranges = params.request.key_ranges
-        """The key ranges of partitions that have none of their own."""
+        """The key ranges for partitions without ranges of their own."""
         self._scan: ScanBudget | None = None
         self.budget: Final = FetchBudget(params.limits.max_bytes)
 
     def read(
         self, partition: Partition, wanted: WantedPartition, view: KeyRange | None = None, *, is_last: bool
     ) -> FetchOutcome:
-        """Read within the budget, which is spent; an error is an answer too.
+        """Read a partition within the budget, and spend the budget. An error is an answer too.
 
         `view`: the key range, where `wanted` is a view partition. `is_last`: the answer is sent now, if need be with
         OFFSET_NOT_AVAILABLE (78).
@@ -174,7 +175,7 @@ class PartitionReader:
         return got
 
     def _serves_ranges(self, partition: Partition, offset: int) -> bool:
-        """Whether a read at this offset is one of key ranges. At others nothing is read, or there is an error."""
+        """Whether key ranges are read at this offset. At any other offset no record is read, or there is an error."""
         return (
             self._params.key_reads.is_enabled
             and partition.config.key_ranges_enable
@@ -214,7 +215,7 @@ class PartitionReader:
         return got
 
     def _begin_scan(self) -> ScanBudget:
-        """The scan of this fetch, which all its partitions share."""
+        """The scan budget of this fetch, which all its partitions share."""
         if self._scan is None:
             self._scan = self._params.key_reads.new_scan()
         return self._scan
@@ -240,7 +241,8 @@ class PartitionReader:
 
 
 def _divergence(partition: Partition, wanted: WantedPartition) -> PartitionData | None:
-    """The answer with the point where the reader's log diverges from the leader's; None if it does not (KIP-595)."""
+    """The answer with the point where the reader's log diverges from the leader's; None if the log does not diverge
+    (KIP-595)."""
     end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
     if end.epoch == _UNKNOWN:
         raise KafkaError(
@@ -267,7 +269,8 @@ def _aborted(transactions: Sequence[AbortedTxn]) -> tuple[AbortedTransaction, ..
 
 
 def _error_data(index: int, error: KafkaError, partition: Partition | None, version: int) -> PartitionData:
-    """The answer of a partition that cannot be read. OFFSET_OUT_OF_RANGE comes with the range (KIP-392)."""
+    """The answer of a partition that cannot be read. An OFFSET_OUT_OF_RANGE answer has the range of offsets
+    (KIP-392)."""
     code = error.code
     if code is ErrorCode.KAFKA_STORAGE_ERROR and version < FIRST_WITH_STORAGE_ERROR:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER

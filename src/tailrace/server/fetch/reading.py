@@ -15,8 +15,8 @@ from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.partition_reader import FetchOutcome, PartitionReader
 
 _SLICE: Final = 64
-"""Partitions that a step of a reading looks at. The partitions of a session are committed then, still in the
-caches of the processor: that saves 5 % of a large fetch, since the fetch before was the last to touch these objects."""
+"""The partitions that a step of a reading examines. The partitions of a session are committed at the end of the step,
+while they are still in the caches of the processor: that saves 5 % of a large fetch."""
 
 _of_topic: Final[Callable[[str, bytes, list[PartitionData]], FetchableTopicResponse]] = positional(
     FetchableTopicResponse, "topic", "topic_id", "partitions"
@@ -27,9 +27,9 @@ _NO_TOPIC: Final[tuple[SessionTopic | None, list[PartitionData]]] = (None, [])
 class Reading:
     """The result of a pass. A waiting fetch does not keep the result, and makes a new pass later.
 
-    The pass is made by `read`, or by `steps`, and may break off between two steps: what was read by then counts as
-    of the moment of its step. Partitions may change in between; their watchers are notified, and a fetch that waits is
-    tried again.
+    The pass is made by `read`, or by `steps`, and may be interrupted between two steps: each partition counts as read
+    at the time of its step. If a partition changes in between, its watchers are notified, and a waiting fetch is tried
+    again.
     """
 
     __slots__ = ("_is_last", "_reader", "available_bytes", "given", "is_urgent", "params")
@@ -45,21 +45,23 @@ class Reading:
         self.available_bytes = 0
         """The readable bytes within the limits, of all partitions."""
         self.given: list[tuple[Partition, int]] = []
-        """The partitions that were read, with the bytes per partition; of a session only partitions not committed."""
+        """The partitions that were read, with the bytes per partition; in a session only partitions that are not
+        committed."""
 
     @property
     def has_enough(self) -> bool:
-        """Whether the answer is sent now, whatever else may come: an urgent answer, or enough bytes."""
+        """Whether the answer must be sent now: it is urgent, or has enough bytes."""
         return self.is_urgent or self.available_bytes >= self.params.limits.wanted_bytes
 
     @property
     def has_key_ranges(self) -> bool:
-        """Whether a partition was read for key ranges: how many bytes of these come is not known without a reading."""
+        """Whether a partition was read for key ranges: without a read it is not known how many bytes of the key ranges
+        have come."""
         return self._reader.has_key_ranges
 
     def _refuse(self, wanted: WantedPartition, error: KafkaError) -> PartitionData:
-        """The answer of a partition that is not here. A partition that does not exist ends no wait while other
-        partitions are read, as in Kafka."""
+        """The answer of a partition that this node cannot read. As in Kafka, a partition that does not exist does not
+        end the wait while other partitions can be read."""
         if error.code not in DOES_NOT_EXIST:
             self.is_urgent = True
         return self._reader.refuse(wanted, error).data
@@ -119,7 +121,7 @@ class FullReading(Reading):
                 except KafkaError:
                     in_view = params.find_in_view(key, wanted.partition)
                     if in_view is None:
-                        raise  # an error that a frame of its traceback names would be a cycle
+                        raise  # to keep the error in this frame would make a reference cycle
                     partition, key_range = in_view
             except KafkaError as error:
                 found.append(self._refuse(wanted, error))
@@ -141,11 +143,11 @@ class SessionReading(Reading):
     """A pass over the due partitions of a session. The answer names the partitions that have changed (KIP-227).
 
     Changes are records, an error, a divergence, another replica to read from, and a high watermark or log start that
-    the reader does not know. When an answer to a consumer is full, the partitions behind are left out: they come
-    first the next time.
+    the reader does not know. When an answer to a consumer is full, the later partitions are left out: they come first
+    in the next answer.
 
-    A pass whose answer is sure to be sent commits its reads to the session, slice by slice. So an exception that
-    is not the error of a partition has to end the session (`FetchSessions.read`).
+    If the answer of a pass will certainly be sent, the pass commits its reads to the session, slice by slice. So any
+    exception except the error of a partition has to end the session (`FetchSessions.read`).
     """
 
     __slots__ = (
@@ -193,7 +195,7 @@ class SessionReading(Reading):
     def _slices(self, due: Sequence[SessionPartition], *, is_replica: bool) -> Iterator[None]:
         for first in range(0, len(due), _SLICE):
             self._look_at(due[first : first + _SLICE], is_replica=is_replica)
-            # The bytes of a follower count against its throttle, but not before the answer is whole (KIP-73).
+            # The bytes of a follower count against its throttle only when the answer is complete (KIP-73).
             if not is_replica and (self._is_last or self.has_enough):
                 self._commit()
                 self._committed = len(self.named)
@@ -228,7 +230,7 @@ class SessionReading(Reading):
                     named.append(wanted)
                     answers.append(self._refuse(wanted, error))
                     continue
-            # The log end tells at once, without a call, that most have changed.
+            # The log end comes first, as it shows without a call that most partitions have changed.
             if (
                 may_have_all
                 and wanted.fetch_offset == partition.log.log_end_offset
@@ -255,7 +257,7 @@ class SessionReading(Reading):
                 self._take_unchanged(wanted, partition, outcome)
 
     def _has_all(self, wanted: SessionPartition, partition: Partition) -> bool:
-        """Whether a read would find no change for a consumer: the usual state when it names its next offset."""
+        """Whether a read would find no change for a consumer: usual for a consumer that names its next offset."""
         return (
             wanted.view is None
             and wanted.known_high_watermark == partition.high_watermark
@@ -265,10 +267,11 @@ class SessionReading(Reading):
         )
 
     def _take_unchanged(self, wanted: SessionPartition, partition: Partition, outcome: FetchOutcome) -> None:
-        """Mark the partition clean if its reader has everything, or let others come first if it was scanned in part.
+        """Mark the partition clean if its reader has every record. If the partition was scanned only in part, let other
+        partitions come first.
 
-        The reader waits for an offset above the high watermark, and for a read that is pending: but not for ever,
-        though each fetch is answered early with changes of other partitions.
+        The reader waits for an offset above the high watermark, and for a read that is pending: but at most for the
+        wait of the fetch, even if each fetch is answered early with changes of other partitions.
         """
         got, is_replica = outcome.read, self.params.reader.is_replica
         assert got is not None
@@ -289,7 +292,7 @@ class SessionReading(Reading):
                 self.answers.append(late.data)
 
     def _find(self, wanted: SessionPartition) -> Partition:
-        """Find the partition anew, whose changes make it due from now on. Raises KafkaError as `PartitionTable.get`."""
+        """Find the partition again; from now on its changes make it due. Raises KafkaError as `PartitionTable.get`."""
         params, kinds, key_range = self.params, self.params.watched_kinds, None
         wanted.lose()
         try:
@@ -301,7 +304,7 @@ class SessionReading(Reading):
             partition, key_range = in_view
             kinds |= Change.SETTINGS
         wanted.found(partition, kinds, key_range)
-        if wanted.known_high_watermark != UNKNOWN:  # from the full answer that began the session
+        if wanted.known_high_watermark != UNKNOWN:  # the reader knows it from the full answer that began the session
             params.reader.acknowledge([(partition, wanted.known_high_watermark)])
         return partition
 
@@ -320,14 +323,14 @@ class SessionReading(Reading):
     def commit_in_steps(self) -> Iterator[None]:
         """Do most of the work of `commit`."""
         while len(self.named) - self._committed > _SLICE:
-            given, self.given = self.given, []  # they count together, at the end
+            given, self.given = self.given, []  # the bytes are counted together, at the end
             self._commit(self._committed + _SLICE)
             self.given = given
             self._committed += _SLICE
             yield
 
     def _commit(self, end: int | None = None) -> None:
-        """Note as answered what is not committed, up to the place `end` in the answer."""
+        """Commit the named partitions that are not committed, up to the place `end` in the answer."""
         named, answers = self.named, self.answers
         if self._committed or end is not None:
             named, answers = named[self._committed : end], answers[self._committed : end]

@@ -1,8 +1,9 @@
 """The choice of another replica for a consumer that asks the leader (KIP-392).
 
 The candidates are the followers in sync that can serve the read (`InSyncReplicas.serving`) and that are alive with the
-consumer's listener. A consumer on a follower stays there until that refuses, or until the consumer asks the leader
-again by itself. A selector is code of users: whatever it raises or returns, the consumer gets an answer.
+consumer's listener. A consumer on a follower stays there until the follower refuses a fetch, or until the consumer
+itself asks the leader again. A selector is code of a user: whatever the selector raises or returns, the consumer gets
+an answer.
 """
 
 import logging
@@ -42,11 +43,11 @@ class ReplicaChoices:
         self.redirects = 0
         """The reads that were answered with another replica."""
         self.failures = 0
-        """The exceptions of the selector, and its results that were no candidates."""
+        """The number of the selector's exceptions, and of its results that were not candidates."""
         self._failed = BoundedLines("replica-selector-failed", clock=clock, level=logging.WARNING)
 
     def of_consumer(self, request: FetchRequest, context: RequestContext) -> "ReplicaChoice | None":
-        """The choice for the consumer that has sent a request; None if the leader is the choice in any case."""
+        """The choice for the consumer that has sent a request; None if no other replica can be chosen."""
         selector, rack_id = self.selector, request.rack_id
         if context.api_version < FIRST_WITH_RACK or not self.may_redirect:
             return None
@@ -63,7 +64,7 @@ class ReplicaChoices:
         return ReplicaChoice(self, client)
 
     def note_failure(self, partition: Partition, fault: object) -> None:
-        """The selector has failed at this partition."""
+        """Count and log a failure of the selector at this partition."""
         self.failures += 1
         self._failed.write(
             "class=%s partition=%s fault=%r", type(self.selector).__qualname__, partition.topic_partition, _told(fault)

@@ -1,6 +1,7 @@
 """DescribeFetchSessions (10000): the session cache of this broker and its sessions, page by page.
 
-The answer is bounded: MAX_SESSIONS of a page, and of each text MAX_SIGNS, since a client id may have 32,767 bytes.
+The answer is bounded: a page has at most MAX_SESSIONS sessions, and a text at most MAX_SIGNS characters, since a client
+id may have 32,767 bytes.
 """
 
 from heapq import nsmallest

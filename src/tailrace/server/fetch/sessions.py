@@ -49,16 +49,19 @@ _logger = logging.getLogger("tailrace.server")
 IDLE_ANSWER_MS: Final = 5
 """The time between two answers to a follower that have nothing but high watermarks.
 
-A stale high watermark goes out at once (KIP-392) if none has gone out just before. While records keep coming it goes
-with them, and a leader is not slowed by an exchange for each of its moves."""
+A changed high watermark is sent at once (KIP-392), unless another answer without records has just been sent. While
+records keep coming, the high watermark is sent together with records, so that a leader is not slowed by an exchange for
+each rise of the high watermark.
+"""
 
 TOLD_AGAIN_MS: Final = 5_000
 """The time after which an answer names the missing partitions of a session again.
 
-A reader that has asked a lagging broker for metadata since would otherwise wait for ever."""
+Otherwise a reader that has got old metadata from a lagging broker in between would wait for ever.
+"""
 
 FEW: Final = 64
-"""A fetch of more partitions is carried out in steps of 64, in slices of several turns if it takes long."""
+"""A fetch of more partitions is carried out in steps of 64 partitions; a long fetch takes slices of several turns."""
 
 _answered: Final[Callable[[int, tuple[FetchableTopicResponse, ...], tuple[NodeEndpoint, ...]], FetchResponse]] = (
     positional(FetchResponse, "session_id", "responses", "node_endpoints")
@@ -76,12 +79,12 @@ class FetchSessions:
         """`slots` is max.incremental.fetch.session.cache.slots."""
         self._clock = clock
         self._removed: deque[FetchSession] = deque()
-        """Sessions that are closed and still watch partitions."""
+        """Closed sessions that still watch partitions."""
         self.cache: Final = FetchSessionCache(slots=slots, random_bytes=random_bytes, on_removed=self._on_removed)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Marks a session's missing partitions due at their creation, and a partition whose reader may be sent to
-        another replica when a broker that holds one of its replicas changes."""
+        """Make a session's missing partition due when the partition is created. Make a partition due whose reader may
+        be sent to another replica, when a broker with a replica of the partition changes."""
         waiting = [session for session in self.cache.sessions() if session.missing]
         if waiting and (delta.created_topics or delta.changed_partitions):
             run_in_slices(_partitions_came(waiting, delta), self._clock)
@@ -92,14 +95,14 @@ class FetchSessions:
 
     def _on_removed(self, session: FetchSession) -> None:
         if session.listener is not None:
-            session.listener.changed(None, 0)  # its request is to be answered with an error
+            session.listener.changed(None, 0)  # the waiting request ends with an error
         self._removed.append(session)
         if len(self._removed) == 1:
             run_in_slices(self._unwatch_removed(), self._clock)  # 200,000 partitions take half a second
 
     def _unwatch_removed(self) -> Iterator[None]:
         while self._removed:
-            for partition in tuple(self._removed[0]):  # a request that is under way may still name others
+            for partition in tuple(self._removed[0]):  # a request under way may still add partitions
                 partition.lose()
                 yield
             self._removed.popleft()
@@ -124,11 +127,12 @@ class FetchSessions:
         return self.cache.has_room(newcomer, self._clock.monotonic_ms())
 
     def open(self, reading: FullReading) -> int:
-        """Begin a session with this answer to a full fetch, if that asks for one and there is room; its id, or 0."""
+        """Begin a session with this answer to a full fetch, if the fetch asks for a session and there is room; returns
+        the session id, or 0."""
         return [NO_SESSION, *self.open_in_steps(reading)][-1]
 
     def open_in_steps(self, reading: FullReading) -> Iterator[int]:
-        """As `open`: the last element is the id."""
+        """As `open`, in steps: the last element is the session id."""
         params = reading.params
         request, context = params.request, params.context
         if request.session_epoch != INITIAL_EPOCH:
@@ -176,7 +180,8 @@ class FetchSessions:
         )
 
     def is_long(self, session: FetchSession, params: FetchParams) -> bool:
-        """Whether the request is carried out in steps: it concerns many partitions, or waits for such a request."""
+        """Whether the request is carried out in steps: it concerns many partitions, or waits for a request that is
+        carried out in steps."""
         request = params.request
         if session.is_busy or len(session.due) > FEW:
             return True
@@ -193,7 +198,7 @@ class FetchSessions:
     def begin(self, session: FetchSession, params: FetchParams) -> Iterator[None]:
         """Take the changes of an incremental fetch, in steps.
 
-        A session that has become empty, or too large, is closed: the answer then says so by its session id.
+        A session that has become empty, or too large, is closed: then the answer has session id 0.
         """
         request, reader = params.request, params.reader
         acknowledged = session.begin()
@@ -242,15 +247,15 @@ class FetchSessions:
         return self._clock.monotonic_ms()
 
     def read(self, params: FetchParams, session: FetchSession, *, is_last: bool) -> SessionReading:
-        """Make a pass over the session. A pass that breaks off closes the session: its reader must not go on without
-        what was read."""
+        """Make a pass over the session. A pass that fails closes the session: otherwise the reader would miss the
+        changes that the pass has already committed."""
         try:
             reading = SessionReading(params, session, is_last=is_last).read()
         except Exception:
             self.cache.remove(session)
             raise
         if len(session.missing) != session.counted[1]:
-            self.check_size(session)  # with the partitions that have come or gone
+            self.check_size(session)  # partitions may have been created or deleted
         return reading
 
     def used(self, session: FetchSession) -> None:
@@ -259,7 +264,7 @@ class FetchSessions:
             self.cache.used(session, self._clock.monotonic_ms())
 
     def fetched(self, session: FetchSession, began_ms: int) -> None:
-        """Note that all due partitions were read since that time: the fetch counts for the clean partitions too."""
+        """Note that all due partitions were read since `began_ms`: the fetch counts for the clean partitions too."""
         if session.visits is not None:
             session.visits.fetched(began_ms)
 
@@ -284,7 +289,7 @@ class FetchSessions:
 
     @staticmethod
     def refusal(session: FetchSession, request: FetchRequest) -> FetchResponse | None:
-        """The error for a request that has waited in vain: its session is closed, or has had another request since."""
+        """The error for a request that has waited in vain: its session is closed, or has got another request since."""
         if not session.is_open:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         if session.epoch != next_epoch(request.session_epoch):
@@ -317,7 +322,8 @@ def _owner(params: FetchParams) -> tuple[str, str, int]:
 def _client(params: FetchParams) -> Hashable:
     """The client that a session counts for: its principal and address.
 
-    For a client on this machine: the connection, since all clients have one address there, behind a proxy too.
+    For a client on this machine: the connection, since all clients of this machine, and of a proxy here, have the same
+    address.
     """
     identity = params.context.identity
     is_local = identity.address.startswith("127.") or identity.address == "::1"
@@ -325,7 +331,8 @@ def _client(params: FetchParams) -> Hashable:
 
 
 def _is_privileged(params: FetchParams) -> bool:
-    """Whether a follower asks, in its present registration: a client that imitates one gets no priority."""
+    """Whether the sender is a follower in its present registration: a client that imitates a follower gets no
+    priority."""
     return params.reader.is_registered
 
 

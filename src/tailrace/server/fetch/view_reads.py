@@ -1,15 +1,16 @@
 """Reads of view partitions: a partition's records of one key range, for readers that know nothing of key ranges
 (KIP-X; decision 0057).
 
-A read of a view is a read of a key range (`server.fetch.key_reads`), and more:
+A read of a view is a read of a key range (`server.fetch.key_reads`) with these additions:
 
-1. It goes on where the last one ended that found nothing, although its reader names the same offset again. A reader
-   that stands at the end of the view costs no scan, whatever others write.
-2. A batch that is too large to be split with the rest is split all the same, in steps (`server.fetch.large_splits`). A
-   batch whose records are not as its header says is CORRUPT_MESSAGE (2): its reader cannot filter such a batch.
-3. A first batch with every record below the reader's offset is left out: it would be sent again and again.
-4. The last batch ends exactly at the view's end, so the reader's lag is 0: also where the end is known only by batches
-   that were too large to be looked at.
+1. The read goes on where the last read without records ended, although the reader names the same offset again. So a
+   reader at the end of the view causes no scan, whatever is written to other view partitions.
+2. A batch that is too large to be split in one go is split in steps (`server.fetch.large_splits`). A batch whose
+   records differ from its header gives CORRUPT_MESSAGE (2), since the reader of a view cannot filter such a batch.
+3. A first batch whose records are all below the reader's offset is left out: otherwise it would be sent again and
+   again.
+4. The last batch ends exactly at the view's end, so the reader's lag is 0. That holds also for an end that is known
+   only from batches that were too large to be examined.
 """
 
 from collections import OrderedDict
@@ -31,9 +32,9 @@ from tailrace.storage import ReadLimits
 from tailrace.storage.keys.batch_slots import plain_batch
 
 MOST_STRETCHES: Final = 4
-"""Stretches of a view partition."""
+"""The most stretches of a view partition that are remembered."""
 MOST_VIEW_PARTITIONS: Final = 50_000
-"""View partitions with stretches."""
+"""The most view partitions with stretches."""
 
 Read = Callable[[ReadLimits], PartitionRead]
 
@@ -41,9 +42,9 @@ Read = Callable[[ReadLimits], PartitionRead]
 class ViewEnds:
     """The ends of all view partitions of this broker, and the work on indexes that are not complete.
 
-    The end is 1 + the offset of the last record of the view partition, so that a reader that has all of them shows no
-    lag, whatever else is written to the partition. The end is known when the key index is complete. Until then the
-    index is built in slices between other work.
+    The end is 1 + the offset of the last record of the view partition, so that a reader that has every record of the
+    view partition shows no lag, whatever else is written to the partition. The end is known when the key index is
+    complete. Until then the index is built in slices between other work.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -54,9 +55,9 @@ class ViewEnds:
     def end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int | None:
         """1 + the offset of the last record with such a hash below `end_offset`, a readable end of the partition.
 
-        The log start if there is none. The index goes on until the time of the budget is over. None: the end is not
-        known yet; the partition's watchers of `Change.AVAILABLE` are notified when the index is complete. Raises
-        KafkaError as a read of the log.
+        The log start if there is no such record. The key index is built further until the time of the budget is over.
+        None: the end is not known yet; the partition's watchers of `Change.AVAILABLE` are notified when the index is
+        complete. Raises KafkaError as a read of the log.
         """
         has_more = True
         while has_more:
@@ -73,7 +74,7 @@ class ViewEnds:
         return None if found is None else max(found, partition.log.log_start_offset)
 
     def _goes_on(self, partition: Partition) -> bool:
-        """Do a step, and return whether there are more."""
+        """Do a step of the index, and return whether there are more steps."""
         try:
             return not partition.is_closed and partition.log.keys.index_on(self._clock.monotonic_ms)
         except KafkaError:
@@ -81,11 +82,11 @@ class ViewEnds:
 
 
 class ScannedOffsets:
-    """Stretches without records of all view partitions: where readers may go on.
+    """For all view partitions, the stretches that have no records of the view partition, which readers may skip.
 
     A reader that knows nothing of key ranges names the offset behind its last record again and again, while nothing is
     found. Few readers read a view partition, so a few stretches per view partition are enough; a forgotten stretch is
-    scanned again. View partitions are known by a key that a log which is cut does not keep.
+    scanned again. The key of a view partition changes when its log is cut.
     """
 
     def __init__(self) -> None:
@@ -93,11 +94,11 @@ class ScannedOffsets:
         """The ends of stretches by their starts; both levels in the order of their use."""
 
     def __len__(self) -> int:
-        """The number of view partitions."""
+        """The number of view partitions with stretches."""
         return len(self._stretches)
 
     def after(self, where: Hashable, offset: int) -> int:
-        """The offset up to which there are no records from this one on, as far as is known."""
+        """The end of the known stretch without records from this offset on; this offset if no such stretch is known."""
         stretches = self._stretches.get(where)
         if stretches is None or offset not in stretches:
             return offset
@@ -130,11 +131,11 @@ class ViewReads:
     def read(
         self, partition: Partition, key_range: KeyRange, limits: ReadLimits, read: Read, budget: ScanBudget
     ) -> PartitionRead:
-        """The batches of the view partition within the limits, with `read` for what is not at hand.
+        """The batches of the view partition within the limits; `read` reads the log where no part is kept.
 
         The high watermark and the last stable offset belong to the view: 1 + the offset of its last record below the
-        partition's. Pending while the end of the view is not known, or its next batch waits until others are split.
-        Raises KafkaError as `read`, and CORRUPT_MESSAGE (2).
+        partition's. The result is pending while the end of the view is not known, or while the next batch waits until
+        other batches are split. Raises KafkaError as `read`, and CORRUPT_MESSAGE (2).
         """
         end_offset = partition.readable_end(limits.isolation)
         high_watermark = self.ends.end(partition, key_range, partition.high_watermark, budget)
@@ -153,7 +154,7 @@ class ViewReads:
         )
         start = min(self.scanned.after(where, limits.offset), max(end_offset, limits.offset))
         if not partition.log.log_start_offset <= start <= partition.high_watermark:
-            outside = read(_at(limits, start))  # raises, or is empty
+            outside = read(_at(limits, start))  # raises the error, or is empty
             return PartitionRead(b"", 0, start, outside.reaches_end, *ends)
         view_end = high_watermark if end_offset == partition.high_watermark else stable_end
         if limits.offset >= view_end and not partition.log.is_offline:
@@ -173,7 +174,7 @@ class ViewReads:
         return result(batches, len(batches), got.scanned_to, got.reaches_end, *ends)
 
     def _scan(self, scan: "_ViewScan", start: int) -> KeyRangeRead | None:
-        """The batches from `start` on, until there are some, or the limits or the readable end are reached.
+        """The batches from `start` on. The scan ends when batches are found, or at the limits or the readable end.
 
         None if there is no room for the split of the first batch.
         """
@@ -251,11 +252,12 @@ def _without_done(found: Sequence[Buffer], offset: int, key_range: KeyRange) -> 
 
 
 def _last_offset(stored: memoryview, key_range: KeyRange) -> int:
-    """The offset of the last record in the range, of one batch whose records were looked at before; -1 for none."""
+    """The offset of the last record in the range, in a batch whose records were examined before; -1 if the batch has no
+    record in the range."""
     header = read_header(stored)
     try:
         batch = plain_batch(stored, header)
-    except CorruptRecords:  # too large: it was split by itself, and ends with its last record
+    except CorruptRecords:  # too large: the batch was split by itself, and ends with its last record
         return header.last_offset
     last_offsets = split_by_key([(stored, batch.plain)], [(key_range,)]).last_offsets
     return max(last_offsets[slot_of(key_range.first) : slot_of(key_range.last) + 1])
@@ -264,7 +266,8 @@ def _last_offset(stored: memoryview, key_range: KeyRange) -> int:
 def _ended_at(found: Sequence[Buffer], end_offset: int) -> Sequence[Buffer]:
     """The batches, of which the last gets this end: there are no records between its last record and the offset.
 
-    Unchanged if the last batch begins at the offset or later: the end of the view does not know the batch yet.
+    The batches stay unchanged if the last batch begins at the offset or later: then this end of the view is older than
+    the batch.
     """
     *before, last_buffer = found
     view = memoryview(last_buffer)

@@ -30,7 +30,7 @@ class ReadableViews:
         self.reads: Final = ViewReads(key_reads, clock)
 
     def named(self, topic: str) -> ViewImage | None:
-        """The view of this name, if there is one and no topic has the name."""
+        """The view of this name, if there is such a view and no topic has the name."""
         return self._views.named(self._controller.image, topic)
 
     def with_id(self, topic_id: bytes) -> ViewImage | None:

@@ -1,8 +1,8 @@
-"""Fetches that wait, as a `server.waiters.LongPoll`. They keep counts of readable bytes, and read again later.
+"""Fetches that wait, as a `server.waiters.LongPoll`. A waiting fetch counts readable bytes, and reads again later.
 
-A long pass is made in steps, in slices of several turns (`server.slices`). A change in between is kept: if the
-pass does not end the wait, the fetch reads again. If its time is over in between, the pass is finished, and the last
-pass follows.
+A long pass is made in steps, in slices of several turns (`server.slices`). A change between two slices is remembered:
+if the pass does not end the wait, the fetch reads again. If the wait ends between two slices, the pass is finished, and
+the last pass follows.
 """
 
 from abc import ABC, abstractmethod
@@ -20,10 +20,12 @@ from tailrace.server.fetch.sessions import FEW, FetchSessions
 from tailrace.server.slices import Slices
 
 _COUNTED: Final = Change.LOG_END | Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET
-"""Changes that mean nothing but more bytes. Any other may be an error, or another replica to read from."""
+"""The kinds of changes that only add readable bytes. Any other kind may mean an error, or another replica to read
+from."""
 
 Moved = Mapping[Partition | None, int]
-"""The partitions that have changed, with the kinds of their changes. None: there is another reason to look."""
+"""The partitions that have changed, with the kinds of their changes. The key None stands for any other reason to read
+again."""
 
 
 class _Gain:
@@ -46,7 +48,7 @@ class _Gain:
                     self._stable_ends[partition] = partition.last_stable_offset
 
     def may_be_enough(self, moved: Moved) -> bool:
-        """Whether another reading can have enough bytes or be urgent, now that these partitions have changed."""
+        """Whether a new reading may have enough bytes, or may be urgent, after these partitions have changed."""
         if self._has_key_ranges:
             return bool(moved)
         is_of_replica = self._params.reader.is_replica
@@ -55,12 +57,12 @@ class _Gain:
                 return True
             if partition in self._stable_ends:
                 if partition.last_stable_offset != self._stable_ends[partition]:
-                    return True  # the bytes between the two are not counted
+                    return True  # the bytes between the two offsets are not counted
                 continue
             readable_bytes = partition.readable_bytes
             gained = readable_bytes - self._readable_bytes.get(partition, readable_bytes)
             if not gained:
-                return True  # within one write, or before the start of this node: not counted
+                return True  # within a write, or from before the start of this node
             self._available_bytes += gained
             self._readable_bytes[partition] = readable_bytes
         return self._available_bytes >= self._params.limits.wanted_bytes
@@ -72,7 +74,7 @@ AnswerInSteps = Callable[[R], Iterator[None]]
 
 
 class _WaitingRequest(ABC, Generic[R]):
-    """A fetch that waits, or is about to: before a long first pass it is parked."""
+    """A fetch that waits, or that is parked before a long first pass."""
 
     __slots__ = (
         "_answer",
@@ -104,9 +106,9 @@ class _WaitingRequest(ABC, Generic[R]):
         self._is_reading = False
         """Whether a long pass is under way, or waits for its first slice."""
         self._is_over = False
-        """Whether its time is over meanwhile."""
+        """Whether the wait has ended during the long pass."""
         self._moved: dict[Partition | None, int] = {}
-        """The changes meanwhile."""
+        """The changes during the long pass."""
         self._has_answered = False
         self.is_of_replica = params.reader.is_replica
         self.replica_id = params.sender.replica_id
@@ -115,7 +117,7 @@ class _WaitingRequest(ABC, Generic[R]):
     def retry(self, moved: Moved, *, is_last: bool) -> bool:
         """Answer if enough has become readable since the last pass, the answer is urgent, or the time is over.
 
-        A long pass answers later; True: it needs no changes any more.
+        A long pass answers later. Returns True if the fetch needs no further notices of changes.
         """
         if self._has_answered:
             return True
@@ -139,7 +141,7 @@ class _WaitingRequest(ABC, Generic[R]):
         return False
 
     def read_in_slices(self, *, is_last: bool) -> None:
-        """Make a long pass as `read_in_steps`, which may have to wait for its first slice."""
+        """Make a long pass by `read_in_steps`; the first slice may have to wait."""
         self._is_reading, self._is_over = True, is_last
         self._slices.begin(self._read_late())
 
@@ -152,7 +154,7 @@ class _WaitingRequest(ABC, Generic[R]):
             self._watched_by.changed(None, 0)  # the poll is over
 
     def read_in_steps(self, *, is_last: bool) -> Iterator[None]:
-        """Make a long pass, and answer if it ends the wait. The connection has no other request meanwhile."""
+        """Make a long pass, and answer if it ends the wait. Meanwhile the connection takes no other request."""
         connection, self._is_reading = self._params.context.connection, True
         connection.suspend()
         self._begin_pass()
@@ -279,7 +281,7 @@ class WaitingFetch(_WaitingRequest[FullReading]):
     def _record(self, reading: FullReading) -> None:
         super()._record(reading)
         partitions, watcher = [partition for partition, _ in reading.given], self._watched_by
-        if partitions != self._partitions and watcher is not None:  # the first pass; or a topic was made again
+        if partitions != self._partitions and watcher is not None:  # the first pass, or a topic was created again
             gone, kinds = set(self._partitions).difference(partitions), self._params.watched_kinds
             for partition in gone:
                 partition.unwatch(watcher)
@@ -289,7 +291,8 @@ class WaitingFetch(_WaitingRequest[FullReading]):
         self._partitions = partitions
 
     def _end_pass(self) -> None:
-        """The poll may have ended during the pass, which has registered its watcher since."""
+        """Remove the watcher of the pass: the poll may have ended during the pass, which has registered the watcher
+        since."""
         reading, registered = self._reading, self._registered
         self._reading = self._registered = None
         if reading is not None and registered is not None:
@@ -303,7 +306,7 @@ class WaitingFetch(_WaitingRequest[FullReading]):
 class WaitingSession(_WaitingRequest[SessionReading]):
     """An incremental fetch that waits: for changes of its session, whose partitions stay watched.
 
-    So it costs what has changed, however many partitions the session has.
+    So the cost of the wait grows with the changes, not with the partitions of the session.
     """
 
     __slots__ = ("_began_ms", "_session", "_sessions")
@@ -349,7 +352,7 @@ class WaitingSession(_WaitingRequest[SessionReading]):
         return self._sessions.may_answer(self._session, reading)
 
     def _is_refused(self) -> bool:
-        """Whether the session is closed, or another request of the session has come: then that is the answer."""
+        """Whether the session is closed, or another request of the session has come; then answers with that error."""
         refusal = self._sessions.refusal(self._session, self._params.request)
         if refusal is not None:
             self._params.context.respond(refusal)
@@ -360,7 +363,7 @@ class WaitingSession(_WaitingRequest[SessionReading]):
         self._began_ms = self._sessions.now_ms()
 
     def _was_read(self) -> None:
-        if self._gain is None:  # the first pass counts as of its begin: every due partition was read after that
+        if self._gain is None:  # the first pass counts from its begin on: every due partition was read after the begin
             super()._was_read()
             self._sessions.fetched(self._session, self._began_ms)
         self._sessions.check_size(self._session)
@@ -374,7 +377,7 @@ class WaitingSession(_WaitingRequest[SessionReading]):
 
 
 def answer_fault(params: FetchParams) -> None:
-    """Answer a request that a fault of this program has broken off, unless the answer was sent."""
+    """Answer a request that a fault of this program has interrupted, unless an answer was sent."""
     context = params.context
     if context.connection.awaits_answer(context.slot):
         error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -1,12 +1,13 @@
 """OffsetCommit (8): a group's progress.
 
-v2-4 have a retention time of the offsets; v6 leader epochs; v7 static members; v9 error 69 for a missing group, 22
-before, and members of consumer groups; v10 topics by id. A missing topic or partition has an error of its own (3, by
-id 100).
+v2-4 have a retention time of the offsets; v6 leader epochs; v7 static members; v9 error 69 for a missing group (before
+v9 error 22), and members of consumer groups; v10 topics by id. A missing topic or partition has an error of its own (3;
+for a topic id 100).
 
-With ranges (KIP-X) a commit says which offsets of which key hashes are done, beside the committed offset. The commit
-is taken whole, or refused, partition by partition. Malformed ranges are refused, and ranges in another state epoch or
-behind the end of the partition, which the leader has to confirm (`server.groups.partition_ends`).
+With ranges (KIP-X) a commit says which offsets of which key hashes are done, beside the committed offset. For each
+partition the ranges are accepted as a whole, or refused. Malformed ranges are refused, and so are ranges in another
+state epoch, and ranges behind the end of the partition, which the leader has to confirm
+(`server.groups.partition_ends`).
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +49,7 @@ class OffsetCommitHandler:
     def __init__(
         self, *, coordinators: GroupCoordinatorService, ends: PartitionEnds, takes_ranges: Callable[[], bool]
     ) -> None:
-        """`takes_ranges`: whether this broker takes ranges now."""
+        """`takes_ranges` returns whether this broker accepts ranges at present."""
         self._coordinators = coordinators
         self._ends = ends
         self._takes_ranges = takes_ranges
@@ -93,7 +94,8 @@ class OffsetCommitHandler:
     def _ranges_of(self, topic: TopicImage, partition: OffsetCommitRequestPartition) -> RangesToCommit | None:
         """The ranges of this partition.
 
-        Raises KafkaError INVALID_REQUEST (42) for bad ranges, POLICY_VIOLATION (44) for a view and without key ranges.
+        Raises KafkaError INVALID_REQUEST (42) for bad ranges, POLICY_VIOLATION (44) for a view, and for a topic without
+        key ranges.
         """
         if not partition.ranges and partition.state_epoch == UNKNOWN_STATE_EPOCH:
             return None
@@ -116,7 +118,7 @@ class OffsetCommitHandler:
     ) -> Stepwise[OffsetCommitResponse]:
         """`outcome` has a code for each offset of the command, or a common code.
 
-        Missing topics and partitions have codes of their own also if the commit is refused, as in Kafka.
+        Missing topics and partitions have codes of their own even if the whole commit is refused, as in Kafka.
         """
         has_budgets = not isinstance(outcome, ErrorCode)
         topics = yield from mapped_in(
@@ -138,7 +140,7 @@ class OffsetCommitHandler:
     def _budget(
         self, group_id: str, host: GroupCoordinatorHost, topic: OffsetCommitRequestTopic, index: int
     ) -> WireRangeBudget:
-        """The ranges that the group has in this partition, and its limit."""
+        """The number of ranges that the group has in this partition, and the limit of ranges."""
         image, views, ranged = self._coordinators.image, self._coordinators.views, self._coordinators.ranged_offsets
         found = views.topic(image, topic.name) if topic.name else views.topic_by_id(image, topic.topic_id)
         if found is None:

@@ -14,9 +14,10 @@ from tailrace.protocol.messages.fetch import WireKeyRange
 from tailrace.protocol.messages.offsets import WireRectangle
 
 MOST_RECTANGLES: Final = 100_000
-"""The ranges in an answer to OffsetFetch, about 3.5 MB: 4 bytes of a request name a partition with 150 KB of ranges."""
+"""The most ranges in an answer to OffsetFetch, about 3.5 MB: 4 bytes of a request can name a partition with 150 KB of
+ranges."""
 MOST_KEY_RANGES: Final = 1_024
-"""The key ranges of one reader."""
+"""The most key ranges of one reader."""
 
 
 class RangeRoom:
@@ -42,7 +43,8 @@ class WantedRanges:
         self._hashes = joined(hashes)
 
     def of(self, value: OffsetCommitValue) -> tuple[tuple[WireRectangle, ...] | None, int]:
-        """The ranges of this value, None if the answer has too many already; its state epoch."""
+        """The ranges of this value, or None if the answer already has too many ranges; and the state epoch of the
+        value."""
         committed, state_epoch = self._ranged.progress(value)
         self._room.left -= committed.rectangle_count
         if self._room.left < 0:

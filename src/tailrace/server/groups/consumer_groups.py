@@ -29,11 +29,13 @@ from tailrace.server.slices import Stepwise, mapped
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 """Member types."""
 _MOST_RESOLUTIONS: Final = 8
-"""The most heartbeats of a connection that wait for their regular expressions. A member has a single one on its way."""
+"""The most heartbeats of a connection that wait for their regular expressions. A member has at most one such heartbeat
+under way."""
 
 
 MAX_VIEW_PARTITIONS: Final = 20_000
-"""Partitions of all views that one member subscribes to: their names are short, and their assignment is much work."""
+"""The most partitions of all views that one member subscribes to: the names of views are short, and the assignment of
+their partitions is much work."""
 
 
 class ConsumerGroupHeartbeatHandler:
@@ -95,10 +97,11 @@ class _Resolutions:
         self._by_connection: dict[ServerConnection, dict[OnResolved, str]] = {}
 
     def begin(self, expression: str, connection: ServerConnection, on_resolved: OnResolved) -> None:
-        """Raises as `TopicPatterns.resolve`, and COORDINATOR_LOAD_IN_PROGRESS (14) if too many of a connection wait."""
+        """Begin to resolve an expression. Raises as `TopicPatterns.resolve`, and COORDINATOR_LOAD_IN_PROGRESS (14) if
+        too many heartbeats of a connection wait."""
         waiting = self._by_connection.get(connection)
         if waiting is None:
-            # One callback per connection, not one per request.
+            # A callback for each connection, not for each request.
             waiting = self._by_connection[connection] = {}
             connection.on_close(lambda: self._closed(connection))
 
@@ -133,7 +136,7 @@ class ConsumerGroupDescribeHandler:
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         groups = yield from mapped(
             lambda group_id: self._describe(group_id, operations, with_details=request.include_details),
-            dict.fromkeys(request.group_ids),  # each once, as with DescribeGroups
+            dict.fromkeys(request.group_ids),  # without repetitions, as in DescribeGroups
         )
         return ConsumerGroupDescribeResponse(groups=groups)
 

@@ -1,9 +1,10 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42): groups as an administrator sees them.
 
-DescribeGroups: v3 authorized operations; v4 instance ids; v6 a missing group is error 69, before it is in state Dead.
-With the extension of `protocol.messages.groups` it has the history of the group and the progress of its members.
-ListGroups: v4 states and a filter for states, v5 types. The answer lists the groups that this broker coordinates.
-DeleteGroups: 68 for a group with members, 69 for a missing group; the answer waits until the deletion is committed.
+DescribeGroups: v3 authorized operations; v4 instance ids; v6 a missing group gets error 69; before v6 it is shown in
+state Dead. With the extension of `protocol.messages.groups` the answer has the history of the group and the progress of
+its members. ListGroups: v4 states and a filter for states, v5 types. The answer lists the groups that this broker
+coordinates. DeleteGroups: 68 for a group with members, 69 for a missing group; the answer waits until the deletion is
+committed.
 """
 
 from collections import defaultdict
@@ -54,7 +55,7 @@ class DescribeGroupsHandler:
             lambda group_id: self._describe(
                 group_id, context.api_version, operations, with_details=request.include_details
             ),
-            dict.fromkeys(request.groups),  # each once: a description may be much longer than a name
+            dict.fromkeys(request.groups),  # without repetitions: a description may be much longer than a name
         )
         return DescribeGroupsResponse(groups=groups)
 

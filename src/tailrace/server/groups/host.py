@@ -1,7 +1,7 @@
 """The group coordinators of this node: a coordinator for each partition of `__consumer_offsets` that this node leads.
 
-Beside what every coordinator does, the host passes the requests of members and the time to the machine, carries out
-the machine's effects, and writes the markers of transactions that set offsets.
+In addition to the work of every coordinator host, this host passes requests of members and the time to the machine,
+carries out the machine's effects, and writes the markers of transactions that set offsets.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -134,7 +134,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         )
 
     def forget_lost_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets in topics of these names that do not exist any more, as a load does."""
+        """Delete the offsets in those of these topics that do not exist any more; a load does the same."""
         self.decide_until_done((ForgetLostTopics(topics=self._topics.ids_now(names)),))
 
     def ask(self, group_id: str, event_of: EventOf, respond: Respond) -> None:
@@ -189,7 +189,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
 
         try:
             self._append(records, outcome, is_atomic=is_atomic)
-        except KafkaError as refusal:  # a record that cannot be encoded
+        except KafkaError as refusal:  # the decision has a record that cannot be encoded
             failed()
             refused = refusal
             self._log.when_committed(lambda failure: on_done(failure or refused))
@@ -214,8 +214,8 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
             self._append_of_consumer_group(effect.group_id, decision, lambda _: None)
 
     def ranged_progress(self, group_id: str) -> Iterator[tuple[TopicPartition, CommittedProgress, int]]:
-        """The progress in the partitions of which the group has committed ranges, and how many ms its stable offset has
-        not moved there."""
+        """The progress in the partitions of which the group has committed ranges, and for how many ms the stable offset
+        has not moved there."""
         offsets = self.machine.reports.offsets(group_id)
         ranged = {partition: value for partition, value in offsets.items() if value.ranges}
         if ranged:
@@ -234,14 +234,14 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         if not isinstance(command, CommitOffsets):
             return
         now_ms = self._clock.monotonic_ms()
-        if refusal is None and command.member_id:  # the commit shows that the member lives
+        if refusal is None and command.member_id:  # the commit shows that the member is alive
             committed = OffsetsCommitted(member_id=command.member_id)
             self._carry_out(self.machine.step(command.group_id, committed, now_ms))
         elif refusal is not None and command.producer_id is None:
             self.machine.record_refused_commit(command.group_id, command.member_id, refusal.code, now_ms)
 
     def complete_transaction(self, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]) -> None:
-        """Write the marker; its commit commits or drops the offsets of its transaction."""
+        """Write the marker. When the marker is committed, the offsets of its transaction are committed or dropped."""
         ends = self.machine.ends_of(marker.producer_id, is_committed=marker.is_commit)
         self._log.append_marker(
             marker.control_record,
@@ -340,7 +340,8 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         )
         self.config = config
         self.size_refusals: Final = BoundedLines("group-request-refused", clock=clock, level=WARNING)
-        """Requests that are too large, or of too many members: clients do not say which setting that is."""
+        """Requests that are too large, or of too many members: clients do not show the setting that has refused the
+        request."""
         self.ranged_offsets: Final = RangedOffsets(max_rectangles=config.offsets_max_ranges_per_partition)
         self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
         self.views: Final = views
@@ -374,7 +375,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         """Write the marker to this partition; commit or drop the offsets of its transaction."""
         host = self._host_at(partition.partition)
         if host is None or not host.is_active:
-            # The sender of markers expects the codes of partitions, and tries again.
+            # The sender of markers expects the codes of a partition, and tries again.
             on_done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
             host.complete_transaction(marker, on_done)

@@ -1,9 +1,10 @@
 """JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14): membership in a classic consumer group.
 
-Requests of older versions are converted here, so that groups get the newest form only:
-JoinGroup v0 has one timeout for both purposes; v4 a new member gets an id and joins again with it (KIP-394); v5 static
-members (KIP-345); v7 the protocol may be null; v9 the answer may skip the leader's assignment (KIP-814). SyncGroup v5
-must name the protocol (KIP-559). LeaveGroup v3 removes many members; before v3 the one result is the whole answer.
+Requests of older versions are converted here, so that the groups get requests only in their newest form: JoinGroup v0
+has one timeout for both purposes; v4 a new member gets an id and joins again with it (KIP-394); v5 static members
+(KIP-345); v7 the protocol may be null; v9 the answer may tell the leader to skip the assignment (KIP-814). SyncGroup v5
+must name the protocol (KIP-559). LeaveGroup v3 removes many members; before v3 the result for the only member is the
+whole answer.
 """
 
 from typing import Final
@@ -92,7 +93,8 @@ def _log_refused_size(
     response: MembershipResponse,
     size_bytes: int,
 ) -> None:
-    """Log the settings that have refused the request, if any have: the client's user reads a code alone."""
+    """Log the settings because of which the request was refused, if there are such settings: the client shows only the
+    code."""
     if response.error_code not in _OF_SIZE:
         return
     config = coordinators.config

@@ -1,11 +1,11 @@
-"""OffsetFetch (9) and OffsetDelete (47): a group's progress, read and deleted. `server.groups.commits` commits.
+"""OffsetFetch (9) and OffsetDelete (47): a group's offsets are read and deleted. `server.groups.commits` has the
+commits.
 
 OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader epochs; v7 require_stable: a partition
-whose offset an open transaction has set is error 88, so that no consumer reads the records of that transaction again;
-v8 many groups; v10 topics by id. "No offset" is -1 and no error.
-A partition that a request names twice is answered once: 4 bytes of a request may cause 4 KiB of the answer.
-The offsets in a view of a topic are its own, under its name and id (decision 0057). Committed ranges (KIP-X) are in the
-answer only to a request for ranges.
+whose offset an open transaction has set gets error 88, so that no consumer reads the records of that transaction again;
+v8 many groups; v10 topics by id. "No offset" is -1 and no error. A partition that a request names twice is answered
+once: 4 bytes of a request may cause 4 KiB of the answer. A view of a topic has offsets of its own, under the view's
+name and id (decision 0057). Committed ranges (KIP-X) are in the answer only to a request for ranges.
 """
 
 from collections.abc import Iterable, Mapping
@@ -72,7 +72,8 @@ class OffsetFetchHandler:
     def _groups(
         self, groups: Iterable[OffsetFetchRequestGroup], room: RangeRoom, *, by_id: bool, require_stable: bool
     ) -> Stepwise[tuple[OffsetFetchResponseGroup, ...]]:
-        """Answers a group once for all its topics and once for some: more forms would multiply the work."""
+        """The groups of the request, without repetitions: a group is answered at most once for all its topics, and once
+        for named topics, as more answers would multiply the work."""
         answered: set[tuple[str, bool]] = set()
         found: list[OffsetFetchResponseGroup] = []
         for group in (yield from once(groups)):
@@ -138,7 +139,7 @@ class _NameOrCode(NamedTuple):
 
 
 def _once(topics: Iterable[OffsetFetchRequestTopics]) -> Stepwise[dict[_TopicKey, dict[int, None]]]:
-    """The topics and their partitions, each once."""
+    """The topics and their partitions, without repetitions."""
     wanted: dict[_TopicKey, dict[int, None]] = {}
     for number, topic in enumerate(topics, 1):
         if not number % STEP:
@@ -154,7 +155,7 @@ class _OffsetsView(NamedTuple):
     unstable: frozenset[TopicPartition]
     """The partitions whose offset an open transaction has set, for a request that requires stable offsets."""
     ranges: WantedRanges | None
-    """For a request that asks for committed ranges too."""
+    """The wanted ranges of a request that asks for committed ranges; else None."""
 
     def partition(self, topic: str, index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
         """The answer for one partition."""
@@ -221,7 +222,7 @@ def _partition_as_before(
 class OffsetDeleteHandler:
     """OffsetDelete (47): deletes a group's offsets in topics that no member subscribes to (KIP-496).
 
-    A partition that does not exist has error 3, one of a topic that a member subscribes to error 86.
+    A partition that does not exist gets error 3; a partition of a topic that a member subscribes to gets error 86.
     """
 
     def __init__(self, *, coordinators: GroupCoordinatorService) -> None:

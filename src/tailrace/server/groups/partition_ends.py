@@ -1,8 +1,10 @@
-"""Offsets that the leaders of partitions are known to have reached: what a range commit names lies below them (KIP-X).
+"""Offsets that the leaders of partitions are known to have reached: the records that a range commit names lie below
+these offsets (KIP-X).
 
-The coordinator of a group need not lead the partitions that it reads. Its own replica answers if its high watermark is
-high enough, then the last answer of the leader in its present epoch; otherwise the leader is asked (ListOffsets). One
-request per leader is under way at a time; what comes meanwhile is in the next request.
+The coordinator of a group need not lead the partitions that it reads. If a replica here has a high watermark that is
+high enough, that high watermark is used; otherwise the last answer of the present leader, if that is high enough.
+Otherwise this broker sends ListOffsets to the leader. One request per leader is under way at a time; partitions that
+are added meanwhile go into the next request.
 """
 
 from collections import OrderedDict
@@ -20,9 +22,9 @@ from tailrace.server.ports import Peer
 LATEST: Final = -1
 CONSUMER: Final = -1
 OLDEST_VERSION: Final = 5
-"""The first version of ListOffsets in which a new leader says that it does not know its high watermark yet."""
+"""The first version of ListOffsets in which a new leader answers that it does not know its high watermark yet."""
 MOST_KNOWN: Final = 10_000
-"""Ends that are remembered."""
+"""The most ends that are remembered."""
 
 Ends = Mapping[TopicPartition, int]
 
@@ -44,12 +46,12 @@ class PartitionEnds:
         self._peer = peer
         self._timeout_ms = timeout_ms
         self._known: OrderedDict[TopicPartition, tuple[bytes, int, int]] = OrderedDict()
-        """The topic id, the leader epoch and the end of each partition, in the order of the last questions."""
+        """The topic id, the leader epoch and the end of each partition, in the order of their last use."""
         self._leaders: dict[BrokerId, _Questions] = {}
 
     def confirm(self, wanted: Ends, on_known: Callable[[Ends], None]) -> None:
         """Call `on_known` once, now or later, with an offset that the leader of each partition has reached: at least
-        the wanted offset, or the end. Partitions whose leader does not answer are missing."""
+        the wanted offset, or the end. Partitions whose leader does not answer are left out."""
         known: dict[TopicPartition, int] = {}
         questions: dict[BrokerId, list[TopicPartition]] = {}
         for partition, offset in wanted.items():
@@ -74,7 +76,7 @@ class PartitionEnds:
                 self._send(leader, asked)
 
     def _end(self, partition: TopicPartition, wanted: int) -> int | None:
-        """The end that this broker knows, if high enough or certain."""
+        """The end that this broker knows, if the end is high enough, or is certain; else None."""
         here = self._find_partition(*partition)
         if here is not None:
             # The high watermark of a new leader may be behind what readers have seen.
@@ -127,7 +129,8 @@ class PartitionEnds:
     def _ends_in(
         self, answer: Any, asked: Mapping[str, Mapping[int, PartitionState]]
     ) -> Iterable[tuple[TopicPartition, int]]:
-        """The ends in an answer, which are remembered. Nothing else in it counts: other brokers may be of any kind."""
+        """The valid ends in an answer, which are also remembered. Everything else in the answer is ignored: a broker
+        may send any answer."""
         for topic in () if answer is None else answer.topics:
             for end in topic.partitions:
                 state = asked.get(topic.name, {}).get(end.partition_index)
@@ -141,11 +144,11 @@ class PartitionEnds:
 
 
 class _Questions:
-    """The questions to one leader."""
+    """The requests to one leader."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[_Wait, list[TopicPartition]]] = []
-        """The questions that are not sent yet."""
+        """The waits whose partitions are not sent to the leader yet."""
         self.is_under_way = False
 
 

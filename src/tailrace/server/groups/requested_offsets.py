@@ -32,15 +32,15 @@ RangesOf = Callable[[TopicImage, P], RangesToCommit | None]
 class RequestedOffsets:
     """The offsets of a request: the offsets that can be committed, and the error codes of refused offsets.
 
-    The last offset of a partition replaces earlier offsets of the same request. With ranges that would lose earlier
-    ranges, so a partition with ranges is named once.
+    The last offset of a partition replaces earlier offsets of the same request. For a partition with ranges, that would
+    lose the earlier ranges: so a request may name such a partition only once.
     """
 
     def __init__(self) -> None:
         self._offsets: dict[TopicPartition, OffsetToCommit] = {}
         self._refused: dict[TopicPartition, ErrorCode] = {}
         self._codes: list[list[ErrorCode | TopicPartition]] = []
-        """By topic and partition of the request: an error, or the key in `_offsets` or `_refused`."""
+        """For each topic and partition of the request an error, or the partition's key in `_offsets` or `_refused`."""
         self.ends_of_ranges: dict[TopicPartition, int] = {}
         """The offset behind the last range of each partition with ranges, for the partition's leader to confirm."""
 
@@ -102,7 +102,8 @@ class RequestedOffsets:
         self._refused[partition] = code
 
     def take_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take the ends of partitions with ranges. A partition without an end is refused, with a code to try again."""
+        """Take the ends of partitions with ranges. A partition without an end is refused, with a code after which the
+        client tries again."""
         for partition in tuple(self.ends_of_ranges):
             end, offset = ends.get(partition), self._offsets[partition]
             if end is None:

@@ -3,7 +3,8 @@
 1. An expression is matched with all topics once, and then with each topic that is created or deleted. The work is done
    in slices between other work, and expressions take turns, so that a slow expression does not delay the rest.
 2. Internal topics match no expression: a group that reads the log of its own commits would always find new records.
-3. When there are too many, expressions that have not been used lately are dropped, and resolved again at the next use.
+3. When there are too many expressions, the expressions that were not used lately are dropped, and resolved again at the
+   next use.
 """
 
 import re
@@ -20,23 +21,24 @@ from tailrace.server.callbacks import SLICE_MS, call_each
 from tailrace.server.ports import Clock
 
 Matcher = Callable[[bytes], bool]
-"""Whether the expression matches the whole of a text in UTF-8."""
+"""Returns whether the expression matches the whole of a text in UTF-8."""
 
 LONGEST_WITH_COUNTS: Final = 4096
-"""Characters of an expression with counted repetitions, which multiply each other. Other expressions may be as long as
-a string of a request: clients name the topics that they read, one behind the other."""
+"""The most characters of an expression with counted repetitions, which multiply each other. Other expressions may be as
+long as a string of a request: clients may list the topics that they read in one expression."""
 _COUNT: Final = re.compile(r"\{\d")
 _MOST_UNICODE_CLASSES: Final = 16
-"""A class has hundreds of ranges; a thousand classes take 200 ms to compile."""
+"""The most Unicode classes of an expression: a class has hundreds of ranges, and a thousand classes take 200 ms to
+compile."""
 _MEMORY_BYTES: Final = 256 * 1024
-"""The memory of a compiled expression: an expression that needs more is refused, or matched more slowly."""
+"""The memory limit of a compiled expression: an expression that needs more is refused, or matched more slowly."""
 _MEMORY_OF_LONG: Final = 1024 * 1024
 _MOST_COMPILED: Final = 256
 _MOST_LONG_COMPILED: Final = 32
 
 
 def compile_pattern(text: str) -> Matcher:
-    """The expression, ready to match. Raises KafkaError INVALID_REGULAR_EXPRESSION (128) with the reason.
+    """Compile the expression. Raises KafkaError INVALID_REGULAR_EXPRESSION (128) with the reason.
 
     RE2 matches in time linear in the text, unlike Python's backtracking engine: no expression blocks a broker. Kafka
     matches with RE2/J, which has the same syntax. A new pattern takes up to some 20 ms to compile.
@@ -88,15 +90,18 @@ def _invalid(reason: str) -> KafkaError:
 OnResolved = Callable[[KafkaError | None], None]
 
 _NAMES_PER_TURN: Final = 1000
-"""Names per turn; about 2 us per name."""
+"""The most names that are checked in a turn; about 2 us per name."""
 _NAMES_PER_LOOK_AT_THE_CLOCK: Final = 8
-"""The slowest expression within the memory limit takes about 1 ms for a name."""
+"""The names between two looks at the clock: the slowest expression within the memory limit takes about 1 ms for a
+name."""
 _SHORT_MS: Final = 50
-"""An ordinary expression takes 20 ms for 10,000 topics. Expressions above this limit share every second turn."""
+"""The time limit of short expressions; an ordinary expression takes 20 ms for 10,000 topics. Expressions above this
+limit share every second turn."""
 _MOST_NEW: Final = 128
-"""The most new expressions, not matched with all topics yet; fewer than stay compiled."""
+"""The most new expressions, which are not yet matched with all topics; less than the number of expressions that stay
+compiled."""
 _MOST_NEW_OF_GROUPS: Final = 32
-"""The most new expressions that only groups use, so that requests may have new ones too."""
+"""The most new expressions that only groups use, so that room is left for new expressions of requests."""
 _MOST_NEW_AND_LONG: Final = 32
 """The most new expressions of requests that have taken longer than `_SHORT_MS`."""
 _MOST_EXPRESSIONS: Final = 4096
@@ -126,13 +131,13 @@ class _Expression:
         self.names: deque[Iterator[str]] = deque((iter(names),))
         """Names that are still to be checked."""
         self.spent_ms = 0
-        """Time spent since `names` was last empty."""
+        """The time spent on the expression since `names` was last empty."""
         self.topics: set[str] = set()
         self.size_bytes = 0
         self.is_changed = False
         """Whether `topics` may differ from the topics of `value`."""
         self.is_new = True
-        """Whether it was not matched with all topics yet: then there is neither value nor fault."""
+        """Whether the expression has not been matched with all topics yet: then there is neither value nor fault."""
         self.is_of_group = is_of_group
         """Whether a group has recorded the expression; if not, only waiting requests need the expression."""
         self.value: RegularExpressionValue | None = None
@@ -143,7 +148,7 @@ class _Expression:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether there is a result, perhaps of the last complete check."""
+        """Whether there is a result: of this check, or of the last complete check."""
         return not self.names or (self.value is not None and self.fault is None)
 
     def add(self, name: str) -> int:
@@ -186,13 +191,13 @@ class TopicPatterns:
         self._has_refused_group = False
         """Whether the expression of a group was refused; the group tries again when `version` has changed."""
         self.version = 0
-        """Raised at each change of the matches of an expression."""
+        """A number that rises at each change of the matches of an expression."""
 
     def resolve(self, text: str, on_resolved: OnResolved) -> None:
         """Resolve the expression for `find`. `on_resolved` is called once, now or later, with the error if it failed.
 
         The error is INVALID_REGULAR_EXPRESSION (128), or COORDINATOR_LOAD_IN_PROGRESS (14) if there is too much work
-        now; either may be raised instead.
+        now; either error may also be raised by `resolve` itself.
         """
         expression = self._expressions.get(text)
         if expression is None:
@@ -208,7 +213,7 @@ class TopicPatterns:
             self._look()
 
     def forget(self, text: str, on_resolved: OnResolved) -> None:
-        """The request is gone. A new expression without waiting requests and groups is dropped."""
+        """Forget a request whose client has gone. A new expression without waiting requests and groups is dropped."""
         expression = self._expressions.get(text)
         if expression is not None:
             expression.waiting.pop(on_resolved, None)
@@ -250,7 +255,7 @@ class TopicPatterns:
     # Turns
 
     def _look(self) -> None:
-        """Check names within this turn, and go on in the next."""
+        """Check names within this turn, and go on in the next turn."""
         if not (self._short or self._long):
             return
         if not self._is_in_turn:
@@ -278,7 +283,7 @@ class TopicPatterns:
         return next(iter(first or second))
 
     def _put_back(self, expression: _Expression) -> None:
-        """The turn of an incomplete expression is over: the others come first now."""
+        """Put an incomplete expression behind the other expressions: its turn is over."""
         if expression.is_new and self._matches > _MOST_MATCHES:
             self._evict(expression)
             if self._matches > _MOST_MATCHES:
@@ -301,7 +306,7 @@ class TopicPatterns:
         try:
             matches, topics = compile_pattern(expression.text), self._image.topics
         except KafkaError as fault:
-            # A group may have an expression that only Kafka's engine accepts. It keeps its recorded matches.
+            # A group may have an expression that only Kafka's engine accepts. The group keeps its recorded matches.
             self._drop(expression)
             expression.names.clear()
             self._notify(expression, fault)
@@ -322,7 +327,7 @@ class TopicPatterns:
     # Results
 
     def _finish(self, expression: _Expression) -> None:
-        """The names are all checked: record the result, and notify the waiting requests."""
+        """Record the result when all names are checked, and notify the waiting requests."""
         self._leave_turns(expression)
         before = expression.value
         if expression.size_bytes > self._max_bytes:
@@ -348,7 +353,8 @@ class TopicPatterns:
         call_each(lambda on_resolved: on_resolved(fault), waiting)
 
     def _evict(self, spared: _Expression) -> None:
-        """Drop the expressions that were not used lately, except this, new and awaited expressions."""
+        """Drop expressions that were not used lately; the expression `spared`, new expressions and awaited expressions
+        stay."""
         if self._matches <= _MOST_MATCHES and len(self._expressions) <= _MOST_EXPRESSIONS:
             return
         for expression in list(self._expressions.values()):
@@ -365,7 +371,7 @@ class TopicPatterns:
     def _drop(self, expression: _Expression) -> None:
         del self._expressions[expression.text]
         if expression.names and not expression.is_new:
-            self.version += 1  # a group that waits for it uses it anew
+            self.version += 1  # a group that waits for the expression uses it again
         self._matches -= len(expression.topics)
         self._leave_turns(expression)
 

@@ -11,7 +11,8 @@ from tailrace.server.groups.topic_patterns import TopicPatterns
 
 
 class GroupTopics:
-    """`coordinators.groups.consumer.group.Topics`, and ids for sweeps. Regular expressions match topics, not views."""
+    """Implements `coordinators.groups.consumer.group.Topics`, and finds ids for sweeps. Regular expressions match
+    topics, not views."""
 
     def __init__(self, patterns: TopicPatterns, views: Views) -> None:
         self._patterns = patterns
@@ -45,7 +46,8 @@ class GroupTopics:
 
 
 class _IdsNow(Mapping[str, TopicId | None]):
-    """A sweep has several steps: between them a new topic may take the name of a deleted topic. Its offsets stay."""
+    """The ids by name, read at each access: a sweep has several steps, and between two steps a new topic may take the
+    name of a deleted topic. The offsets of the new topic must stay."""
 
     def __init__(self, names: Collection[str], image: Callable[[], ClusterImage]) -> None:
         self._names = frozenset(names)

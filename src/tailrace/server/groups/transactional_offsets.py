@@ -4,8 +4,8 @@ Before the first offset of a transaction, the transaction coordinator verifies t
 the group's partition (KIP-890). With v5 the coordinator adds the partition; before v5 the producer has added it
 (AddOffsetsToTxn). By version: v2 leader epochs; v3 the consumer's identity; v4 error 120.
 
-An offset that a transaction has set is pending: OffsetFetch shows it when the transaction has committed, and answers 88
-until then to requests that require stable offsets.
+An offset that a transaction has set is pending: OffsetFetch shows the offset when the transaction has committed. Until
+then a request that requires stable offsets gets error 88.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,17 +35,17 @@ _FIRST_THAT_ADDS = 5
 
 _OF_THE_TRANSACTION: Mapping[ErrorCode, ErrorCode] = {
     # With a code of the transaction coordinator, clients would look for another coordinator of the group. With this
-    # code they repeat the request here, in any version. So they do with CONCURRENT_TRANSACTIONS.
+    # code, and with CONCURRENT_TRANSACTIONS, clients of every version repeat the request here.
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
 }
-"""The code for the producer, by the code of the transaction coordinator."""
+"""The code for the producer, for each code of the transaction coordinator."""
 
 
 class _FirstBatch(NamedTuple):
-    """The batch that the offsets will be written in."""
+    """The header fields of the batch in which the offsets will be written."""
 
     producer_id: int
     producer_epoch: int
@@ -71,12 +71,12 @@ class TxnOffsetCommitHandler:
         host = self._coordinators.host_of(request.group_id, check_limit=True)
         commit = _TransactionalCommit(request, context, host, self._coordinators)
         yield from commit.look_up()
-        host.check_active()  # topics may take several turns
+        host.check_active()  # checking the topics may have taken several turns
         commit.carry_out(self._verifier, self._is_verified)
 
 
 class _TransactionalCommit:
-    """A request until its answer."""
+    """A request from its arrival to its answer."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class _TransactionalCommit:
         if not self._requested.offsets:
             self._answer(ErrorCode.NONE)
         elif request.producer_id < 0:
-            # The batch of the offsets would be outside of any transaction, and no marker would end the batch.
+            # Otherwise the batch of the offsets would be outside of any transaction, and no marker would end the batch.
             self._answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         elif request.producer_epoch < 0:
             self._answer(ErrorCode.INVALID_PRODUCER_EPOCH)

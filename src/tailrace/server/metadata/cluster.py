@@ -30,7 +30,7 @@ NodeEndpoint = TypeVar("NodeEndpoint")
 def reachable_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId, Endpoint]:
     """The brokers that are not fenced, by id, with their addresses under this listener's name.
 
-    A broker in controlled shutdown counts: such a broker leads its partitions until other brokers do.
+    A broker in controlled shutdown is included: it leads its partitions until other brokers lead them.
     """
     return {
         broker_id: endpoint
@@ -49,17 +49,17 @@ def registered_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId
 
 
 def broker_for_administration(image: ClusterImage, own_id: BrokerId, listener_name: str) -> BrokerId:
-    """The controller of the clients' view: the broker that clients send the requests of administrators to.
+    """The broker that clients see as the controller, and to which clients send the requests of administrators.
 
-    Every broker forwards such requests, so the answer names this broker: clients can reach this broker, also when
-    another controller becomes active. The active controller need not be a broker. (Kafka names any broker.)
+    Every broker forwards these requests, so the answer names this broker: clients can reach this broker, even after
+    another controller becomes active. The active controller need not be a broker. (Kafka names a random broker.)
     """
     reachable = reachable_brokers(image, listener_name)
     return own_id if own_id in reachable or not reachable else next(iter(reachable))
 
 
 class LeaderEndpoints:
-    """The addresses of the leaders that refusals name: the client need not ask for metadata first (KIP-951)."""
+    """The addresses of the leaders that refusals name, so that the client need not ask for metadata first (KIP-951)."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -67,7 +67,8 @@ class LeaderEndpoints:
     def of(
         self, leaders: Iterable[int], listener_name: str, endpoint: Callable[..., NodeEndpoint]
     ) -> tuple[NodeEndpoint, ...]:
-        """An `endpoint` for each of these brokers, once. Leaves out brokers that this listener does not reach."""
+        """An `endpoint` for each of these brokers, without repetitions and without brokers that this listener does not
+        reach."""
         brokers = self._controller.image.brokers
         reachable = reachable_brokers(self._controller.image, listener_name)
         return tuple(
@@ -87,7 +88,7 @@ _CONTROLLERS = 2
 
 
 class DescribeClusterHandler:
-    """The brokers with their addresses on the listener that was asked."""
+    """Lists the brokers with their addresses on the listener of the request."""
 
     def __init__(self, *, controller: Controller, broker_id: BrokerId, cluster_id: str) -> None:
         """`broker_id`: this broker."""
@@ -122,7 +123,7 @@ class DescribeClusterHandler:
 
 
 class DescribeControllersHandler:
-    """The controllers with their addresses, on a listener of theirs (KIP-919)."""
+    """Lists the controllers with their addresses, on a listener of controllers (KIP-919)."""
 
     def __init__(self, host: QuorumHost, *, cluster_id: str) -> None:
         self._host = host

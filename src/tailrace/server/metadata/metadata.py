@@ -6,8 +6,9 @@ answer. Fields by version: v1 rack, controller, is_internal; v2 cluster id; v4 a
 replicas; v7 leader epochs; v8 authorized operations.
 
 A topic that this request creates is UNKNOWN_TOPIC_OR_PARTITION in its answer, in every version, as in Kafka: a client
-that checks whether a deleted topic is gone must not see the topic that the check has created. The answer waits for the
-creation, unlike Kafka's: the next answer has the topic, and a failed creation has its error in this answer.
+that checks whether a deleted topic is gone must not see the topic that the check has created. Unlike in Kafka, the
+answer waits for the creation: so the client's next answer has the topic, and the error of a failed creation is in this
+answer.
 
 A view of a topic (decision 0057) is shown to a client that names it, by name or by id. No request creates a view.
 """
@@ -49,9 +50,9 @@ from tailrace.server.slices import Stepwise, mapped_in, once
 MAX_WAITING: Final = 1_000
 """The most requests that wait for topics."""
 MAX_TOPICS_ASKED_FOR: Final = 100_000
-"""The most topics in all waiting requests, existing ones included: requests stay in memory until their answers."""
+"""The most topics in all waiting requests, existing topics included: requests stay in memory until their answers."""
 MAX_NAMES: Final = 10_000
-"""The most topics that are being created: of one request, and of all together."""
+"""The most topics that are being created, for one request and for all requests together."""
 
 OnDone = Callable[[Mapping[str, KafkaError]], None]
 """Called with the topics that could not be created, and the errors."""
@@ -72,9 +73,9 @@ class _WaitingTopic:
 class TopicCreations:
     """Topics that are created on demand: a topic is requested once, and all clients wait for the same request.
 
-    Without an active controller the wait has no known end, so the number of waiting requests and of topics is limited;
-    more are refused at once with REQUEST_TIMED_OUT, and clients retry. (Kafka's requests do not wait; Kafka does not
-    request a topic twice either.)
+    Without an active controller the wait has no known end, so the numbers of waiting requests and of topics are
+    limited. Requests beyond the limits are refused at once with REQUEST_TIMED_OUT, and clients retry. (Kafka's requests
+    do not wait; Kafka does not request a topic twice either.)
     """
 
     def __init__(self, controller: Controller) -> None:
@@ -84,7 +85,7 @@ class TopicCreations:
         self._asked_for = 0
 
     def create(self, names: Sequence[str], on_done: OnDone, *, asked_for: int) -> None:
-        """Create these topics. `on_done` is called once, perhaps before this returns; `asked_for` is the number of
+        """Create these topics. `on_done` is called once, perhaps before `create` returns; `asked_for` is the number of
         topics in the request."""
         if self._waiting >= MAX_WAITING or self._asked_for + asked_for > MAX_TOPICS_ASKED_FOR:
             on_done(dict.fromkeys(names, _refusal()))
@@ -106,7 +107,7 @@ class TopicCreations:
             self._send(new)
 
     def _send(self, names: Sequence[str]) -> None:
-        # With the default sizes of the cluster.
+        # The topics get the cluster's default numbers of partitions and replicas.
         topics = tuple(TopicSpec(name=name) for name in names)
         command = CreateTopics(topics=topics, requested_by="auto.create.topics.enable")
         self._controller.submit(command, lambda outcome: self._decided(names, outcome))
@@ -154,7 +155,8 @@ Without an authorizer every client may do everything.
 VIEW_OPERATIONS: Final = sum(1 << code for code in (3, 8, 10))
 """READ, DESCRIBE, DESCRIBE_CONFIGS: views can only be read."""
 MAX_VIEW_PARTITIONS: Final = 100_000
-"""Partitions of views in one answer: the name of a view is short, and its answer long. Views behind have error 44."""
+"""The most partitions of views in one answer: the name of a view is short, and its answer is long. Further views get
+error 44."""
 
 _FIRST_WITH_NULL_FOR_ALL = 1
 _FIRST_WITH_LISTENER_ERROR = 6
@@ -163,7 +165,8 @@ _FIRST_BY_ID = 12
 
 
 class MetadataHandler:
-    """Answers from the committed image; creates missing topics if request and auto.create.topics.enable allow that."""
+    """Answers from the committed image. Creates missing topics if the request and auto.create.topics.enable both allow
+    that."""
 
     def __init__(
         self,
@@ -219,7 +222,7 @@ class MetadataHandler:
         context: RequestContext,
         unseen: Mapping[str, KafkaError],
     ) -> Stepwise[MetadataResponse]:
-        """`unseen`: topics with an error in this answer, even if they exist by now."""
+        """`unseen`: topics that get an error in this answer, even if a topic exists by now."""
         image = self._controller.image
         with_operations = request.include_topic_authorized_operations
         view = _View(image, self._views, context, self._offline_replica, with_operations=with_operations)
@@ -246,7 +249,7 @@ def _may_be_created(name: str) -> bool:
 
 
 def _wanted_topics(request: MetadataRequest, version: int) -> Stepwise[Collection[MetadataRequestTopic] | None]:
-    """The topics of the request, each once; None for all topics."""
+    """The topics of the request, without repetitions; None for all topics."""
     topics = request.topics
     if topics is None or (not topics and version < _FIRST_WITH_NULL_FOR_ALL):
         return None
@@ -261,7 +264,7 @@ def _wanted_topics(request: MetadataRequest, version: int) -> Stepwise[Collectio
 
 
 class _View:
-    """An image for one client: through one listener, in one version."""
+    """The image as one client sees it: through its listener, in the version of its request."""
 
     def __init__(
         self,
@@ -284,9 +287,10 @@ class _View:
         self._reachable = reachable_brokers(image, self._listener_name)
 
     def brokers(self) -> tuple[MetadataResponseBroker, ...]:
-        """The brokers that are not fenced; every broker while no broker is unfenced, as after a start of the cluster.
+        """The brokers that are not fenced. While every broker is fenced, as after a start of the cluster, all brokers.
 
-        A client drops the brokers that are not listed. From an empty list librdkafka has none left to ask, for good.
+        A client drops the brokers that are not listed. After an empty list librdkafka has no broker to ask any more,
+        and does not recover.
         """
         listed = self._reachable or registered_brokers(self._image, self._listener_name)
         return tuple(

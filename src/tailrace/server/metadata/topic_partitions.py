@@ -1,8 +1,9 @@
 """DescribeTopicPartitions (75): topics by name, page by page (KIP-966).
 
-A page has at most `response_partition_limit` partitions, and at most 2,000 (max.request.partition.size.limit); the
-cursor of the answer is the start of the next page. A topic that is deleted between two pages is left out, unless the
-request names the topic. A view of a topic (decision 0057) is described if the request names the view.
+A page has at most `response_partition_limit` partitions, and never more than 2,000 partitions
+(max.request.partition.size.limit); the cursor of the answer is the start of the next page. A topic that is deleted
+between two pages is left out, unless the request names the topic. A view of a topic (decision 0057) is described if the
+request names the view.
 """
 
 from bisect import bisect_left
@@ -76,7 +77,7 @@ class _Page:
         self._reachable = reachable_brokers(image, listener_name)
 
     def fill(self, names: Sequence[str], cursor: Cursor | None) -> Stepwise[Cursor | None]:
-        """Add topics until the page is full; returns the start of the next page, None behind the last page."""
+        """Add topics until the page is full; returns the start of the next page, None after the last page."""
         for number, name in enumerate(names, 1):
             if not number % STEP:
                 yield

@@ -2,8 +2,8 @@
 
 A leader with other replicas in sync acknowledges acks=1 when the batch is in its log, as Kafka does, and the high
 watermark follows when the other replicas have stored the batch. A client that then asks for the end of the partition
-must not get an end before its own record. So such a request waits, for a round of replication or MAX_WAIT_MS, whichever
-is shorter; without acknowledged records above the high watermark the request is answered at once.
+must not get an end before its own record. So such a request waits, for the time of a round of replication, but at most
+MAX_WAIT_MS; without acknowledged records above the high watermark the request is answered at once.
 """
 
 from collections.abc import Callable, Collection
@@ -14,9 +14,10 @@ from tailrace.replication.partition import Partition
 from tailrace.server.waiters import Deadlines
 
 MAX_WAIT_MS: Final = 500
-"""The longest wait. Kafka does not wait: a replica that hangs must not make requests fail that would succeed there."""
+"""The longest wait. Kafka does not wait, so a hanging replica must not make requests fail here that succeed in
+Kafka."""
 MOST_WAITING: Final = 1_000
-"""Requests that may wait at once; any other is answered with the present ends."""
+"""The most requests that wait at the same time; any further request is answered with the present ends."""
 
 
 class AcknowledgedEnds:
@@ -31,7 +32,7 @@ class AcknowledgedEnds:
 
     def wait(self, partitions: Collection[Partition | None], on_ready: Callable[[], None]) -> bool:
         """Call `on_ready` once, later, when the acknowledged records of these partitions can be read, or the time is
-        over. False: they can be read now, and `on_ready` is not called."""
+        over. False: the records can be read now, and `on_ready` is not called."""
         awaited = {
             partition: end for partition in partitions if partition and (end := partition.awaited_end) is not None
         }
@@ -64,13 +65,13 @@ class _EndWait:
             partition.replica.when_high_watermark_reaches(end_offset, self._reached)
 
     def _reached(self, _: KafkaError | None) -> None:
-        self._open -= 1  # a fault is the answer's, which is made anew
+        self._open -= 1  # a fault counts as the end of the wait: the answer is made then, and reports it
         if not self._open:
             self._on_end(self)
             self._on_ready()
 
     def expire(self) -> None:
-        """The time is over."""
+        """End the wait: the time is over."""
         for partition, end_offset in self._awaited.items():
             partition.replica.cancel_wait(end_offset, self._reached)
         self._on_end(self)

@@ -6,8 +6,8 @@ a few milliseconds, and a pause at least as long follows: clients get half of th
 `log.cleaner.io.max.bytes.per.second` may leave them a larger share.
 
 A log with damaged bytes is skipped until the node restarts. After any other failure, such as a full disk, the cleaner
-tries a log again when no other is due. A log that is as dirty after a compaction as before, since a transaction that
-begins there ends in the active segment, is tried again when more of the log may be compacted.
+tries a log again when no other log is due. A compaction may leave a log as dirty as before, if a transaction that
+begins in the dirty part ends in the active segment: then the log is tried again when more of it may be compacted.
 """
 
 import logging
@@ -33,14 +33,14 @@ _logger = logging.getLogger("tailrace.server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """With Kafka's names and defaults."""
+    """The settings of the cleaner, with Kafka's names and defaults."""
 
     log_cleaner_enable: bool = True
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 134_217_728
     """Memory for the keys of one log; records whose keys do not fit are compacted in another pass."""
     log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
-    """Read and written together."""
+    """The most bytes that the cleaner reads and writes together in a second."""
 
 
 class Cleaner:
@@ -55,23 +55,23 @@ class Cleaner:
         self._uncleanable: set[tuple[TopicId, int]] = set()
         self._put_off: set[tuple[TopicId, int]] = set()
         self._in_vain: dict[tuple[TopicId, int], tuple[int, int]] = {}
-        """The first and last offset of the latest plan of a compaction that made nothing clean."""
+        """For each log, the first and last offset of the last compaction that made no part of the log clean."""
         self._is_stopped = True
         self._is_short = False
         self._is_resting = False
         self._next_ms = 0
         """The time before which log.cleaner.io.max.bytes.per.second permits no further byte."""
         self.compactions = 0
-        """Completed since the start."""
+        """The number of compactions completed since the start."""
 
     def start(self) -> None:
-        """Begin; the first look is one backoff from now."""
+        """Begin; the first check is one backoff from now."""
         if self._config.log_cleaner_enable:
             self._is_stopped = False
             self._rest()
 
     def stop(self) -> None:
-        """Abort the compaction that is under way, and begin no other."""
+        """Abort the compaction that is under way, and begin no further compaction."""
         self._is_stopped = True
         self._is_resting = False
         if self._timer is not None:
@@ -81,7 +81,8 @@ class Cleaner:
             self._running = None
 
     def set_short_of_space(self, is_short: bool) -> None:
-        """Set whether the disk is short of space. While it lacks space, a rest ends within a second."""
+        """Set whether the disk is short of space. While space is short, the pause of the cleaner ends within a
+        second."""
         self._is_short = is_short
         if is_short and self._is_resting and self._timer is not None:
             self._timer.cancel()
@@ -107,7 +108,8 @@ class Cleaner:
         if partition is None:
             self._rest()
         else:
-            # Records must be durable before a compaction: nothing else flushes them under page-cache durability.
+            # Records must be durable before a compaction; under page-cache durability only this flush makes them
+            # durable.
             partition.sync(lambda: self._begin(partition))
 
     def _dirtiest(self) -> Partition | None:
@@ -134,7 +136,7 @@ class Cleaner:
         return name in self._uncleanable or name in self._put_off
 
     def _wake_sleepers(self) -> None:
-        """Open the compacted logs that sleep: only an open log has its dirty share."""
+        """Wake the dormant partitions whose topics are compacted: the dirty share is known only of an open log."""
         for name, dormant in self._table.dormant:
             if dormant.config.is_compacted and dormant.has_old_segments:
                 self._table.find(*name)
@@ -190,7 +192,8 @@ class Cleaner:
             self._rest()
 
     def _finish(self, partition: Partition, compaction: Compaction) -> bool:
-        """End the compaction; returns whether anything is clean now: if not, another one now would not either."""
+        """End the compaction; returns whether more of the log is clean now. If not, another compaction now would not
+        help either."""
         self._running = None
         first_dirty_offset = partition.log.compactions.first_dirty_offset
         partition.log.compactions.finish(compaction)
@@ -219,7 +222,7 @@ class Cleaner:
 
 
 def _steps(compaction: Compaction) -> Iterator[None]:
-    """The steps of one slice; its time may end it earlier."""
+    """The steps of one slice. The slice may end before its last step, when its time is over."""
     done = 0
     while done < _SLICE_BYTES and not compaction.needs_sync and not compaction.is_over:
         done += max(1, compaction.step(_STEP_BYTES))

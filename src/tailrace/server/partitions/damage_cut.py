@@ -1,9 +1,9 @@
 """The cut of a damaged log at its damage, by an administrator's choice, with a copy of the records that are cut off.
 
-The segment with the damage, all later segments, and the epochs are copied to the directory in which damaged logs
-are kept; when the copy is durable the log is cut. Segments before the damage stay. Until the cut is durable the log
-stays damaged: after a crash it does not open, and the administrator has to choose again. If more is damaged than was
-known when the copy began, nothing is cut.
+The segment with the damage, all later segments, and the epochs are copied to the directory in which damaged logs are
+kept; when the copy is durable the log is cut. Segments before the damage stay. Until the cut is durable the log stays
+damaged: after a crash it does not open, and the administrator has to choose again. If more of the log is damaged than
+was known when the copy began, the log is not cut.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.storage.segment_files.file_names import LOG_SUFFIX, offset_in_name
 
 _SLICE_BYTES: Final = 4 << 20
-"""The bytes of one copy; flushes run in between."""
+"""The bytes that one `copy_some` copies; flushes run between two calls."""
 _SMALL_FILES: Final = (LEADER_EPOCHS, PARTITION_METADATA, FLUSHED_OFFSET, GAP_BOUND)
 
 
@@ -27,7 +27,8 @@ class DamageCut:
     def __init__(
         self, directory: str, copy_path: str, *, files: FileSystem, check_from: int, open_cut: Callable[[], Log]
     ) -> None:
-        """`open_cut` opens the log without the damaged part behind `check_from`; raises if more is damaged."""
+        """`open_cut` opens the log without the damaged part behind `check_from`; it raises an error if another part is
+        damaged."""
         self._directory = directory
         self._files = files
         self._check_from = check_from
@@ -44,7 +45,7 @@ class DamageCut:
         """The end of the part that was flushed or committed."""
 
     def copy_some(self) -> None:
-        """Copy a few megabytes. On any thread; raises nothing."""
+        """Copy a few megabytes. May run on any thread; raises nothing."""
         try:
             self._copy_some()
         except KafkaError as fault:
@@ -77,7 +78,7 @@ class DamageCut:
         return [*others, *(name for name, base in bases.items() if base >= first)]
 
     def cut(self) -> None:
-        """Cut the log, durably. Raises nothing. On the event loop, as the opening of a log is."""
+        """Cut the log, durably. Raises nothing. Runs on the event loop, like the opening of a log."""
         assert self.is_copied, "the records that are cut off would be gone"
         try:
             log = self._open_cut()

@@ -62,7 +62,7 @@ class DeletionLog:
 
 
 def _iso(timestamp_ms: int) -> str:
-    """The time in ISO 8601, UTC; a number out of range as it stands; `none` for -1."""
+    """The time in ISO 8601, UTC; a time out of range as the number; `none` for -1."""
     if timestamp_ms < 0:
         return "none"
     try:

@@ -1,14 +1,15 @@
 """Work on the directory of a node's logs while it serves: new logs, deleted logs, checkpoints.
 
 This work waits for the disk, so the disk's thread does the work, in batches: one batch is under way at a time, and
-later requests go into the next. The order within a batch:
+later requests go into the next batch. The order within a batch:
 
 1. New logs, which were made on the event loop a few milliseconds at a time, are synced with their names.
 2. The directories of deleted logs are renamed, and their names synced.
 3. Checkpoints are written, with the entries of deleted logs removed.
 
-A damaged log takes two batches: its directory is renamed in the first, and its entries leave the checkpoints when that
-is durable. Otherwise, after a crash in between, the rest of the log would be taken for a short healthy log.
+A damaged log takes two batches: its directory is renamed in the first batch. When the new name is durable, the second
+batch removes the log's entries from the checkpoints. In the other order, a crash in between would let the rest of the
+log pass for a short healthy log.
 
 Callbacks run after the batch. So a name is free as soon as its deletion is reported, and the creation of a topic is
 answered when its partitions are durable.
@@ -39,7 +40,8 @@ _logger = logging.getLogger("tailrace.server")
 _MOST_PER_BATCH: Final = 1000
 """The most new logs, and the most deleted logs."""
 _MOST_REMOVED: Final = 4
-"""Directories per work of the disk: a directory may hold hundreds of large segments, which take the disk some time."""
+"""The most directories that one work of the disk removes: a directory may have hundreds of large segments, whose
+removal takes the disk some time."""
 
 OnDone = Callable[[], None]
 OnGone = Callable[[str | None], None]
@@ -55,7 +57,7 @@ class _NewLog:
         self.partition = partition
         self.topic_id = topic_id
         self.is_made = False
-        """Whether its files exist, though not yet durable."""
+        """Whether the files of the log exist; they need not be durable yet."""
         self.is_wanted = True
         """Whether the log has not been deleted meanwhile."""
         self.is_complete = False
@@ -63,13 +65,13 @@ class _NewLog:
 
 
 class _Deletion(NamedTuple):
-    """A log whose directory is to be renamed."""
+    """A log whose directory has to be renamed."""
 
     partition: TopicPartition
     topic_id: TopicId
     on_gone: OnGone
     is_damaged: bool = False
-    """Whether the log is kept, under a name that nothing removes."""
+    """Whether the log is damaged: then it is kept under a name that only an administrator removes."""
 
 
 class _DirectoryBatch:
@@ -108,7 +110,8 @@ class _DirectoryBatch:
         try:
             path = rename(deletion.partition, deletion.topic_id)
         except KafkaError as fault:
-            # The directory keeps its name. The next log of a deleted one's name tries again at its opening.
+            # The directory keeps its name. The next log with the deleted log's name tries the rename again when it is
+            # opened.
             event = "partition-repair-failed" if deletion.is_damaged else "partition-delete-failed"
             _logger.error("event=%s partition=%s fault=%s", event, deletion.partition, fault)
             self.not_renamed.append(deletion)
@@ -127,8 +130,8 @@ class DirectoryWork:
         clock: Clock,
         on_durable: Callable[[TopicPartition], None] = lambda _: None,
     ) -> None:
-        """`disk` must sync, whatever log.durability is. `on_durable` is called for each new log that has become so;
-        the log may be in use since it was made."""
+        """`disk` must sync, whatever log.durability is. `on_durable` is called for each new log that has become
+        durable; the log may already be in use."""
         self._on_durable = on_durable
         self._directory = directory
         self._disk = disk
@@ -160,7 +163,7 @@ class DirectoryWork:
             self._make_some()
 
     def ensure_made(self, partition: TopicPartition) -> bool:
-        """Make the files of a log now, for its first use; returns whether the files are durable already.
+        """Make the files of a log now, for the first use of the log; returns whether the files are durable already.
 
         Raises StorageError.
         """
@@ -185,8 +188,8 @@ class DirectoryWork:
         """Rename the directory of an unused log, and remove its entries from the checkpoints.
 
         `on_gone` gets the new path, None if the log had not been made or could not be renamed; the name is free from
-        then on. If the old directory still has the name, the next log of that name is opened from its files: that tries
-        the rename again, and raises StorageError if it fails.
+        then on. If the old directory still has the name, the next log of that name is opened from its files: the
+        opening tries the rename again, and raises StorageError if the rename fails.
         """
         new = self._new.pop(partition, None)
         if new is not None:
@@ -202,7 +205,7 @@ class DirectoryWork:
     def rename_damaged(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
         """Rename the directory of a damaged, unused log, and then remove its entries from the checkpoints.
 
-        `on_gone` gets the new path, None if it could not be renamed; the name is free from then on.
+        `on_gone` gets the new path, or None if the directory could not be renamed. After a rename the name is free.
         """
 
         def renamed(path: str | None) -> None:
@@ -270,7 +273,7 @@ class DirectoryWork:
         self._next.writes.setdefault(name, NO_WRITE)
 
     def _remove_some(self) -> None:
-        """Remove a few directories, and more when other work has had the disk."""
+        """Remove a few directories, and the next few directories after other work of the disk."""
         paths = [self._to_remove.popleft() for _ in range(min(_MOST_REMOVED, len(self._to_remove)))]
         self._is_removing = bool(paths)
         if paths:
@@ -297,7 +300,7 @@ class DirectoryWork:
     def _make_some(self) -> None:
         """Make new logs for a few milliseconds, and more in later turns."""
         self._is_making = True
-        self._clock.call_soon(self._make_more)  # also if a step below raises
+        self._clock.call_soon(self._make_more)  # set before the work, so that a failing step does not end it
         run_slice(self._making(), self._clock)
         self._go_on()
 
@@ -321,7 +324,7 @@ class DirectoryWork:
             yield
 
     def _make_more(self) -> None:
-        """Make more new logs, in a turn of its own: no callback runs inside other work."""
+        """Make more new logs, in a turn of its own, so that no callback runs inside other work."""
         if self._to_make and len(self._next.made) < _MOST_PER_BATCH:
             self._make_some()
         else:

@@ -4,11 +4,11 @@
    node was down) is renamed, never opened.
 2. A directory to be removed is renamed first (`renamed_directories`): after a crash no start takes the directory for
    a partition, and `scan` removes the directory.
-3. A directory without metadata is kept: an administrator may need its data. So is the log of a damaged replica that was
-   fetched again.
-4. The checkpoints have no entry of a deleted log when a new log of its name begins.
+3. A directory without metadata is kept: an administrator may need its data. The log of a damaged replica that was
+   fetched again is kept, too.
+4. When a new log with the name of a deleted log begins, the checkpoints have no entry of the deleted log.
 5. A directory that is missing at the start is reported as an error. An empty log takes its place, as in Kafka: this
-   node has its records no more, and other replicas may have these records.
+   node has lost its records, and other replicas may have these records.
 """
 
 import logging
@@ -41,12 +41,13 @@ from tailrace.storage.segment_files.file_names import LOG_SUFFIX, segment_name
 
 _NO_BROKER_EPOCH: Final = -1
 _BITS_PER_CHARACTER: Final = 6
-"""The bits that a character of a topic's id stands for in files."""
+"""The number of bits that a character of a topic's id encodes in files."""
 _PROBE: Final = "room.tmp"
 """The file that `can_write` writes and removes."""
 _MANY: Final = 17
-"""From this many new logs on, one sync of the whole file system is cheaper than two per log: 0.13 s for 16 logs where a
-sync takes 4 ms. It waits for the writes of all programs on that disk, without a bound."""
+"""From this many new logs on, one sync of the whole file system is used in place of two syncs per log, which take 0.13
+s for 16 logs where a sync takes 4 ms. The sync of the file system waits for the writes of all programs on that disk,
+without a bound."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -55,7 +56,8 @@ class LogDirectory:
     """The logs below one path, and the checkpoints of their offsets."""
 
     def __init__(self, path: str, *, files: FileSystem, is_durable: bool) -> None:
-        """`is_durable`: log.durability=flushed; recovery after a crash checks for records that a failed sync lost."""
+        """`is_durable`: log.durability=flushed. Then recovery after a crash also checks whether a failed sync has lost
+        records."""
         self.path = path
         self._is_durable = is_durable
         self._files = files
@@ -64,7 +66,7 @@ class LogDirectory:
         self._distrusted: set[TopicPartition] = set()
         self._closed: ClosedLogs = {}
         self._vanished: dict[TopicPartition, int] = {}
-        """Logs whose directories are gone, with their flushed offsets; reported on request."""
+        """Logs whose directories are missing, with their flushed offsets; `has_vanished` reports them."""
         self.was_clean = False
         """Whether the last stop was clean: then logs are opened without a scan of their batches."""
         self.renamed: Final = RenamedDirectories(path, files)
@@ -77,8 +79,9 @@ class LogDirectory:
         closed_in_epoch = take_clean_shutdown(self._files, self.path)
         self.was_clean = closed_in_epoch is not None
         if not self.was_clean:
-            # A killed process may have left directory entries that were never synced: this directory, its partitions,
-            # a replaced checkpoint, the removed clean mark. Acknowledgements from now on depend on these entries.
+            # A killed process may have left directory entries that were never synced: of this directory, its
+            # partitions, a replaced checkpoint, the removed clean mark. Acknowledgements from now on depend on these
+            # entries.
             self._files.sync_dir(self.path)
             self._files.sync_dir(parent(self.path))
         for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
@@ -127,16 +130,16 @@ class LogDirectory:
         return bool(self._vanished.get(partition))
 
     def forget_vanished(self, *, but: Collection[TopicPartition]) -> None:
-        """Expect no directories but these any more."""
+        """Expect only the directories of these partitions from now on."""
         self._vanished = {partition: self._vanished[partition] for partition in but if partition in self._vanished}
 
     @property
     def free_bytes(self) -> int:
-        """The space left for us on its disk. Raises StorageError."""
+        """The free space for this process on the directory's disk. Raises StorageError."""
         return self._files.free_bytes(self.path)
 
     def can_write(self, size_bytes: int) -> bool:
-        """Whether so many bytes can be written: writes and removes a file.
+        """Whether so many bytes can be written; the check writes and removes a file.
 
         A quota may be full on a disk that has `free_bytes`.
         """
@@ -153,12 +156,12 @@ class LogDirectory:
 
     @property
     def total_bytes(self) -> int:
-        """The size of its disk. Raises StorageError."""
+        """The size of the directory's disk. Raises StorageError."""
         return self._files.total_bytes(self.path)
 
     @property
     def unclaimed(self) -> frozenset[TopicPartition]:
-        """Directories that `scan` found and that are not open."""
+        """The partitions whose directories `scan` has found, and whose logs are not open."""
         closed = (TopicPartition(name, number) for name, topic in self._closed.items() for number in topic.lines)
         return frozenset((*self._found, *closed))
 
@@ -184,14 +187,14 @@ class LogDirectory:
         return partition in self._found
 
     def take_closed(self, partition: TopicPartition, topic_id: TopicId) -> str | None:
-        """The line that `reopen` needs for a log of this topic that was closed cleanly; None for other logs."""
+        """The line that `reopen` needs for a log of this topic that was closed cleanly; None for any other log."""
         topic = self._closed.get(partition.topic)
         line = None if topic is None else topic.lines.pop(partition.partition, None)
         if line is None:
             return None
         assert topic is not None
         if topic.topic_id != topic_id:
-            self._found.add(partition)  # another topic of this name, as its directory has it too
+            self._found.add(partition)  # the log belongs to another topic of this name, and so does the directory
             return None
         return line
 
@@ -204,11 +207,12 @@ class LogDirectory:
         now_ms: int,
         leader_epoch: int | None,
     ) -> Log:
-        """The log of a partition from its files, recovered if the last stop was not clean; a new one if there is none.
+        """The log of a partition from its files, recovered if the last stop was not clean; a new log if there are no
+        files.
 
-        `leader_epoch` is the partition's in the metadata, None if unknown: no record has a later epoch. `Log.recovery`
-        tells whether acknowledged records are gone (`lost_acknowledged`). Raises DamagedLog if the log is damaged.
-        Syncs its changes: for a start, not for an event loop.
+        `leader_epoch` is the partition's leader epoch in the metadata, None if unknown: no record may have a later
+        epoch. `Log.recovery` tells whether acknowledged records are gone (`lost_acknowledged`). Raises DamagedLog if
+        the log is damaged. The call syncs its changes, so it is for the start of a node, not for a running event loop.
         """
         directory = join(self.path, str(partition))
         if partition in self._found:
@@ -232,7 +236,7 @@ class LogDirectory:
                 is_durable=self._is_durable,
             )
         except KafkaError:
-            # The checkpoints must stay: otherwise the next start takes the damage for a torn end, and cuts the log.
+            # The checkpoints must stay: otherwise the next start would take the damage for a torn end, and cut the log.
             self._found.add(partition)
             raise
         _report_recovery(partition, log)
@@ -244,7 +248,7 @@ class LogDirectory:
         except CorruptRecords:
             if self.was_clean or self._checkpoints[RECOVERY_POINTS].get(partition):
                 raise
-            stored_id = None  # the power went before the file was synced, and so before any acknowledgement
+            stored_id = None  # the power failed before the file was synced, and so before any acknowledgement
         if stored_id is None:
             write_partition_metadata(self._files, directory, topic_id)
         elif stored_id != topic_id and _is_damaged_id(stored_id, topic_id):
@@ -280,7 +284,7 @@ class LogDirectory:
         self._files.open(join(directory, segment_name(0) + LOG_SUFFIX), create=True).close()
 
     def sync_made(self, partitions: Collection[TopicPartition]) -> None:
-        """Sync new logs, with their names. On any thread."""
+        """Sync new logs, with their names. May run on any thread."""
         if len(partitions) >= _MANY and self._files.sync_all(self.path):
             return
         for partition in partitions:
@@ -300,7 +304,7 @@ class LogDirectory:
         )
 
     def distrust(self, partition: TopicPartition) -> None:
-        """Let the next `open_log` scan this log, even after a clean stop: the log was used since then, or cut."""
+        """Let the next `open_log` scan this log, even after a clean stop: since the stop the log was used, or cut."""
         self._found.add(partition)
         self._distrusted.add(partition)
 
@@ -327,7 +331,7 @@ class LogDirectory:
         now_ms: int,
         leader_epoch: int,
     ) -> DamageCut:
-        """The cut of a damaged log that nothing uses, by the checkpoints of now. `finish_cut` comes after the cut."""
+        """The cut of a damaged log that is out of use, by the present checkpoints. Call `finish_cut` after the cut."""
         directory, path = join(self.path, str(partition)), self.renamed.damaged_path(partition, topic_id)
         recovery_point = self._checkpoints[RECOVERY_POINTS].get(partition)
         high_watermark = self._checkpoints[HIGH_WATERMARKS].get(partition)
@@ -351,7 +355,7 @@ class LogDirectory:
         return DamageCut(directory, path, files=self._files, check_from=good_end_offset, open_cut=open_cut)
 
     def finish_cut(self, partition: TopicPartition, end_offset: int) -> list[str]:
-        """Lower the checkpoints of a cut log to its end; returns the names of those to be written."""
+        """Lower the checkpoints of a cut log to its end; returns the names of the checkpoints to be written."""
         self.renamed.measure_damaged()
         names = [RECOVERY_POINTS, HIGH_WATERMARKS]
         for name in names:
@@ -373,7 +377,7 @@ class LogDirectory:
         return self._checkpoints[name]
 
     def forget(self, partition: TopicPartition) -> list[str]:
-        """Remove a deleted log from the checkpoints; returns the names of those to be written."""
+        """Remove a deleted log from the checkpoints; returns the names of the checkpoints to be written."""
         return [name for name, checkpoint in self._checkpoints.items() if checkpoint.forget(partition)]
 
     def write_checkpoints(self) -> None:
@@ -392,7 +396,7 @@ class LogDirectory:
 
 
 def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
-    """Whether the stored id is the topic's with one character of 6 bits changed, as by a flipped bit in the file.
+    """Whether the stored id differs from the topic's id in a single character, as after a flipped bit in the file.
 
     Ids are random: the ids of two topics differ in many characters. The directory of another topic's log is renamed.
     """
@@ -402,7 +406,7 @@ def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
 
 
 def _report_vanished(partition: TopicPartition, known_end: int) -> None:
-    """Log that records are gone without a deletion, and the way out."""
+    """Log that records have vanished without a deletion, and what an administrator can do."""
     _logger.error(
         "event=partition-vanished partition=%s flushed_up_to=%d action=begin-empty "
         "hint='stop the node and put the directory back, if there is a copy of it'",

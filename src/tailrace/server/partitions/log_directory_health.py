@@ -1,20 +1,20 @@
 """The health of a log directory: its free space, and the replicas here while the directory cannot store.
 
 While the disk is short of space, deleted topics, moved replicas and old segments are removed at once and not after
-file.delete.delay.ms, and retention looks for more at each check: producers
-wait for seconds when an administrator makes room.
+file.delete.delay.ms, and each check begins a pass of retention: so producers wait only for seconds after an
+administrator has made room.
 
 While less than the reserve is free (decision 0045), producers are refused with KAFKA_STORAGE_ERROR. Topics can still be
 deleted, old segments go, offsets are committed and metadata changes: such work writes little, or frees space. The
-refusal ends when the reserve and a tenth more are free, so that it does not begin and end with every segment.
+refusal ends when the reserve and a tenth more are free, so that the refusal does not begin and end with every segment.
 
-An append that fails for lack of space reports a disk that another program has filled (`report_full`). That state ends
-when there is space and a file can be written: a quota may be full on a disk that is not.
+An append that fails for lack of space reports a full disk, which another program may have filled (`report_full`). This
+state ends when there is space and a file can be written: a quota may be full while the disk has space.
 
 While the directory cannot store, for lack of space or because a flush hangs, the replicas here leave
 (`server.replicas.failures`), as far as enough other replicas are in sync, and replicas that have left are not fetched:
-a leader would add an idle replica to the in-sync replicas that is complete by chance. When the last cause is over the
-replicas are fetched again, catch up, and rejoin.
+otherwise a leader would add an idle replica, which happens to be complete, to the in-sync replicas. When the last cause
+is over, the replicas are fetched again, catch up, and rejoin.
 """
 
 import logging
@@ -32,9 +32,9 @@ class StallCause(Enum):
     """The reason why a log directory cannot store."""
 
     FULL = "disk-full"
-    """Less free space than the reserve, or none."""
+    """There is less free space than the reserve, or no free space."""
     HUNG = "flush-hangs"
-    """A round of flushes takes too long."""
+    """A round of flushes has been stalled for too long."""
 
 
 class Replicas(Protocol):
@@ -66,7 +66,7 @@ class LogDirectoryHealth:
         return bool(self._causes)
 
     def set_stalled(self, cause: StallCause, is_stalled: bool) -> None:
-        """Set or clear a cause. Does nothing if the cause is in this state already."""
+        """Set or clear a cause. Does nothing without a change."""
         if (cause in self._causes) is is_stalled:
             return
         was_stalled = self.is_stalled
@@ -101,8 +101,8 @@ class DiskReserve:
         apply_retention: Callable[[], None],
         on_change: Callable[[bool], None],
     ) -> None:
-        """0 bytes: no reserve. `apply_retention` begins a pass over all partitions, unless a pass is under way already;
-        `on_change` gets whether space is short."""
+        """A size of 0 bytes means no reserve. `apply_retention` begins a pass over all partitions, unless a pass is
+        under way already; `on_change` gets whether space is short."""
         self._on_change = on_change
         self._was_short = False
         self._table = table
@@ -111,14 +111,14 @@ class DiskReserve:
         self.is_reached = False
         """Whether producers are refused."""
         self.is_full = False
-        """Whether an append has failed for lack of space, and there has been no space since."""
+        """Whether an append has failed for lack of space, and no later check has found space."""
 
     def report_full(self) -> None:
         """Report an append that failed for lack of space."""
         if not self.is_full:
             self.is_full = True
             _logger.error("event=disk-full path=%s", self._table.directory.path)
-            self._report()  # the next `check` may find space that another program has freed meanwhile
+            self._report()  # report now: the next `check` may already find space that another program has freed
 
     def check(self) -> None:
         """Compare the free space with the reserve, and begin or end the refusal of producers."""

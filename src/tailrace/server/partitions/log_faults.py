@@ -27,11 +27,11 @@ class LogEnds(NamedTuple):
     """The ends of one log; -1 for an offset that is not known."""
 
     good_end_offset: int
-    """The end of the log; of a damaged log, the end of its good part as far as that is known."""
+    """The end of the log; for a damaged log, the end of its good part if that is known."""
     acknowledged_end_offset: int
     """The end of the part that was flushed or committed, as far as checkpoints say."""
     fault: str
-    """The reason that it cannot be used; empty if it can."""
+    """The reason why the log cannot be used; empty if the log can be used."""
 
 
 class OfflineLogs:
@@ -57,15 +57,15 @@ class OfflineLogs:
         return key in self._reasons
 
     def why(self, topic_partition: TopicPartition) -> str:
-        """The reason why the log of a partition cannot be used; empty if the log can be used. The question does not
-        wake a dormant partition."""
+        """The reason why the log of a partition cannot be used; empty if the log can be used. The call does not wake a
+        dormant partition."""
         found = self._awake.by_name.get(topic_partition)
         return self._reasons.get(topic_partition, "") if found is None else found.log.failure
 
     def log_ends(self, topic_partition: TopicPartition) -> LogEnds | None:
-        """The end of a partition's log, of a damaged log's good part; None for a partition that is not on this node.
+        """The ends of a partition's log; None for a partition that is not on this node.
 
-        A dormant partition stays so.
+        The call does not wake a dormant partition.
         """
         key = (topic_partition.topic, topic_partition.partition)
         vanished_end = self._vanished_ends.get(key, 0)
@@ -96,7 +96,7 @@ class OfflineLogs:
             self._ends[topic_partition] = LogEnds(damage.good_end_offset, damage.flushed_end_offset, fault.detail)
 
     def take_out(self, topic_partition: TopicPartition) -> Partition | None:
-        """Take the log of a partition out of use; returns the partition if it was in use."""
+        """Take the log of a partition out of use; returns the partition if the log was in use."""
         key = (topic_partition.topic, topic_partition.partition)
         ends = self.log_ends(topic_partition)
         partition = self._awake.pop(key)
@@ -107,7 +107,8 @@ class OfflineLogs:
         return partition
 
     def add_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> None:
-        """Add a damaged log that could not be renamed: the log is not opened before it was renamed, cut or removed."""
+        """Add a damaged log that could not be renamed: the log must be renamed, cut or removed before it can be opened
+        again."""
         self._unmoved[key] = topic_id
 
     def is_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> bool:
@@ -133,8 +134,8 @@ class OfflineLogs:
         """Return and clear the partitions whose directories were gone; their logs are empty, as the logs of new
         replicas.
 
-        The start is over with that: a directory that is gone and that no metadata has named was removed in the last
-        run, and only its entries in the checkpoints were not.
+        This ends the start: if no metadata has named the partition of a missing directory, the directory was removed in
+        the last run, and only its entries in the checkpoints were left.
         """
         vanished, self._vanished = self._vanished, []
         self._directory.forget_vanished(but=vanished)
@@ -148,15 +149,15 @@ class Failures(Protocol):
     """Receives the failures of this node's replicas: `server.replicas.failures.ReplicaFailures`."""
 
     def lost(self, topic_partition: TopicPartition, /) -> None:
-        """A replica lacks, or may lack, acknowledged records."""
+        """Report a replica that has lost, or may have lost, acknowledged records."""
         ...
 
     def stalled(self, topic_partition: TopicPartition, /) -> None:
-        """A replica has all its records, and cannot store more for now."""
+        """Report a replica that has all its records, and cannot store more for now."""
         ...
 
     def resumed(self, topic_partition: TopicPartition, /) -> None:
-        """A replica can store again, if it could not."""
+        """Report that a replica can store again. Does nothing for a replica that could store."""
         ...
 
 
@@ -205,8 +206,8 @@ class LogFaults:
         if fault is None:
             self.failures.resumed(topic_partition)
         elif fault.is_disk_full:
-            # Other logs have the same disk. In a later turn: the callback changes which partitions are fetched, and
-            # led.
+            # Other logs have the same disk. The callback runs in a later turn, as it changes the fetched and the led
+            # partitions.
             self._clock.call_soon(self.on_disk_full)
         else:
             self.failures.stalled(topic_partition)
@@ -220,7 +221,7 @@ class LogFaults:
         if self._awake.by_name.get(topic_partition) is not partition:
             return  # the partition is deleted, and another topic may have its name
         if log.is_damaged:
-            # Now: after a kill, recovery looks for damage from the recovery point on.
+            # Written at once: after a kill, recovery looks for damage only from the recovery point on.
             self._checkpoints.write(RECOVERY_POINTS, of=(partition,))
             self.failures.lost(topic_partition)
         else:

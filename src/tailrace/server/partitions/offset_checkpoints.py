@@ -13,7 +13,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class OffsetCheckpoint:
-    """An offset per partition. 0 is the same as none, and is not written."""
+    """An offset per partition. The offset 0 means no entry, and is not written."""
 
     __slots__ = ("_directory", "_files", "_is_stale", "_name", "_offsets")
 
@@ -66,7 +66,8 @@ class OffsetCheckpoint:
             self._is_stale = False
 
     def begin_write(self) -> "CheckpointWrite":
-        """The write of the present offsets, for another thread; then `finish_write`. No other write begins before."""
+        """The write of the present offsets, to be run on another thread; call `finish_write` after it. No other write
+        may begin before that."""
         if not self._is_stale:
             return CheckpointWrite(None)
         self._is_stale = False

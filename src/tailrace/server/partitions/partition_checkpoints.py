@@ -1,8 +1,8 @@
 """Entries of the awake partitions in the checkpoints of a log directory.
 
-The entries of other partitions are true already. A walk over 100,000 partitions takes several turns, unless the caller
-names the changed partitions. No promise depends on a checkpoint, except for writes with a callback, which runs when
-the entries are durable.
+The entries of dormant partitions are right already. A walk over 100,000 partitions takes several turns, unless the
+caller names the changed partitions. No promise depends on a checkpoint, except after a write with a callback: the
+callback runs when the entries are durable.
 """
 
 import logging
@@ -21,9 +21,9 @@ from tailrace.server.ports import Clock
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 _BOUNDS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS)
-"""The checkpoints that recovery compares with the end of a log: a log that ends below is damaged."""
+"""The checkpoints that recovery compares with the end of a log: a log that ends below such an entry is damaged."""
 AT_ONCE: Final = 500
-"""So many are looked at before the clock is."""
+"""The number of partitions that are examined before the first look at the clock."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -45,7 +45,8 @@ class PartitionCheckpoints:
         self._directory.checkpoint(name).update(_offsets(name, partitions))
 
     def _update_open(self, name: str, partitions: Iterable[Partition]) -> None:
-        """Update the partitions that were not deleted meanwhile: the next start would miss a deleted log."""
+        """Update the entries of partitions that were not deleted meanwhile: with an entry, the next start would report
+        a deleted log as missing."""
         self._update(name, (partition for partition in partitions if not partition.is_closed))
 
     def write_all(self, name: str, on_written: OnWritten | None = None) -> None:
@@ -72,7 +73,7 @@ class PartitionCheckpoints:
         self._work.write_checkpoint(name, written)
 
     def write_high_watermarks(self) -> None:
-        """Write the high watermarks: a restarted follower has no other source of its own."""
+        """Write the high watermarks: a restarted follower has no other local source of its high watermark."""
         self.write_all(HIGH_WATERMARKS)
 
     def write_recovery_points(self) -> None:
@@ -94,10 +95,10 @@ class PartitionCheckpoints:
         self.write_all(CLEANER_OFFSETS)
 
     def lower_recovery_point(self, partition: Partition, offset: int, on_lowered: OnWritten) -> None:
-        """Note durably that the log need not reach beyond this offset: a cut is about to come. Then call `on_lowered`.
+        """Before a cut, note durably that the log may end at this offset; then call `on_lowered`.
 
         Until the log is cut, or the partition has another role, no recovery point and no high watermark on the disk is
-        above the offset: recovery takes a log that ends below either for damaged.
+        above the offset: recovery takes a log that ends below its recovery point or high watermark for damaged.
         """
         partition.following.recovery_bound = offset
         if offset >= partition.log.log_start_offset:
@@ -110,7 +111,7 @@ class PartitionCheckpoints:
             else:
                 on_lowered(fault)
 
-        self.write(LOG_STARTS, start_is_lowered, of=(partition,))  # recovery drops the part below it
+        self.write(LOG_STARTS, start_is_lowered, of=(partition,))  # recovery drops the part below the start
 
     def _lower_recovery_point(self, partition: Partition, on_lowered: OnWritten) -> None:
         outcomes: list[KafkaError | None] = []
@@ -120,7 +121,7 @@ class PartitionCheckpoints:
             if len(outcomes) == len(_BOUNDS):
                 on_lowered(next((fault for fault in outcomes if fault is not None), None))
 
-        for name in _BOUNDS:  # written in one go
+        for name in _BOUNDS:  # both are written in one batch
             self.write(name, lowered, of=(partition,))
 
 
@@ -128,7 +129,7 @@ def _offsets(name: str, partitions: Iterable[Partition]) -> Iterator[tuple[Topic
     for partition in partitions:
         log = partition.log
         if name == HIGH_WATERMARKS:
-            bound = partition.following.recovery_bound  # about to be cut there
+            bound = partition.following.recovery_bound  # the log is about to be cut there
             high_watermark = partition.high_watermark
             yield partition.topic_partition, high_watermark if bound is None else min(high_watermark, bound)
         elif name == RECOVERY_POINTS:

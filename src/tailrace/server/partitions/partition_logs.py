@@ -51,7 +51,7 @@ class PartitionLogs:
         self._refusal: str | None = None
 
     def wake(self, topic_partition: TopicPartition, dormant: Dormant) -> Partition | None:
-        """The partition that was dormant, without a role. None if its log cannot be used."""
+        """Wake a dormant partition: the partition, which has no role yet. None if its log cannot be used."""
         try:
             return self._put(topic_partition, dormant.state, dormant.config, self._reopened(topic_partition, dormant))
         except KafkaError as fault:
@@ -60,9 +60,9 @@ class PartitionLogs:
             return None
 
     def borrow(self, topic_partition: TopicPartition, dormant: Dormant) -> Log:
-        """The log of a dormant partition, to be read and closed without a clean close.
+        """The log of a dormant partition. The caller only reads the log, and closes it with `clean=False`.
 
-        Raises KafkaError if the log is not as it was closed.
+        Raises KafkaError if the log differs from the log that was closed.
         """
         try:
             return self._directory.reopen(topic_partition, dormant.log, config=dormant.config)
@@ -70,7 +70,7 @@ class PartitionLogs:
             raise CorruptRecords(f"the note of its clean stop: {fault}") from fault
 
     def open(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> Partition:
-        """Open the log of a partition, or begin a log; the partition has no role. Raises StorageError or
+        """Open the log of a partition, or begin a log. The returned partition has no role yet. Raises StorageError or
         CorruptRecords: the partition is offline then."""
         key = (topic_partition.topic, topic_partition.partition)
         if self._offline.is_unmoved(key, state.topic_id):
@@ -131,7 +131,7 @@ class PartitionLogs:
         """Close every log. The stop is clean if each log could be opened and closed; otherwise the next start recovers
         every log."""
 
-        # The next start must read a log that is damaged or has failed.
+        # A damaged or failed log gets no line, so the next start reads the log.
         is_clean = not self._offline and not any(partition.log.is_offline for partition in self._awake)
         unmade = self._work.close()
         closed = dormant.closed()
@@ -156,7 +156,7 @@ class PartitionLogs:
                 continue
             try:
                 self._directory.renamed.rename_if_there(topic_partition, gone.topic_id)
-            except KafkaError as fault:  # the next start finds the directory, of which no metadata names the topic
+            except KafkaError as fault:  # the next start finds the directory, whose topic no metadata names any more
                 _logger.error("event=partition-delete-failed partition=%s fault=%s", topic_partition, fault)
         self._directory.write_checkpoints()
         if is_clean:
@@ -184,8 +184,8 @@ def _keep_checkpoint(topic_partition: TopicPartition, log: Log) -> None:
 class HeldHighWatermarks:
     """The high watermarks that a joining replica holds back, until its time is over (`replication.leadership`, rule 2).
 
-    A fetch of that replica, or of another replica, advances the high watermark by itself. The timer, which all high
-    watermarks share, is for the case that none comes: the replica has died, and no other replica fetches.
+    The next fetch of any replica advances the high watermark. The timer, which all high watermarks share, is for the
+    case without a fetch: the joining replica has died, and no other replica fetches.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -194,13 +194,14 @@ class HeldHighWatermarks:
         self._alarm = Alarm(clock, self._look)
 
     def hold(self, in_sync: InSyncReplicas, until_ms: int) -> None:
-        """Look again at this high watermark then; at a held high watermark, at the earlier time."""
+        """Let this high watermark advance at `until_ms`. If the high watermark is already held, the earlier time
+        stays."""
         if in_sync not in self._held:
             self._held.begin(in_sync, until_ms)
             self._alarm.set(until_ms)
 
     def close(self) -> None:
-        """Look no more."""
+        """Cancel the timer."""
         self._alarm.cancel()
 
     def _look(self) -> None:

@@ -1,8 +1,8 @@
 """The partitions of a node by name and id: awake partitions with open logs, and dormant
 partitions, which no request has named.
 
-A node with 100,000 partitions uses few of them at a time. A dormant partition costs a few hundred bytes, and no file
-descriptor: its state is known, and its files stay closed until a request names the partition.
+A node with 100,000 partitions uses few of them at a time. A dormant partition costs a few hundred bytes and no file
+descriptor: its state is in memory, and its files stay closed until a request names the partition.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ class AwakePartitions:
 
     def __init__(self) -> None:
         self.by_name: dict[tuple[str, int], Partition] = {}
-        """For reading only: `put` and `pop` change the map."""
+        """The partitions by name. For reading only: `put` and `pop` change the map."""
         self.by_id: dict[tuple[bytes, int], Partition] = {}
-        """The same, by the topic's id."""
+        """The partitions by the topic's id. For reading only, too."""
         self.departed_traffic = Traffic()
-        """The traffic of partitions that were taken out."""
+        """The traffic of the removed partitions."""
 
     def __iter__(self) -> Iterator[Partition]:
         """The partitions at this moment; the maps may change during the iteration."""
@@ -37,7 +37,7 @@ class AwakePartitions:
         self.by_id[partition.topic_id, partition.topic_partition.partition] = partition
 
     def pop(self, key: tuple[str, int]) -> Partition | None:
-        """Take a partition out, and count its traffic as departed; None for a partition not in use."""
+        """Remove a partition, and add its traffic to `departed_traffic`; None for a partition that is not in use."""
         partition = self.by_name.pop(key, None)
         if partition is not None:
             del self.by_id[partition.topic_id, key[1]]
@@ -45,7 +45,7 @@ class AwakePartitions:
         return partition
 
     def clear(self) -> None:
-        """Take all partitions out: their logs are closed."""
+        """Remove all partitions: their logs are closed."""
         self.by_name.clear()
         self.by_id.clear()
 
@@ -68,7 +68,7 @@ class Dormant(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has never had a record, by its line."""
+        """Whether the log has never had a record, as its line states."""
         return self.line == EMPTY_LOG
 
     @property
@@ -112,7 +112,7 @@ class DormantPartitions:
         return self._names.get(topic_id)
 
     def pop(self, topic: str, partition: int) -> Dormant | None:
-        """Take the partition out; None for a partition that is not here."""
+        """Remove and return the partition; None for a partition that is not dormant here."""
         by_number = self._by_topic.get(topic)
         dormant = None if by_number is None else by_number.pop(partition, None)
         if dormant is not None:

@@ -27,7 +27,8 @@ class PartitionPasses:
         self._unflushed_since_ms: dict[Partition, int] = {}
 
     def apply_retention(self) -> None:
-        """Delete old segments, unless a pass is under way already. Dormant partitions that may have some are woken."""
+        """Delete old segments, unless a pass is under way already. Dormant partitions that may have old segments are
+        woken."""
         if not self._is_retiring:
             self._is_retiring = True
             run_in_slices(self._retention(), self._clock)
@@ -37,7 +38,8 @@ class PartitionPasses:
         run_in_slices(self._expiration(expiration_ms), self._clock)
 
     def flush_by_age(self) -> None:
-        """Flush the logs whose records have waited for flush.ms: some only do under page-cache durability."""
+        """Flush the logs whose records have waited for flush.ms: only under page-cache durability records wait for a
+        flush."""
         now_ms = self._clock.monotonic_ms()
         waiting: dict[Partition, int] = {}
         for partition in self._table:
@@ -78,8 +80,8 @@ class PartitionPasses:
 RETENTION_INITIAL_DELAY_MS = 30_000
 DISK_CHECK_INTERVAL_MS = 500
 _WORTH_WAKING_BYTES: Final = 1 << 20
-"""A dormant log of one segment is opened for the space that its records take from this size on, while the disk is short
-of space: each open log costs some kilobytes of memory."""
+"""While the disk is short of space, a dormant log of one segment is opened for retention only from this size on: each
+open log costs some kilobytes of memory."""
 _NEVER: Final = 2**63 - 1
 
 
@@ -94,7 +96,7 @@ class PeriodicWorkConfig:
     log_flush_scheduler_interval_ms: int = _NEVER
     """The interval of checks for flush.ms: never by default, as in Kafka."""
     log_dir_reserve_bytes: int = 128 << 20
-    """Ours: less than this free, and producers are refused; 0: no reserve."""
+    """A setting of ours: with less free space than this, producers are refused; 0: no reserve."""
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
@@ -114,8 +116,7 @@ class PeriodicWork:
         on_short_of_space: Callable[[bool], None],
     ) -> None:
         """`disk` carries out the reads of the scrubber. `on_short_of_space` is called when the disk runs short of
-        space, and when it no longer is.
-        """
+        space, and when the shortage is over."""
         self._clock = clock
         self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
         passes = PartitionPasses(table, clock=clock)
@@ -141,7 +142,7 @@ class PeriodicWork:
         if config.log_flush_scheduler_interval_ms < _NEVER:
             tasks.append((config.log_flush_scheduler_interval_ms, passes.flush_by_age))
         self.scrubber = Scrubber(table, disk=disk, clock=clock, config=config.scrubber)
-        """Reads logs at rest to find damage."""
+        """Reads logs slowly in the background to find damage."""
         self._tasks = tuple(tasks)
         self._timers: dict[int, Timer] = {}
 
@@ -170,5 +171,5 @@ class PeriodicWork:
 
     def _run(self, task: int) -> None:
         interval_ms, work = self._tasks[task]
-        self._plan(task, interval_ms)  # before the work, so that a failure does not end the task
+        self._plan(task, interval_ms)  # planned before the work, so that a failure does not end the task
         work()

@@ -1,7 +1,8 @@
 """Partitions that go out of use: deleted partitions, and damaged logs that are renamed, cut or removed.
 
 The directory is renamed when no flush of its log is under way any more; then another log may take the name. The
-directory of a deleted partition is removed when the topic's file.delete.delay.ms is over, that of a damaged log never.
+directory of a deleted partition is removed when the topic's file.delete.delay.ms is over; the directory of a damaged
+log is never removed.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ OnFree = Callable[[TopicPartition, PartitionState, TopicConfig], None]
 
 
 class PendingRemoval:
-    """A partition on its way out of use."""
+    """A partition that is being taken out of use."""
 
     __slots__ = ("cut", "delay_ms", "on_renamed", "partition", "successor", "topic_id")
 
@@ -45,7 +46,7 @@ class PendingRemoval:
         """Called with the new path of a damaged log, None if it could not be renamed; None: the partition is
         deleted."""
         self.successor: tuple[PartitionState, TopicConfig] | None = None
-        """Another partition with its name, to be added when the name is free."""
+        """Another partition with the same name, which is added when the name is free."""
 
 
 class Removals:
@@ -71,7 +72,7 @@ class Removals:
     def begin(
         self, topic_partition: TopicPartition, *, topic_id: TopicId, delay_ms: int, partition: Partition | None = None
     ) -> None:
-        """Begin to delete a partition. `partition` if its log is open."""
+        """Begin to delete a partition. `partition` is given if its log is open."""
         self._begin(topic_partition, PendingRemoval(partition, topic_id, delay_ms=delay_ms))
 
     def rename(
@@ -83,7 +84,8 @@ class Removals:
         on_renamed: OnRenamed,
         cut: DamageCut | None = None,
     ) -> None:
-        """Begin to rename the directory of a damaged log, or to cut the log. `partition` if the log is open."""
+        """Begin to rename the directory of a damaged log, or to cut the log. `partition` is given if the log is
+        open."""
         self._begin(topic_partition, PendingRemoval(partition, topic_id, on_renamed=on_renamed, cut=cut))
 
     def _begin(self, topic_partition: TopicPartition, removal: PendingRemoval) -> None:
@@ -135,7 +137,8 @@ class Removals:
         self._work.remove(path)
 
     def set_short(self, is_short: bool) -> None:
-        """Set whether the disk is short of space: then directories are removed at once, and the delayed ones now."""
+        """Set whether the disk is short of space: then renamed directories are removed at once, and the delayed
+        removals are made now."""
         self._is_short = is_short
         for path in tuple(self._delayed) if is_short else ():
             self._remove(path)
@@ -164,10 +167,10 @@ class DamagedLogs:
     def rename(
         self, topic_partition: TopicPartition, topic_id: TopicId, on_renamed: Callable[[str | None], None]
     ) -> None:
-        """Rename the directory of a damaged log, so that the partition can be added again and is empty then.
+        """Rename the directory of a damaged log, so that the partition can be added again with an empty log.
 
         `on_renamed` gets the new path. None: the directory cannot be renamed, and the partition stays offline until its
-        log is renamed, cut or removed. The image must not count on this replica any more.
+        log is renamed, cut or removed. Before the call, the image must not count on this replica any more.
         """
         key = (topic_partition.topic, topic_partition.partition)
 
@@ -192,8 +195,8 @@ class DamagedLogs:
     ) -> None:
         """Copy the part of a damaged log that is lost, and cut the log there.
 
-        `on_cut` gets the cut, with its fault if the log is unchanged; the partition can be added again then. Only for a
-        leader whose election accepts the loss.
+        `on_cut` gets the cut, with its fault if the log is unchanged. After that the partition can be added again. Only
+        for a leader whose election accepts the loss.
         """
         assert state.accepts_loss, f"the loss of {topic_partition} was not accepted"
         key = (topic_partition.topic, topic_partition.partition)

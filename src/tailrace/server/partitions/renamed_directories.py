@@ -33,7 +33,7 @@ class RenamedDirectories:
         self.path = path
         self._files = files
         self.kept_logs = KeptLogs()
-        """The damaged logs that are kept here, as of the start or the last rename."""
+        """The damaged logs that are kept here, counted at the start and after each rename."""
 
     def finish_removals(self, names: set[str]) -> None:
         """Remove the directories of deleted logs among these names, and count the damaged logs: at the start."""
@@ -44,10 +44,11 @@ class RenamedDirectories:
             self.measure_damaged()
 
     def rename_deleted(self, partition: TopicPartition, topic_id: TopicId) -> str:
-        """Rename the partition's directory, so that it can be removed later; returns its path now. Not durable yet."""
+        """Rename the partition's directory, so that it can be removed later; returns the new path. The rename is not
+        durable yet."""
         number = int.from_bytes(topic_id)
         while self._files.exists(path := self._renamed_path(partition, f"{number:032x}{DELETE_SUFFIX}")):
-            number = (number + 1) % 2**128  # of a replica that was here before: its removal takes its time
+            number = (number + 1) % 2**128  # the name is taken by an earlier replica whose removal is not complete
         self._files.rename(join(self.path, str(partition)), path)
         return path
 
@@ -56,9 +57,11 @@ class RenamedDirectories:
         return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
 
     def rename_damaged(self, partition: TopicPartition, topic_id: TopicId) -> str:
-        """Rename the directory of a damaged log, durably; its path from now on. On any thread. Raises StorageError.
+        """Rename the directory of a damaged log, durably; returns the new path. May run on any thread. Raises
+        StorageError.
 
-        Its checkpoints must stay until this is done: whatever is left of it would pass for a short healthy log.
+        The checkpoints of the log must stay until the rename is done: otherwise the rest of the log could pass for a
+        short healthy log.
         """
         path = self.damaged_path(partition, topic_id)
         self._files.rename(join(self.path, str(partition)), path)
@@ -78,7 +81,7 @@ class RenamedDirectories:
         try:
             names = [name for name in self._files.list_dir(self.path) if name.endswith(DAMAGED_SUFFIX)]
         except StorageError:
-            return  # keep the counts of before
+            return  # keep the last counts
         sizes = [size for name in names if (size := self._size_of(join(self.path, name))) is not None]
         self.kept_logs = KeptLogs(len(sizes), sum(sizes))
 
@@ -95,7 +98,8 @@ class RenamedDirectories:
         return size_bytes
 
     def rename_if_there(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """As `rename_deleted`, durably, for a stop that comes before it was done. Raises StorageError."""
+        """As `rename_deleted`, but durable and only if the directory exists: for a stop before the rename was made.
+        Raises StorageError."""
         if self._files.exists(join(self.path, str(partition))):
             self.rename_deleted(partition, topic_id)
             self._files.sync_dir(self.path)

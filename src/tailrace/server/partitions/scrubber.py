@@ -1,9 +1,9 @@
-"""Looks through the logs of a table at rest, slowly, so that damage is found before the last good copy is gone.
+"""Reads the stored logs of a table slowly, so that damage is found before the last good copy is gone.
 
 A pass reads every log once, one after the other (`storage.scrub`). The first pass begins a minute after the start, each
-later one `log.scrub.interval.ms` after the one before began. The disk's thread reads and checks the slices, a few tens
-of kilobytes between two flush rounds; `log.scrub.io.max.bytes.per.second` limits their rate. Damage puts the log
-offline, as a read that meets it does.
+later pass `log.scrub.interval.ms` after the pass before began. The disk's thread reads and checks the slices, a few
+tens of kilobytes between two flush rounds; `log.scrub.io.max.bytes.per.second` limits their rate. Damage puts the log
+offline, as in a read that finds damage.
 
 A dormant partition is not woken: a second opening of its log is read and closed. The partition is woken if damage is
 found, or an index has to be rebuilt.
@@ -24,14 +24,14 @@ from tailrace.storage import Log, ScrubSlice
 FIRST_PASS_MS: Final = 60_000
 _SLICE_BYTES: Final = 64 << 10
 _AT_ONCE: Final = 100
-"""Partitions without records that are skipped in one turn."""
+"""The most partitions without records that are skipped in one turn."""
 
 _logger = logging.getLogger("tailrace.server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubberConfig:
-    """Settings of Tailrace's own; Kafka has no scrubber."""
+    """The settings of the scrubber, which Kafka does not have."""
 
     log_scrub_enable: bool = True
     log_scrub_interval_ms: int = 604_800_000
@@ -42,10 +42,10 @@ class ScrubMeasure(NamedTuple):
     """The work of a scrubber since the start."""
 
     passes: int
-    """Completed."""
+    """The number of completed passes."""
     bytes_read: int
     damaged_logs: int
-    """Logs in which damage was found."""
+    """The number of logs in which damage was found."""
     indexes_rebuilt: int
 
 
@@ -120,7 +120,7 @@ class Scrubber:
         try:
             borrowed = self._table.borrow_log(name)
         except KafkaError:
-            self._table.find(*name)  # its opening reports the fault
+            self._table.find(*name)  # opening the log reports the fault
             return None
         return None if borrowed is None else _Running(name, borrowed, is_borrowed=True)
 

@@ -1,8 +1,9 @@
-"""The removal of old segments: retired by a topic's settings or by DeleteRecords, their files removed at a deadline.
+"""The removal of old segments: segments are retired by a topic's settings or by DeleteRecords, and their files are
+removed at a deadline.
 
 The files of a retired segment are renamed at once, and removed when file.delete.delay.ms is over, whatever the interval
 of retention is. While the disk is short of space the files are removed at once, and an active segment whose records may
-all go is retired too: no record would begin the next segment, for producers are refused then.
+all go is retired too: producers are refused then, so no record would begin the next segment.
 """
 
 import logging
@@ -27,7 +28,8 @@ class SegmentRemoval:
         self._time_checks = time_checks
         self._deletions = DeletionLog(clock)
         self._failures = BoundedLines("retention-failed", clock=clock, level=logging.WARNING)
-        """A full disk has a pass over all partitions twice a second, and may fail in every pass."""
+        """Lines about failures of retention. With a full disk there are two passes over all partitions in a second, and
+        each pass may fail."""
         self._retired: dict[Partition, None] = {}
         """The partitions with renamed files that are not removed yet."""
         self._alarm: Final = Alarm(clock, self._remove_due)
@@ -46,9 +48,9 @@ class SegmentRemoval:
         self._retired.clear()
 
     def retire(self, partition: Partition) -> None:
-        """Retire the segments of a partition that its settings do not keep. Logs a fault, and raises none.
+        """Retire the segments of a partition that its settings do not keep. A fault is logged, and not raised.
 
-        Where headers that were not checked would decide, the records are looked at first, and the segments go then.
+        If unchecked headers would decide, the records are examined first, and the segments are retired after that.
         """
         try:
             if not partition.is_closed:

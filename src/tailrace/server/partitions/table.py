@@ -1,7 +1,7 @@
 """The partitions that this node has a replica of: found by name or by topic id, created, deleted, written.
 
-Metadata decides which partitions exist and which broker leads a partition; this table follows. Produce and fetch look
-here.
+The metadata decides which partitions exist and which broker leads a partition, and this table follows the metadata.
+Produce and Fetch find their partitions here.
 """
 
 import logging
@@ -47,7 +47,7 @@ class Leaders(Protocol):
         ...
 
     def topic_name(self, topic_id: TopicId) -> str | None:
-        """The topic with this id, or None if there is none."""
+        """The name of the topic with this id, or None if there is no such topic."""
         ...
 
     def view_refusal(self, topic: str, topic_id: bytes = b"") -> KafkaError | None:
@@ -58,7 +58,8 @@ class Leaders(Protocol):
 class PartitionTable:
     """The partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop.
 
-    A partition is dormant until a caller names the partition: its log is closed, and costs a few hundred bytes.
+    Until a caller names a partition, the partition is dormant: its log is closed, and the partition costs a few hundred
+    bytes.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class PartitionTable:
         replica_lag_time_max_ms: int,
         failures: Failures,
     ) -> None:
-        """`is_flushed`: log.durability=flushed, otherwise page-cache. `disk` flushes as that says, `syncing_disk`
-        always."""
+        """`is_flushed`: log.durability=flushed, otherwise page-cache. `disk` flushes as log.durability says,
+        `syncing_disk` always flushes."""
         self._work = DirectoryWork(directory, disk=syncing_disk, clock=clock, on_durable=self._made_durable)
         self.dormant: Final = DormantPartitions()
         """The partitions that no request has named yet."""
@@ -88,7 +89,7 @@ class PartitionTable:
         self._is_closed = False
         self._clock = clock
         self.offline: Final = OfflineLogs(directory, awake=self._awake, dormant=self.dormant)
-        """The logs that cannot be used, and how far any log is good."""
+        """The logs that cannot be used, and the ends of the good part of every log."""
         self.checkpoints: Final = PartitionCheckpoints(directory, self._work, awake=self._awake, clock=clock)
         """The checkpoints of the log directory."""
         self.faults: Final = LogFaults(self._awake, self.offline, self.checkpoints, failures=failures, clock=clock)
@@ -99,7 +100,7 @@ class PartitionTable:
         )
         """Renames, cuts and removes damaged logs."""
         self.time_checks: Final = TimeChecks(clock)
-        """Looks at records whose batches' headers were not checked."""
+        """Examines the records of batches whose headers were not checked."""
         self.segment_removal: Final = SegmentRemoval(clock, self.time_checks)
         """Retires the segments that are not kept, and removes their files."""
         self._staged: list[Staging] = []
@@ -162,8 +163,7 @@ class PartitionTable:
                 )
             found = self._woken(topic, partition)
             if found is None or found.topic_id != topic_id:
-                # Not on this node, or still of a deleted topic of this name: metadata is applied before this node acts
-                # on the change.
+                # The partition is not on this node, or the one here still belongs to a deleted topic of this name.
                 raise self._absent(topic, partition)
         return found
 
@@ -172,7 +172,7 @@ class PartitionTable:
         return self._by_name.get((topic, partition)) or self._woken(topic, partition)
 
     def awake(self, topic: str, partition: int) -> Partition | None:
-        """The partition, if in use. Wakes no partition."""
+        """The partition, if it is in use. Wakes no partition."""
         return self._by_name.get((topic, partition))
 
     def borrow_log(self, topic_partition: TopicPartition) -> Log | None:
@@ -185,7 +185,8 @@ class PartitionTable:
         return (topic, partition) in self._by_name or self.dormant.find(topic, partition) is not None
 
     def size_of(self, topic: str, partition: int) -> int | None:
-        """The bytes of all batches of its log; None if the partition is not on this node. Wakes no partition."""
+        """The bytes of all batches of the partition's log; None if the partition is not on this node. Wakes no
+        partition."""
         found = self._by_name.get((topic, partition)) or self.dormant.find(topic, partition)
         return None if found is None else found.size_bytes if isinstance(found, Dormant) else found.log.size_bytes
 
@@ -197,7 +198,7 @@ class PartitionTable:
             yield topic_partition, dormant.size_bytes
 
     def add(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> None:
-        """Add a partition; it takes the role that `state` gives this node when a caller names it.
+        """Add a partition. When a caller first names the partition, it takes the role that `state` gives this node.
 
         A new log is made soon: see `when_made`. A log that is known from a clean stop stays closed. Other logs are
         opened as by `create`, which may raise. After `close` nothing happens.
@@ -243,14 +244,14 @@ class PartitionTable:
     ) -> Partition | None:
         """Open the log of a partition, or begin a log, and take the role that `state` gives this node.
 
-        For a partition that the table has already, the same as `update`. None if the name of a deleted partition is not
-        free yet: the partition is added when it is. Raises StorageError or CorruptRecords if the log cannot be opened;
-        the partition is offline then, and requests for it get KAFKA_STORAGE_ERROR (56).
+        For a partition that the table has already, the call is an `update`. None if the name of a deleted partition is
+        not free yet: the partition is added when the name is free. Raises StorageError or CorruptRecords if the log
+        cannot be opened; the partition is offline then, and requests for it get KAFKA_STORAGE_ERROR (56).
         """
         key = (topic_partition.topic, topic_partition.partition)
         partition = self.find(*key)
         if partition is not None and partition.topic_id != state.topic_id:
-            self.delete(*key)  # deleted and made again, and both changes came at once
+            self.delete(*key)  # deleted and created again, and both changes came together
             partition = None
         if key in self._removals:
             self._removals.set_successor(key, (state, config))
@@ -261,7 +262,7 @@ class PartitionTable:
         return partition
 
     def _woken(self, topic: str, number: int) -> Partition | None:
-        """Wake a dormant partition. None if there is none, or if its log cannot be used."""
+        """Wake a dormant partition. None if there is no such dormant partition, or if its log cannot be used."""
         dormant = self.dormant.pop(topic, number)
         if dormant is None:
             return None
@@ -273,18 +274,18 @@ class PartitionTable:
     def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
         """Take the role that a changed state gives this node, with the settings that belong to the state.
 
-        Both at once: a new `min.insync.replicas` with the old state, or the old value with the new state, could commit
-        records that neither pair permits.
+        State and settings change together: a new `min.insync.replicas` with the old state, or the old value with the
+        new state, could commit records that must not be committed under either pair.
         """
         dormant = self.dormant.find(*topic_partition)
         if dormant is not None:
-            if _must_note_gaps(dormant, config):  # as `update_configs` does for a log that was compacted so far
+            if _must_note_gaps(dormant, config):  # `update_configs` opens such a log for the same reason
                 config = replace(config, cleanup_policy=dormant.config.cleanup_policy)
             self.dormant.put(topic_partition, dormant._replace(state=state, config=config))
         else:
             partition = self.get(*topic_partition)
             if partition.state is not None and state.partition_epoch < partition.state.partition_epoch:
-                state = partition.state  # `resign` got a newer state than the image has
+                state = partition.state  # `resign` got a newer state than the state in the image
             if config is not partition.config and config != partition.config:
                 partition.take_config(config)
             self._take_role(partition, state)
@@ -367,14 +368,14 @@ class PartitionTable:
         self._logs.refuse_produce(reason)
 
     def set_short_of_space(self, is_short: bool) -> None:
-        """Set whether the disk is short of space: then nothing that is deleted stays for file.delete.delay.ms."""
+        """Set whether the disk is short of space: then deleted files do not stay for file.delete.delay.ms."""
         self._removals.set_short(is_short)
         self.segment_removal.set_short(is_short)
 
     def close(self) -> None:
-        """Close every log, so that the next start need not read the logs. The disk has been stopped before.
+        """Close every log, so that the next start need not read the logs. The caller has stopped the disk before.
 
-        Metadata may still change afterwards, as other brokers stop too: the next start takes those changes.
+        Metadata may still change afterwards, as other brokers stop too: the next start applies these changes.
         """
         self._is_closed = True
         self._held_back.close()
@@ -410,5 +411,6 @@ class PartitionTable:
 
 
 def _must_note_gaps(dormant: Dormant, config: TopicConfig) -> bool:
-    """Whether the log must be opened to write its gap bound before it takes these settings: it was compacted so far."""
+    """Whether the log must be opened to write its gap bound before it gets these settings: the topic was compacted
+    until now."""
     return dormant.config.is_compacted and not config.is_compacted and dormant.line != EMPTY_LOG

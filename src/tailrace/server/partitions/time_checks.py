@@ -1,9 +1,9 @@
-"""The look at records whose batches' headers were not checked, before a lookup or retention goes by their times.
+"""The examination of records in batches with unchecked headers, before a lookup or retention uses their times.
 
-Logs of older releases, and batches of leaders that do not vouch, hold headers as producers wrote them (decision 0069).
-A log is looked through once after its opening, in steps between other work, when the first lookup by time or retention
-needs a look. A lookup waits for that, MAX_WAIT_MS at most; then its answer is OFFSET_NOT_AVAILABLE (78), and the work
-goes on for the next lookup.
+Logs of older releases, and batches of leaders that do not vouch for headers, have the headers as producers wrote them
+(decision 0069). A log is examined once after its opening, in steps between other work, when the first lookup by time or
+the first retention needs it. A lookup waits for the examination, but at most MAX_WAIT_MS; after that its answer is
+OFFSET_NOT_AVAILABLE (78), and the examination goes on for later lookups.
 """
 
 from collections.abc import Callable, Collection
@@ -17,11 +17,11 @@ from tailrace.server.ports import Clock, Timer
 MAX_WAIT_MS: Final = 10_000
 """The longest wait of a request: a third of what most clients give a request."""
 MOST_WAITING: Final = 1_000
-"""Requests that may wait at once; any other is answered at once."""
+"""The most requests that wait at the same time; any further request is answered at once."""
 
 
 class TimeChecks:
-    """The looks at the logs of one table."""
+    """The examinations of the logs of one table."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,15 +30,15 @@ class TimeChecks:
         self._waiting = 0
 
     def check(self, partition: Partition, on_done: Callable[[], None]) -> None:
-        """Look through this log; then call `on_done`, also if that has failed or the partition was closed."""
+        """Examine this log; then call `on_done`, even if the examination has failed or the partition was closed."""
         self._callbacks.setdefault(partition, []).append(on_done)
         self._checks.add(partition)
 
     def wait(self, partitions: Collection[Partition], on_ready: Callable[[], None]) -> bool:
-        """Call `on_ready` once, later, when these logs are looked through, or the time is over.
+        """Call `on_ready` once, later, when these logs are examined, or the time is over.
 
-        False: there is nothing to wait for, or no room, and `on_ready` is not called. One step is taken at once, and is
-        enough for most logs.
+        False: there is nothing to wait for, or no room, and `on_ready` is not called. The first step is taken at once,
+        and is enough for most logs.
         """
         if not partitions or self._waiting >= MOST_WAITING:
             return False
@@ -60,7 +60,7 @@ class TimeChecks:
         call_each(lambda callback: callback(), self._callbacks.pop(partition))
 
     def _goes_on(self, partition: Partition) -> bool:
-        """Do a step, and return whether there are more."""
+        """Do a step, and return whether there are more steps."""
         try:
             return not partition.is_closed and partition.log.times.check_on(self._clock.monotonic_ms)
         except KafkaError:
@@ -77,7 +77,7 @@ class _TimesWait:
         self.timer: Timer | None = None
 
     def checked(self) -> None:
-        """Count a log that was looked through."""
+        """Count a log that was examined."""
         self._open -= 1
         if not self._open:
             assert self.timer is not None
@@ -97,7 +97,8 @@ class _TimesWait:
 
 
 def _do_nothing() -> None:
-    """In place of a callback that was called: such a callback has a request, and the look at a log may take hours."""
+    """Takes the place of a callback that was called: the callback keeps a request in memory, and the examination of a
+    log may take hours."""
 
 
 def _is_doubtful(partition: Partition) -> bool:

@@ -1,11 +1,12 @@
-"""The answer to a Produce request in the making: the answers of its partitions, and the time to send.
+"""The answer to a Produce request in the making: the answers of its partitions, and the time at which the answer is
+sent.
 
 The answer of a partition is known when its batch is refused or in the log; with acks=-1 when the high watermark has
 passed the batch, or at the producer's deadline; with acks=1 and no other replica in sync when the leader has flushed
-the batch, so that it can be read (decision 0078). No answer keeps bytes of the request: their buffer is used again.
+the batch, so that it can be read (decision 0078). No answer keeps bytes of the request, whose buffer is used again.
 
-`timeout_ms` is the producer's time for replicas. The node's own flush has a time of its own, OWN_FLUSH_MS: a timeout of
-some milliseconds does not fail a batch for which nothing but the leader's disk is missing.
+`timeout_ms` is the producer's time limit for replicas. The leader's own flush has another time limit, OWN_FLUSH_MS: so
+a timeout of some milliseconds does not fail a batch that waits only for the leader's disk.
 """
 
 from abc import ABC, abstractmethod
@@ -38,11 +39,13 @@ FIRST_WITH_TOPIC_IDS: Final = 13
 MAX_TIMEOUT_MS: Final = 300_000
 """The longest wait of a producer for acks=-1: a limit of ours."""
 OWN_FLUSH_MS: Final = 5_000
-"""The time of the leader's own flush, which `timeout_ms` does not shorten. A disk that takes longer hangs: acks=-1 is
-refused then, unless `timeout_ms` is longer, and acks=1 is answered as it would be with other replicas in sync."""
+"""The time limit of the leader's own flush, which `timeout_ms` does not shorten. A disk that takes longer hangs:
+then acks=-1 is refused, unless `timeout_ms` is longer, and acks=1 gets the answer that it gets with other replicas
+in sync."""
 
 MOST_NAMED_TOGETHER: Final = 1_000
-"""Records at fault that an answer names, of all its partitions; the errors of later partitions stay."""
+"""The most faulty records that an answer names, for all its partitions together; later partitions get their errors
+without the names of records."""
 
 _ALL: Final = -1
 _LEADER: Final = 1
@@ -50,7 +53,8 @@ _NO_LEADER_HINT = NewerLeader()
 
 
 class _Refusal(NamedTuple):
-    """Code and text of an error. Not the error itself: its traceback would keep the request's bytes alive."""
+    """Code and text of an error. The error itself is not kept, as its traceback would keep the request's bytes
+    alive."""
 
     error_code: int
     error_message: str | None
@@ -86,13 +90,13 @@ class PartitionAnswer(ABC):
         """Called when the partition's answer is known."""
 
     def records_named(self, count: int) -> int:
-        """The number of records that the answer names, of so many at fault."""
+        """The number of faulty records that the answer names, out of `count`."""
         return count
 
     def written(self, outcome: Appended | KafkaError) -> None:
         """Take the place of the batch in the log, or the error of the write; then answer, or wait as the acks ask."""
         if not self.is_open:
-            return  # timed out while it waited for its transaction; a retry finds the batch in the log
+            return  # the answer has timed out; a retry finds the batch in the log
         if isinstance(outcome, KafkaError):
             self.refuse(outcome)
         else:
@@ -114,7 +118,7 @@ class PartitionAnswer(ABC):
     def complete(self, failure: KafkaError | None) -> None:
         """Close the answer: the wait for the batch is over, or has failed."""
         if not self.is_open:
-            return  # timed out before
+            return  # the answer has timed out before
         if failure is not None:
             self.refuse(failure)
         self.is_open = False
@@ -122,14 +126,15 @@ class PartitionAnswer(ABC):
 
     @property
     def waits_for_own_flush(self) -> bool:
-        """Whether nothing but the leader's own flush is missing."""
+        """Whether the batch waits only for the leader's own flush."""
         appended = self.appended
         if not self.is_open or appended is None:
             return False
         return self.acks == _LEADER or self.partition.in_sync.waits_for_own_flush(appended.last_offset + 1)
 
     def time_out(self, timeout_ms: int) -> None:
-        """Refuse the batch unless its answer is known: the time is over. acks=1 is answered: the batch is written."""
+        """End the wait, unless the answer is known: the time is over. A written batch with acks=1 is answered without
+        an error; any other batch is refused."""
         if self.is_open:
             own_flush = self.waits_for_own_flush
             self.is_open = False
@@ -141,7 +146,7 @@ class PartitionAnswer(ABC):
                 )
                 return
             end_offset = self.appended.last_offset + 1
-            self.partition.replica.cancel_wait(end_offset, self.complete)  # which may take hours
+            self.partition.replica.cancel_wait(end_offset, self.complete)  # the high watermark may take hours
             if self.acks == _LEADER:
                 self.partition.note_acknowledged(end_offset)
                 return
@@ -167,7 +172,7 @@ class PartitionAnswer(ABC):
         self.refusal = _Refusal(error.code, error.detail or None, record_errors, leader)
 
     def response(self, leaders: list[int]) -> PartitionProduceResponse:
-        """The partition's part of the response. If it names a leader, that is added to `leaders`."""
+        """The partition's part of the response. If the part names a leader, the leader is added to `leaders`."""
         refusal, appended = self.refusal, self.appended
         if refusal is not None:
             if refusal.leader is not _NO_LEADER_HINT:
@@ -190,7 +195,8 @@ class PartitionAnswer(ABC):
 
 
 class SoleAnswer(PartitionAnswer):
-    """The answer to a request of one partition, as most are: an answer with its own deadline, that sends itself."""
+    """The answer to a request of one partition, as most requests are. The answer has its own deadline, and sends
+    itself."""
 
     __slots__ = ("_deadlines", "_endpoints", "_is_waiting", "_timeout_ms", "_waited_ms")
 
@@ -216,7 +222,7 @@ class SoleAnswer(PartitionAnswer):
         self._endpoints = endpoints
 
     def wait(self) -> None:
-        # acks=1 waits for no replica, and so for no time of the producer's
+        # acks=1 waits for no replica, so the producer's timeout does not count
         self._timeout_ms = OWN_FLUSH_MS if self.acks == _LEADER else min(max(0, self._timeout_ms), MAX_TIMEOUT_MS)
         self._waited_ms = 0
         self._is_waiting = True
@@ -257,7 +263,7 @@ class SoleAnswer(PartitionAnswer):
 
 
 class SeveralAnswers:
-    """The answer to a request of several partitions, or of none."""
+    """The answer to a request of several partitions, or of no partition."""
 
     __slots__ = (
         "_acks",
@@ -309,7 +315,7 @@ class SeveralAnswers:
             self._deadlines.add(self, self._timeout_ms)
 
     def wait(self) -> None:
-        """Begin the deadline when all partitions are staged: at least one waits for its high watermark."""
+        """Begin the deadline when all partitions are staged: at least one partition waits for its high watermark."""
         if not self._is_waiting:
             self._is_waiting = True
             if self._is_staged:
@@ -318,7 +324,7 @@ class SeveralAnswers:
     def part_closed(self) -> None:
         """Note that the answer of another partition is known."""
         if not self._is_staged:
-            return  # `staged` counts
+            return  # `staged` counts this answer
         self._open_answers -= 1
         if self._open_answers == 0:
             if self._is_waiting:
@@ -326,7 +332,7 @@ class SeveralAnswers:
             self._finish()
 
     def records_named(self, count: int) -> int:
-        """The number of records that the next answer of a partition names, of so many at fault."""
+        """The number of faulty records that the next answer of a partition names, out of `count`."""
         count = min(count, self._names_left)
         self._names_left -= count
         return count
@@ -347,7 +353,7 @@ class SeveralAnswers:
         self._finish()
 
     def _finish(self) -> None:
-        answers, self._answers = self._answers, []  # they refer to this object: leave no reference cycle
+        answers, self._answers = self._answers, []  # the answers refer to this object: leave no reference cycle
         _finish(self._context, self._acks, answers, self._endpoints)
 
 

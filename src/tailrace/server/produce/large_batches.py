@@ -1,11 +1,12 @@
-"""Produced batches that unfold to more than one turn should take: unfolded a step a turn, one batch at a time.
+"""Produced batches that are too large to be unfolded in one turn: unfolded in steps, a step in each turn, one batch at
+a time.
 
-A leader walks the records of a compressed batch (decision 0068), and a megabyte can unfold to 128. In one turn that
-takes 0.1 s with zstd and 0.6 s with gzip, in which no other client is served, and as much again if the topic has
-another codec, or the offsets in the batch are not 0 to n - 1. The connection of such a batch takes no later request
-meanwhile, so that a producer's batches stay in order. All large batches of a node wait for each other: the memory is
-that of a single batch. Connections take turns, and the batches of a client that has gone are dropped: their bytes are
-not counted any more when its connection is closed.
+A leader reads the records of a compressed batch (decision 0068), and a megabyte can unfold to 128 megabytes. To unfold
+them in one turn would take 0.1 s with zstd and 0.6 s with gzip, without service for any other client, and as much again
+if the topic has another codec, or the offsets in the batch are not 0 to n - 1. The connection of such a batch takes no
+later request meanwhile, so that a producer's batches stay in order. The large batches of a node are unfolded one after
+the other, so only a single batch takes memory. Connections take turns. The batches of a client that has gone are
+dropped, since a closed connection's bytes are not counted any more.
 """
 
 import logging
@@ -50,10 +51,11 @@ class LargeBatches:
         self._put(connection, _Unfolding(batch, on_unfolded))
 
     def follow(self, connection: ServerConnection, on_turn: OnTurn) -> bool:
-        """Call `on_turn` behind the batches of this connection that are here, or are put here by such a call; False,
-        and no call, if there are none.
+        """Call `on_turn` after the present batches of this connection, earlier calls of `follow` included. Returns
+        False, and does not call, if the connection has no batches here.
 
-        For a batch that has come behind a large batch, and was not kept back by its connection: both were held.
+        For a batch that came behind a large batch although the connection is suspended: both batches had waited for
+        their transactions.
         """
         if connection not in self._waiting:
             return False
@@ -66,7 +68,7 @@ class LargeBatches:
             self._clock.call_soon(self._step)
         of_connection = self._waiting.setdefault(connection, deque())
         if connection is self._has_turn:
-            of_connection.appendleft(batch)  # the other batches are behind it
+            of_connection.appendleft(batch)  # the other batches of the connection come later
         else:
             of_connection.append(batch)
 
@@ -82,7 +84,7 @@ class LargeBatches:
         batches.popleft()
         del self._waiting[connection]
         if batches:
-            self._waiting[connection] = batches  # behind all others
+            self._waiting[connection] = batches  # behind all other connections
         if self._waiting:
             self._clock.call_soon(self._step)
         try:
@@ -119,7 +121,7 @@ class LargeBatches:
             return refusal
         except AssertionError:
             raise
-        except Exception as fault:  # of memory, or of a codec: the batches behind have their turn
+        except Exception as fault:  # too little memory, or a fault of a codec: further batches still get their turn
             _logger.error("event=large-batch-failed", exc_info=fault)
             return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the batch could not be unfolded")
         return None

@@ -1,17 +1,15 @@
 """Produce (0): appends batches to partitions, and answers by the acks of the request.
 
-acks=0: no answer; on any error the connection is closed, since such a producer notices nothing else.
-acks=1: the answer is sent when the batches are in the log, at the end of the turn; where no other replica is in sync,
-    when the batches are flushed and can be read.
-acks=-1: the answer is sent when the high watermark has passed, or at `timeout_ms` with REQUEST_TIMED_OUT (7), or
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) if too few replicas are in sync by then; the batches stay in the log, and a
-    retry of an idempotent producer finds the batches. A batch whose transaction has not been verified by then is not in
-    the log yet, and gets REQUEST_TIMED_OUT.
+acks=0: no answer; on any error the connection is closed, the only sign that such a producer notices. acks=1: the answer
+is sent when the batches are in the log, at the end of the turn; where no other replica is in sync, when the batches are
+flushed and can be read. acks=-1: the answer is sent when the high watermark has passed, or after `timeout_ms` with
+REQUEST_TIMED_OUT (7), or NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) if too few replicas are in sync at that time. The
+batches stay in the log, and a retry of an idempotent producer finds the batches. A batch whose transaction is not
+verified by `timeout_ms` is not in the log yet, and gets REQUEST_TIMED_OUT.
 
-Each partition succeeds or fails alone, and the answer keeps the order of the request. By version: v7 zstd; v8
-error message and the invalid records; v10 the new leader and its address (KIP-951); v12 adds the partitions to the
-producer's transaction, which a producer of an earlier version does itself (KIP-890); v13 topic ids instead of names
-(KIP-516).
+Each partition succeeds or fails alone, and the answer keeps the order of the request. By version: v7 zstd; v8 error
+message and the invalid records; v10 the new leader and its address (KIP-951); v12 adds the partitions to the producer's
+transaction, in earlier versions the producer itself does that (KIP-890); v13 topic ids instead of names (KIP-516).
 """
 
 from collections.abc import Iterator
@@ -45,9 +43,10 @@ ADMIN_CLIENT: Final = "__admin_client"
 """The client id that may write to internal topics, as in Kafka."""
 
 SLICE_BYTES: Final = 4 << 20
-"""The bytes of a request that are staged in one turn, and the rest of a batch: as much as a turn of small requests."""
+"""About the bytes of a request that are staged in one turn, up to the end of a batch: as many bytes as a turn of small
+requests has."""
 _SLICE_BATCHES: Final = 256
-"""Batches that are staged in one turn: 10 to 20 us per batch, however small the batch."""
+"""The most batches that are staged in one turn: even a small batch takes 10 to 20 us."""
 
 _API_KEY: Final = api_of(ProduceRequest).key
 _MOST_MISSES: Final = MAX_FORMS
@@ -96,7 +95,7 @@ class ProduceHandler:
         batches: Iterator[tuple[TopicProduceData, PartitionProduceData]],
         transaction: TransactionalAppends | None,
     ) -> bool:
-        """Stage about SLICE_BYTES of the batches, for SLICE_MS at most and a batch; whether these were the last."""
+        """Stage batches of about SLICE_BYTES, until SLICE_MS are over; returns whether these were the last batches."""
         clock = self._clock
         now_ms, bytes_left, batches_left = clock.now_ms(), SLICE_BYTES, _SLICE_BATCHES
         until_ms = clock.monotonic_ms() + SLICE_MS  # compressed batches are unfolded: 4 KiB may be 4 MiB
@@ -127,7 +126,7 @@ class ProduceHandler:
                 self._clock.call_soon(lambda: self._append_rest(context, answers, batches, transaction))
         except AssertionError:
             raise
-        except Exception:  # no dispatcher is around this turn: the client must not wait for ever
+        except Exception:  # no dispatcher catches exceptions of this turn, and the client must not wait for ever
             context.connection.close("Produce failed")
             raise
 
@@ -162,7 +161,7 @@ class ProduceHandler:
     ) -> bool:
         """Carry out a request that equals an earlier one of its connection except for partition and records.
 
-        False: it does not, and has to be decoded; `learn` gets the decoded request then.
+        Returns False for any other request: then the request is decoded, and passed to `learn`.
         """
         lane = self._lanes.get(connection)
         if lane is None:
@@ -207,7 +206,7 @@ class ProduceHandler:
         now_ms: int,
         transaction: TransactionalAppends | None,
     ) -> None:
-        """Stage one batch; `answer` is open then, or has the refusal of the batch."""
+        """Stage one batch. Afterwards `answer` is open, or has the refusal of the batch."""
         context, acks = answer.context, answer.acks
         version = context.api_version
         try:
@@ -215,7 +214,7 @@ class ProduceHandler:
                 partition = self._partitions.get(topic.name, index)
             else:
                 partition = self._partitions.get_by_id(topic.topic_id, index)
-            if not -1 <= acks <= 1:  # an unknown partition comes first, as in Kafka
+            if not -1 <= acks <= 1:  # the error of an unknown partition comes first, as in Kafka
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}; there are -1, 0 and 1")
             if partition.is_internal and context.client_id != ADMIN_CLIENT:
                 raise KafkaError(
@@ -240,7 +239,7 @@ class ProduceHandler:
             self._append_batch(answer, partition, records, verification, self._clock.now_ms())
 
         def append_held(records: Buffer | None, verification: Verification | None) -> None:
-            """Append a held batch: behind the batch before, if that is unfolded meanwhile."""
+            """Append a held batch, behind an earlier batch of the connection that is still being unfolded."""
 
             def on_turn(dropped: KafkaError | None) -> None:
                 try:
@@ -290,7 +289,8 @@ class ProduceHandler:
 
 
 class _Lane:
-    """The known forms of the requests of one connection, and how many more may be without a known form."""
+    """The known forms of the requests of one connection, and the number of further requests that may have an unknown
+    form."""
 
     __slots__ = ("forms", "misses_left", "services")
 

@@ -43,14 +43,15 @@ OnVerified = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 class TransactionVerifier(Protocol):
     """Verifies, before a producer's first batch, that an open transaction includes the partition (KIP-890).
 
-    With Produce v12 and later the coordinator adds the partition; before v12 the producer does (AddPartitionsToTxn).
+    With Produce v12 and later the coordinator adds the partition; before v12 the producer adds the partition
+    (AddPartitionsToTxn).
     """
 
     def verify(self, request: VerificationRequest, on_done: OnVerified) -> None:
-        """Send the request; `on_done` is called once, within a time limit, perhaps before this returns.
+        """Send the request; `on_done` is called once, within a time limit, perhaps before `verify` returns.
 
-        The codes are the coordinator's, a code per partition, NONE where the producer may write. If the coordinator
-        cannot be reached: NETWORK_EXCEPTION (13), COORDINATOR_NOT_AVAILABLE (15) or another code, for every partition.
+        `on_done` gets the coordinator's code for each partition, NONE if the producer may write. If the coordinator
+        cannot be reached, every partition gets NETWORK_EXCEPTION (13), COORDINATOR_NOT_AVAILABLE (15) or another code.
         """
         ...
 
@@ -58,8 +59,8 @@ class TransactionVerifier(Protocol):
 def refusal_of(code: ErrorCode, topic_partition: TopicPartition, *, produce_version: int) -> KafkaError | None:
     """The error for the producer, with a code that every client of its version knows; None if the producer may write.
 
-    Producers retry after NOT_ENOUGH_REPLICAS without looking for another leader: so Kafka answers this code when the
-    coordinator cannot be reached.
+    After NOT_ENOUGH_REPLICAS producers retry without a search for another leader: so Kafka answers with this code, too,
+    when the coordinator cannot be reached.
     """
     if code is ErrorCode.NONE:
         return None
@@ -104,8 +105,8 @@ class TransactionalAppends:
     def hold(self, partition: Partition, records: Buffer | None, append: Append, refuse: Refuse) -> bool:
         """Hold a batch that has to wait; `append` with its bytes or `refuse` is called later, never at once.
 
-        Returns whether the batch has to wait. Bytes that are no whole batch need not: `append` refuses them. Raises
-        KafkaError INVALID_PRODUCER_ID_MAPPING (49) if the request has transactional batches of another producer.
+        Returns whether the batch has to wait. Bytes that are not a whole batch need not wait: `append` refuses them.
+        Raises KafkaError INVALID_PRODUCER_ID_MAPPING (49) if the request has transactional batches of another producer.
         """
         header = _header_of(records)
         if header is None or not header.is_transactional or header.producer_id < 0 or not self._is_verified:

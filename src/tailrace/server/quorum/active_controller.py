@@ -41,7 +41,7 @@ class ImageChange(NamedTuple):
     image: ClusterImage
     delta: ImageDelta
     id: SnapshotId
-    """Their end offset, and their epoch."""
+    """The end offset and the epoch of the records."""
     size_bytes: int
     appended_ms: int
     cause: Cause | None = None
@@ -71,13 +71,13 @@ class ActiveController:
         on_long_work: OnLongWork,
         on_decided: Task,
     ) -> None:
-        """`later` runs a task of the host in a turn to come; `on_decided` is called when an answer begins to wait."""
+        """`later` runs a task of the host in a later turn; `on_decided` is called when an answer begins to wait."""
         self._machine = machine
         self._host = host
         self._clock = clock
         self._on_decided = on_decided
         self.is_active = False
-        """Whether decisions are made here."""
+        """Whether this node is the active controller, which decides."""
         self._epoch = 0
         self._latest_end = 0
         self._commands: deque[tuple[ControllerCommand, OnDone]] = deque()
@@ -96,7 +96,7 @@ class ActiveController:
         self._epoch = epoch
         self._latest_end = end_offset
         self._machine.adopt(image)
-        # Brokers in controlled shutdown too: a broker that dies meanwhile must be fenced.
+        # Brokers in controlled shutdown are watched too: a broker that dies during its shutdown must be fenced.
         unfenced = (broker.broker_id for broker in image.brokers.values() if not broker.fenced)
         self._machine.heartbeats.restart(unfenced, self._clock.monotonic_ms())
         _logger.info("event=controller-active epoch=%d offset=%d topics=%d", epoch, end_offset, len(image.topics))
@@ -105,7 +105,7 @@ class ActiveController:
         self.submit(FinalizeMetadataVersion(), _log_refusal)
 
     def end(self) -> list[OnDone]:
-        """Decide no more; returns the callbacks of all commands without an answer."""
+        """Stop deciding; returns the callbacks of all commands without an answer."""
         self.is_active = False
         self.sessions.stop()
         self._balancer.stop()
@@ -121,7 +121,8 @@ class ActiveController:
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
         """Decide on this command, after every earlier command. In a task of the host."""
         if isinstance(command, BrokerHeartbeat) and is_of_registered(self._machine.image, command):
-            # A heartbeat counts from its arrival on, since decisions on thousands of partitions may come first.
+            # A heartbeat counts from its arrival on, since decisions on thousands of partitions may come before its
+            # decision.
             self._machine.heartbeats.prolong(command.broker_id, self._clock.monotonic_ms())
         self._commands.append((command, on_done))
         self._deciding.advance()
@@ -165,25 +166,26 @@ class ActiveController:
         ), made.response
 
     def _cause(self, command: ControllerCommand) -> Cause:
-        """The cause of a change, to be taken before the decision: a decision to fence ends the broker's session."""
+        """The cause of a change. The caller asks for it before the decision, since a decision to fence ends the
+        broker's session."""
         now_ms, heartbeats = self._clock.monotonic_ms(), self._machine.heartbeats
         silent = heartbeats.silent(now_ms) if isinstance(command, FenceSilentBroker) else ()
         return Cause(command, silent_ms=heartbeats.silent_for_ms(silent[0], now_ms) if silent else 0)
 
 
 class Prepared(NamedTuple):
-    """A decision that can be appended at once: the end of the log is the offset that it was made for."""
+    """A decision that can be appended at once: it was made for the present end of the log."""
 
     response: ControllerResponse
     image: ClusterImage
     delta: ImageDelta
     values: tuple[bytes, ...]
-    """Empty for a decision that changes nothing."""
+    """The values of the records; empty for a decision that changes nothing."""
     size_bytes: int
 
 
 def prepared(machine: ControllerMachine, log: QuorumLog, command: ControllerCommand, now_ms: int) -> Steps[Prepared]:
-    """Decide on this command. The machine decides on no other one meanwhile.
+    """Decide on this command, in steps. The machine decides on no other command between the steps.
 
     Raises KafkaError if the command is refused as a whole: POLICY_VIOLATION if its records do not fit into a batch.
     """
@@ -196,7 +198,7 @@ def prepared(machine: ControllerMachine, log: QuorumLog, command: ControllerComm
         values = yield from _encoded(decision.records)
         if log.end_offset == offset:
             break
-        # A control record was appended meanwhile: those do not wait for commands.
+        # A control record was appended meanwhile: control records do not wait for commands.
         offset = log.end_offset
         decision = machine.at_offset(decision, offset)
     size_bytes = _BATCH_HEADROOM + sum(record_size_bound(None, value) for value in values)

@@ -1,7 +1,8 @@
 """Lines in the log of the active controller about committed changes of the cluster: once per cluster.
 
 Brokers that are fenced, come back or leave; leaders, in-sync replicas and replicas of partitions; topics that are
-created, altered and deleted. Each kind is bounded by `BoundedLines`, however many partitions a change has.
+created, altered and deleted. The lines of each kind are limited by `BoundedLines`, however many partitions a change
+has.
 """
 
 from collections import Counter
@@ -51,7 +52,7 @@ class ChangeLog:
         self._lines: Mapping[str, BoundedLines] = lines
 
     def steps(self, before: ClusterImage, image: ClusterImage, delta: ImageDelta, cause: "Cause") -> Steps[None]:
-        """Log one change, some partitions per step."""
+        """Log one change, some partitions in each step."""
         changed: list[tuple[ChangedPartition, PartitionState]] = []
         added: Counter[str] = Counter()
         for number, change in enumerate(delta.changed_partitions, 1):
@@ -147,7 +148,7 @@ class ChangeLog:
 
 
 class Cause:
-    """The known cause of a change: a broker's silence, or a client."""
+    """The cause of a change, as far as it is known: a broker's silence, or a client."""
 
     def __init__(self, command: ControllerCommand | None, *, silent_ms: int = 0) -> None:
         """`silent_ms`: the time since the last heartbeat of a broker that is fenced for its silence."""

@@ -2,11 +2,11 @@
 
     following --elected, all before applied, own epoch committed--> active --leadership gone--> following
 
-1. Only an active controller decides, on the latest state, with every appended record (`active_controller`).
-   Images, snapshots and answers, refusals included, use the committed state, and come out when the high watermark has
-   passed the records that the image, snapshot or answer depends on.
-2. On loss of leadership the latest state is dropped, and waiting requests are answered with NOT_CONTROLLER. Records
-   that are committed later come back from the log.
+1. Only an active controller decides, on the latest state, with every appended record (`active_controller`). Images,
+   snapshots and answers (refusals included) show the committed state only: each of them waits until the high watermark
+   has passed the records that it depends on.
+2. On loss of leadership the latest state is dropped, and waiting requests are answered with NOT_CONTROLLER. Records of
+   the latest state that are committed later are applied from the log.
 3. Listeners of images get a change before its answer leaves. The answer does not wait for their work in later turns of
    the event loop; `when_applied` waits for that work too.
 
@@ -120,7 +120,7 @@ class QuorumController:
 
     @property
     def leader_id(self) -> BrokerId:
-        """The active controller, as far as this node knows; -1 if it does not."""
+        """The active controller, as far as this node knows; -1 if it knows no active controller."""
         return BrokerId(self._host.node.leader_id)
 
     @property
@@ -135,13 +135,15 @@ class QuorumController:
 
     @property
     def applied_end_offset(self) -> int:
-        """The end offset of the records in `image`; listeners may still have records to act on: `when_applied`."""
+        """The end offset of the records in `image`; the listeners may not have acted on all these records yet, see
+        `when_applied`."""
         return self._applied.end_offset
 
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
-        """Call `callback` once when `image` has all records below, and this node has acted on them (`answer_when`).
+        """Call `callback` once when `image` has every record below `end_offset`, and this node has acted on these
+        records (`answer_when`).
 
-        Perhaps before this returns; never, if the controller is closed before.
+        The call may come before `when_applied` returns. It never comes if the controller is closed before.
         """
         self._awaited.add(end_offset, lambda _: self._host.perform(partial(self._when_durable, callback)))
         self._host.perform(self._answer_waiting)
@@ -154,11 +156,12 @@ class QuorumController:
         return measure_of(self._host, self._snapshots.measures, image=self._committed, applied=self._applied)
 
     def on_image(self, callback: OnImage) -> None:
-        """Call this listener with every later change of `image`, before the answer to its cause leaves."""
+        """Call this listener with every later change of `image`, before the answer to the command behind the change
+        leaves."""
         self._listeners.append(callback)
 
     def answer_when(self, when_durable: WhenDurable) -> None:
-        """Have `when_applied` wait for the work on this node that follows from the changes, too."""
+        """Let `when_applied` also wait for the work on this node that follows from the changes."""
         self._when_durable = when_durable
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
@@ -206,18 +209,18 @@ class QuorumController:
     # Callbacks of the quorum, in the middle of its steps
 
     def committed(self, high_watermark: int) -> None:
-        """The records below are committed."""
+        """Note that every record below the high watermark is committed."""
         self._high_watermark = max(self._high_watermark, high_watermark)
         self._host.perform(self._advance)
 
     def role_changed(self, change: RoleChanged) -> None:
-        """This node leads from now on, or no longer leads."""
+        """Begin or end the work of the active controller: this node leads from now on, or no longer leads."""
         start_offset = change.epoch_start_offset
         leadership = None if start_offset is None else _Leadership(change.epoch, start_offset)
         self._host.perform(lambda: self._take_role(leadership))
 
     def load_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """This snapshot has replaced the log: load the snapshot in place of everything that was applied."""
+        """Load this snapshot, which has replaced the log, in place of the applied state."""
         self._begin_loading(snapshot_id)
         self._host.perform(self._advance)
 
@@ -328,14 +331,16 @@ class QuorumController:
             self.write_snapshot()
 
     def write_snapshot(self) -> bool:
-        """Begin to write a snapshot of the applied image, due or not; returns whether that is allowed. In a task."""
+        """Begin to write a snapshot of the applied image, due or not; returns whether the snapshot may be written. Only
+        in a task of the host."""
         return self._loading is None and self._snapshots.begin(self._committed, self._applied, self._applied_ms)
 
     # Leading
 
     def _perhaps_become_active(self) -> None:
         leadership = self._leadership
-        # Only a committed record of the own epoch shows that no record of an earlier epoch can still be committed.
+        # Only a committed record of the leader's own epoch shows that no record of an earlier epoch can still be
+        # committed.
         if self._active.is_active or leadership is None or self._high_watermark <= leadership.start_offset:
             return
         self._active.begin(leadership.epoch, self._committed, self._applied.end_offset)
@@ -357,7 +362,8 @@ class QuorumController:
         self._host.perform(lambda: self._active.sessions.shorten(broker_id))
 
     def node_refuses(self, node_id: int) -> None:
-        """Shorten the session of this node's broker unless the broker has had contact: no process listens there."""
+        """Shorten the session of the broker on that node, unless the broker has already sent a heartbeat: no process
+        listens there."""
         self._host.perform(lambda: self._active.sessions.refused(BrokerId(node_id)))
 
 

@@ -1,8 +1,7 @@
 """DescribeQuorum (55): the progress of the voters and observers of the metadata log, from its leader.
 
-v1 times (KIP-836), v2 directories and addresses (KIP-853). Other replicas answer NOT_LEADER_OR_FOLLOWER, with
-the leader and the voters that they know. A request names the metadata log's partition and nothing else, as
-in Kafka.
+v1 times (KIP-836), v2 directories and addresses (KIP-853). Other replicas answer NOT_LEADER_OR_FOLLOWER, with the
+leader and the voters that they know. A request may name only the metadata log's partition, as in Kafka.
 """
 
 from collections.abc import Iterable
@@ -34,7 +33,7 @@ WANTED: Final = (
         partitions=(DescribedQuorumPartition(partition_index=METADATA_PARTITION.partition),),
     ),
 )
-"""The partitions that a request names."""
+"""The only partition that a request may name."""
 
 
 class QuorumDescriptionHandler:
@@ -92,7 +91,7 @@ class QuorumDescriptionHandler:
         )
 
     def _wall_ms(self, monotonic_ms: int) -> int:
-        """A time of the monotonic clock as wall-clock time; -1 stays -1."""
+        """Convert a time of the monotonic clock to wall-clock time; -1 stays -1."""
         if monotonic_ms < 0:
             return -1
         return self._clock.now_ms() - self._clock.monotonic_ms() + monotonic_ms
@@ -107,7 +106,7 @@ def _known(voters: VoterSet) -> tuple[QuorumReplica, ...]:
 
 
 def unknown_topic(topic: DescribedQuorumTopic) -> QuorumTopic:
-    """The answer for anything else than the metadata log."""
+    """The answer for any topic but the metadata log."""
     return QuorumTopic(
         topic_name=topic.topic_name,
         partitions=tuple(
@@ -126,11 +125,11 @@ def unknown_topic(topic: DescribedQuorumTopic) -> QuorumTopic:
 
 
 NO_EPOCH: Final = -1
-"""The leader epoch of a node that knows of no quorum."""
+"""The leader epoch in the answer of a node that knows no quorum."""
 
 
 class FounderHandler:
-    """Describes the replica that waits here for the other founders.
+    """Describes the replica of this node, which waits for the other founders.
 
     The answer has no voters, and one observer: this replica, by its id and the directory of its log.
     """
@@ -158,14 +157,15 @@ class FounderHandler:
 
 
 class NotFoundedHandler:
-    """Refuses all other requests for now. The APIs are announced all the same, since clients cache the list."""
+    """Refuses all other requests until the quorum is founded. The APIs are announced already, since clients cache the
+    list."""
 
     def handle(self, request: Any, context: RequestContext) -> None:
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the quorum is being founded")
 
 
 def waiting_founder(response: DescribeQuorumResponse) -> ReplicaKey | None:
-    """The replica that sent this answer, if still without a quorum."""
+    """The replica that sent this answer, if it is still without a quorum; else None."""
     partition = _partition(response)
     if partition is None or partition.leader_epoch != NO_EPOCH or partition.current_voters:
         return None

@@ -15,7 +15,8 @@ from tailrace.server.callbacks import Alarm
 from tailrace.server.ports import Clock
 
 GONE_BROKER_MS: Final = 1_000
-"""The rest of a broker's session when the connection of its heartbeats is closed, or its node refuses connections."""
+"""A broker's session is shortened to this time when the connection of its heartbeats is closed, or its node refuses
+connections."""
 _SLEEP_LINE_MS: Final = 60_000
 
 Submit = Callable[[BalanceLeaders, Callable[[ControllerResponse | KafkaError], None]], None]
@@ -43,16 +44,16 @@ class SessionWatch:
         self.reschedule()
 
     def stop(self) -> None:
-        """End: this controller is not the active one any more."""
+        """End: this node is not the active controller any more."""
         self.is_on = False
         self._alarm.cancel()
 
     def reschedule(self) -> None:
-        """Set the timer again: sessions may end at other times now."""
+        """Set the timer again, after a change of the sessions' ends."""
         deadline_ms = self._heartbeats.next_deadline_ms
         if deadline_ms is None or not self.is_on:
             return
-        # Before the deadline too: a pause of this process must be noticed, so that it ends no session.
+        # The timer also fires before the deadline, to notice a pause of this process, which must not end a session.
         self._alarm.set(min(deadline_ms, self._clock.monotonic_ms() + WATCH_INTERVAL_MS))
 
     def _look(self) -> None:
@@ -67,7 +68,7 @@ class SessionWatch:
         self.reschedule()
 
     def _log_sleep(self, asleep_ms: int, now_ms: int) -> None:
-        """Log a sleep of this process once a minute, with the count of all since the last line."""
+        """Log a pause of this process, at most once a minute, with the number of pauses since the last line."""
         self._sleeps += 1
         self._longest_sleep_ms = max(self._longest_sleep_ms, asleep_ms)
         if self._sleep_lines.admits("asleep", now_ms):
@@ -98,7 +99,7 @@ class LeaderBalanceConfig:
 
 
 class LeaderBalancer:
-    """Submits a `BalanceLeaders` in each interval, and more at once until the balance is restored."""
+    """Submits a `BalanceLeaders` in each interval, and further commands at once until the balance is restored."""
 
     def __init__(
         self, config: LeaderBalanceConfig, *, clock: Clock, submit: Submit, later: Callable[[Callable[[], None]], None]
@@ -113,13 +114,13 @@ class LeaderBalancer:
         self._elected = 0
 
     def start(self) -> None:
-        """Begin: this controller is active. The first check is an interval from now, as in Kafka: brokers that
-        start together have joined by then."""
+        """Begin: this controller is active. The first check is one interval from now, as in Kafka: by then brokers that
+        start together have joined."""
         self._is_on = self._config.auto_leader_rebalance_enable
         self._plan()
 
     def stop(self) -> None:
-        """End: this controller is not the active one any more."""
+        """End: this node is not the active controller any more."""
         self._is_on = False
         self._alarm.cancel()
 

@@ -29,7 +29,8 @@ from tailrace.server.quorum.metadata_partition_wire import (
 )
 
 _MOST_SNAPSHOTS: Final = 16
-"""The most snapshots in one request: a replica requests a single snapshot, and each takes a step of the machine."""
+"""The most snapshots in one request: a replica requests a single snapshot, and each snapshot takes a step of the
+machine."""
 
 # Requests
 
@@ -95,15 +96,16 @@ def fetch_asked(message: fetch.FetchRequest) -> FetchRecords:
         fetch_offset=part.fetch_offset,
         last_fetched_epoch=part.last_fetched_epoch,
         max_wait_ms=message.max_wait_ms,
-        max_bytes=max(0, message.max_bytes),  # Kafka's replicas leave the partition's at 0, and its leader ignores it
+        max_bytes=max(0, message.max_bytes),  # Kafka's replicas send 0 for the partition, which its leader ignores
         high_watermark=part.high_watermark,
     )
 
 
 def fetch_snapshots_asked(message: quorum.FetchSnapshotRequest) -> tuple[FetchSnapshot, ...]:
-    """A request for each position in a snapshot that the message names; partitions without snapshots have none.
+    """A request for each position in a snapshot that the message names; there is no request for partitions without
+    snapshots.
 
-    The `max_bytes` of a request is the `max_bytes` of the message, which limits all requests together.
+    Each request has the `max_bytes` of the message, which limits all requests together.
     """
     wanted = [part for topic in message.topics if topic.name == TOPIC for part in topic.partitions]
     wanted = [part for part in wanted if part.partition == INDEX]
@@ -236,8 +238,8 @@ def fetch_snapshot_answer(message: quorum.FetchSnapshotResponse, for_all: ErrorC
 def _whole(*pair: int) -> tuple[int, ...] | None:
     """An epoch and an offset, or None if both are not set. Raises MalformedMessage if only the epoch or the offset is.
 
-    An answer with half of them would pass for an answer with neither, which says that the replica's log is a prefix
-    of the leader's. Kafka ignores such an answer too, and asks again after a while.
+    Half of a pair must not pass for no pair, which means that the replica's log is a prefix of the leader's log. Kafka
+    ignores such an answer too, and asks again after a while.
     """
     if all(number < 0 for number in pair):
         return None

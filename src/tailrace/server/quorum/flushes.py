@@ -1,7 +1,7 @@
-"""The flushes of the metadata log: never two at a time, and none while a snapshot replaces the log.
+"""The flushes of the metadata log: one flush at a time, and no flush while a snapshot replaces the log.
 
-A flush that cannot be begun is a failure of the log. In a step the failure is raised, as for all other effects;
-between two steps there is no caller to raise to, so `on_failed` is called.
+A flush that cannot be begun is a failure of the log. In a step the failure is raised, as for all other effects. Between
+two steps no caller could catch the failure, so `on_failed` is called.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Task = Callable[[], None]
 
 
 class QuorumFlushes:
-    """Flushes that the machine asks for; several requests meanwhile become one flush."""
+    """The flushes that the machine requests; requests during a flush become one further flush."""
 
     def __init__(
         self,
@@ -25,8 +25,9 @@ class QuorumFlushes:
         on_flushed: Callable[[int], None],
         on_failed: Callable[[StorageError], None],
     ) -> None:
-        """`carry_out` runs work on the disk, and a callback then. `on_flushed` gets the number of the request that is
-        complete, as is every earlier request; `on_failed` the error of the next flush, unless `request` raises it."""
+        """`carry_out` runs work on the disk, and then a callback. `on_flushed` gets the number of a completed request;
+        every earlier request is complete, too. `on_failed` gets the error of a flush that cannot be begun outside of
+        `request`."""
         self._log = log
         self._carry_out = carry_out
         self._has_failed = has_failed
@@ -37,7 +38,7 @@ class QuorumFlushes:
         self._is_on_hold = False
 
     def request(self, number: int) -> None:
-        """Flush the present log, at once or next. In a step. Raises StorageError."""
+        """Flush the present log, at once or after the flush under way. Only in a step. Raises StorageError."""
         self._requested = number
         self._begin()
 
@@ -46,7 +47,7 @@ class QuorumFlushes:
         self._is_on_hold = True
 
     def resume(self) -> None:
-        """Begin the flush that is requested, if any. Between two steps."""
+        """Begin the requested flush, if there is a request. Only between two steps."""
         self._is_on_hold = False
         self._go_on()
 
@@ -69,7 +70,7 @@ class QuorumFlushes:
         if self._has_failed():
             return
         self._log.finish_flush(flush)
-        self._on_flushed(number)  # first: the next flush may fail
+        self._on_flushed(number)  # reported before the next flush begins, which may fail
         self._go_on()
 
     def _go_on(self) -> None:

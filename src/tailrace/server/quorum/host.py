@@ -1,15 +1,15 @@
 """The host of one replica of the metadata log: passes messages, time and finished disk work to `RaftNode`, and carries
 its effects out.
 
-1. The effects of a step are carried out in their order before the next step. Events meanwhile, and work of a state
-   machine between two steps, are tasks that wait for their turn (`perform`).
+1. The effects of a step are carried out in their order before the next step. Events that come during a step, and work
+   of the state machine between two steps, are tasks that wait for their turn (`perform`).
 2. Work that waits for the disk is begun here and done by `Disk.carry_out`, one after the other: the file
    `quorum-state`, flushes, snapshots that are checked and published. The machine itself keeps back effects that
    depend on such work.
-3. One flush at a time, and none while a snapshot replaces the log (`server.quorum.flushes`).
+3. One flush at a time, and no flush while a snapshot replaces the log (`server.quorum.flushes`).
 4. After a failure of the disk that cannot be undone (of a write, or of a read of written bytes), the host reports
    StorageFailed to the machine and never touches the log again: until its restart the replica neither votes nor leads,
-   and the peers are informed. A failed flush ends the process (`server.ports.Disk`).
+   and its peers learn that. A failed flush ends the process (`server.ports.Disk`).
 """
 
 import logging
@@ -40,8 +40,8 @@ from tailrace.storage.snapshots.writer import Publication
 RETIRE_INTERVAL_MS: Final = 10_000
 """The interval at which segments below the log start are removed."""
 LONGEST_WAIT_MS: Final = 5_000
-"""The longest wait of a Fetch here, ten times that of our replicas: its sender may be gone meanwhile, and cannot take
-the request back."""
+"""The longest wait of a Fetch here, ten times that of our replicas: the sender may be gone before the answer, and
+cannot cancel the request."""
 
 OnAnswer = Callable[[Response], None]
 OnVotersChanged = Callable[[ErrorCode, str], None]
@@ -59,7 +59,7 @@ class StateMachine(Protocol):
     def role_changed(self, change: do.RoleChanged) -> None: ...
 
     def load_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """This snapshot has replaced the log."""
+        """Load this snapshot, which has replaced the log."""
         ...
 
 
@@ -88,9 +88,9 @@ class QuorumHost:
         on_storage_failed: Callable[[KafkaError], None],
         on_broken_step: Callable[[Exception], None],
     ) -> None:
-        """`node`: the machine, over this log. `listeners` are this replica's own, for its peers; `secret` proves to the
-        peers which replica asks. `on_broken_step` gets an exception that is no fault of the log's storage: the state of
-        the machine differs from the state of the log."""
+        """`node`: the machine, over this log. `listeners` are the addresses of this replica for its peers; `secret`
+        proves to the peers that this replica is the sender. `on_broken_step` gets an exception that is no fault of the
+        log's storage: the state of the machine differs from the state of the log."""
         self.node = node
         self.log = log
         self.cluster_id = cluster_id
@@ -136,7 +136,8 @@ class QuorumHost:
         self.step(Tick())
 
     def shut_down(self, on_done: Callable[[], None]) -> None:
-        """Hand the leadership over, then call `on_done`: another node leads, or none can. `close` comes next."""
+        """Hand the leadership over; call `on_done` when another node leads, or when no other node can lead. Then call
+        `close`."""
         self._on_shut_down.append(on_done)
         self.step(events.Shutdown())
 
@@ -197,7 +198,7 @@ class QuorumHost:
         self._on_storage_failed(fault)
 
     def fail(self, fault: KafkaError) -> None:
-        """Give the log up: neither vote nor lead any more. Only in a task."""
+        """Give the log up: from now on this replica neither votes nor leads. Only in a task."""
         if self.failure is None:
             self._fail(fault)
             self._step(events.StorageFailed(fault.detail))
@@ -205,7 +206,7 @@ class QuorumHost:
     def _schedule_tick(self) -> None:
         deadline_ms = self.node.next_deadline_ms
         if not self.is_closed and deadline_ms is not None:
-            # The next turn at the soonest: a machine that is always due must not block the event loop.
+            # Not before the next turn: a machine that is always due must not block the event loop.
             self._alarm.set(max(deadline_ms, self._clock.monotonic_ms() + 1))
 
     def _tick(self) -> None:
@@ -214,10 +215,11 @@ class QuorumHost:
     # Requests of others
 
     def leader_endpoint(self, listener_name: str, leader_id: int) -> VoterListener | None:
-        """The address of this leader, of the listener of this name if the leader has such a listener; None if unknown.
+        """The address of this leader: of its listener with this name, if the leader has such a listener. None if
+        unknown.
 
-        `leader_id` is the leader that an answer names: the answer may have waited for the disk, and another may lead
-        now.
+        `leader_id` is the leader that an answer names: the answer may have waited for the disk, and another replica may
+        lead now.
         """
         leader = self.node.voters.find(leader_id)
         if leader is None or not leader.endpoints:
@@ -232,7 +234,7 @@ class QuorumHost:
         self.step(events.RequestReceived(on_answer, request))
 
     def describe(self, on_answer: Callable[[DescribeQuorumReply], None]) -> None:
-        """The progress of the replicas, if this one leads. Times are of the monotonic clock."""
+        """Answer with the progress of the replicas, if this replica leads. Times are of the monotonic clock."""
 
         def answer(response: Response) -> None:
             assert isinstance(response, DescribeQuorumReply), f"no description: {response}"
@@ -256,8 +258,8 @@ class QuorumHost:
     def append(self, epoch: int, values: tuple[bytes, ...]) -> int:
         """Append these records in one batch as leader of this epoch; returns their end offset. Only in a task.
 
-        Raises NOT_CONTROLLER if this replica does not lead in that epoch any more, and StorageError; nothing is
-        appended then.
+        Raises NOT_CONTROLLER if this replica does not lead in that epoch any more, and StorageError; in both cases no
+        record is appended.
         """
         self._refusal = None
         self._step(events.ClientAppend(None, epoch, values, len(values)))
@@ -285,7 +287,8 @@ class QuorumHost:
     # Effects
 
     def _carry_out(self, effect: do.Effect) -> events.Event | None:
-        """Carry it out; returns the event that the machine must get first. Raises StorageError, CorruptRecords."""
+        """Carry out an effect; returns the event that the machine must get next, if any. Raises StorageError,
+        CorruptRecords."""
         match effect:
             case do.Flush(number):
                 self._flushes.request(number)
@@ -330,7 +333,7 @@ class QuorumHost:
                 self._carry_out_without_log(effect)
 
     def _carry_out_without_log(self, effect: do.Effect) -> None:
-        """Effects that a replica carries out after its log has failed, and effects that need no log."""
+        """Carry out an effect that needs no log, or any effect after the log has failed."""
         match effect:
             case do.Persist(number, state):
                 self._persist(number, state)

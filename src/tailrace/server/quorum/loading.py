@@ -1,4 +1,4 @@
-"""The committed state, read in steps: a snapshot, and the batches of the log behind."""
+"""The committed state, read in steps: a snapshot, and the batches of the log behind it."""
 
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ class SnapshotLoading:
 
     def __init__(self, log: QuorumLog, snapshot_id: SnapshotId) -> None:
         self.id = snapshot_id
-        # Opened at once: the file of a snapshot that is being read is not removed.
+        # The file is opened at once, since the file of a snapshot that is being read is not removed.
         self._reader = log.open_snapshot(snapshot_id)
         self._loader = SnapshotLoader()
         self._is_closed = False
@@ -49,7 +49,7 @@ class SnapshotLoading:
 
 
 SLICE_BYTES: Final = 64 * 1024
-"""The bytes of one read; one batch may be more."""
+"""The bytes of one read; a single batch may have more."""
 
 
 class CommittedRecords(NamedTuple):
@@ -57,7 +57,7 @@ class CommittedRecords(NamedTuple):
 
     records: list[StoredRecord]
     end: SnapshotId
-    """Their end offset, and the epoch of the last record."""
+    """The end offset of the records, and the epoch of the last record."""
     appended_ms: int
     size_bytes: int
 

@@ -2,15 +2,15 @@
 
 1. The recovery point covers committed records only, as the smaller of flushed offset and high watermark. A replica
    cuts its log above the high watermark only, so a log that ends below the recovery point is always damaged.
-2. A snapshot holds committed records. If snapshot and end of the log disagree, the snapshot replaces the log: also at
-   the next start, if the power goes after the snapshot was renamed and before the log was replaced.
+2. A snapshot holds committed records. If snapshot and end of the log disagree, the snapshot replaces the log. If the
+   power fails after the rename of the snapshot and before the log is replaced, the next start replaces the log.
 3. Work that waits for the disk is an object with a method for the disk's thread, begun and finished here:
-   `QuorumFlush.sync`, `Publication.step`, `Removal`. The disk runs such work one after the other, in the order of the
-   beginnings (`server.ports.Disk.carry_out`).
+   `QuorumFlush.sync`, `Publication.step`, `Removal`. The disk runs these works one after the other, in the order in
+   which they were begun (`server.ports.Disk.carry_out`).
 4. After a StorageError the host passes StorageFailed to the machine. A CorruptRecords of `open` names file and
    position; a node with such a log does not start.
 
-Records are the values of a state machine's records; a snapshot ends where a batch of the log ends.
+The records of the log are values of the state machine's records. A snapshot ends where a batch of the log ends.
 """
 
 import logging
@@ -71,7 +71,7 @@ class QuorumLog:
         self._take_snapshots()
         newest_end = self._snapshots[-1].id.end_offset if self._snapshots else 0
         self.high_watermark = max(checkpoints.recovery_point, newest_end)
-        """The lower bound of the high watermark. Rises with `commit`."""
+        """A lower bound of the high watermark, which rises with `commit`."""
 
     @classmethod
     def open(
@@ -79,9 +79,9 @@ class QuorumLog:
     ) -> "QuorumLog":
         """The log in this directory, created if missing, and repaired after a crash (KIP-630).
 
-        A damaged snapshot is renamed if the log still has its records. Raises CorruptRecords that names the file if
-        the log lacks the records, if the log is damaged below its recovery point, or if log and snapshots do not fit:
-        such a node neither votes nor leads until its repair.
+        A damaged snapshot is renamed if the log still has its records. Raises CorruptRecords that names the file if the
+        log does not have these records, if the log is damaged below its recovery point, or if log and snapshots
+        contradict each other: a node with such files neither votes nor leads until its repair.
         """
         files.make_dirs(directory)
         store = SnapshotStore.open(directory, files=files, keeps_damaged=True)
@@ -100,7 +100,7 @@ class QuorumLog:
         opened = cls(log, store, checkpoints)
         check_damaged(store.damaged, opened)
         if newest is not None and takes_the_logs_place(newest.id, opened, checkpoints.recovery_point):
-            if store.damaged:  # the log is not what the newest whole snapshot belongs to
+            if store.damaged:  # the log does not belong to the newest whole snapshot
                 raise next(iter(store.damaged.values()))
             checkpoints.forget_recovery_point()
             log.truncate_fully_and_start_at(newest.id.offset)
@@ -119,7 +119,7 @@ class QuorumLog:
         if self._store.damaged:
             self._checkpoints.lower_log_start(self.log_start_offset)
         for snapshot_id in list(self._store.damaged):
-            self.high_watermark = max(self.high_watermark, snapshot_id.offset)  # it held committed records
+            self.high_watermark = max(self.high_watermark, snapshot_id.offset)  # its records were committed
             path = self._store.rename_damaged(snapshot_id)
             _logger.warning("event=metadata-snapshot-damaged path=%s action=use-the-log", path)
 
@@ -142,15 +142,16 @@ class QuorumLog:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record; of an empty log that of the snapshot it starts at, or 0."""
+        """The epoch of the last record; for an empty log, the epoch of the snapshot at its start, or 0."""
         return log_end_of(self).epoch
 
     def end_offset_for_epoch(self, epoch: int) -> LogEnd | None:
-        """The largest epoch up to `epoch` with records in the log, and the end of those records. None without any."""
+        """The largest epoch up to `epoch` with records in the log, and the end of these records. None if there is no
+        such epoch."""
         found, end = None, self.end_offset
         for entry in reversed(self._log.epochs.entries):
             if entry.start_offset >= self.end_offset:
-                continue  # begun, and without a record yet
+                continue  # the epoch has begun, but has no record yet
             if entry.epoch <= epoch:
                 found = LogEnd(entry.epoch, end)
                 break
@@ -162,7 +163,7 @@ class QuorumLog:
         return self._snapshots
 
     def set_clock_offset(self, *, wall_ahead_ms: int) -> None:
-        """Convert the times in `snapshots` to the monotonic clock, which is so far behind the wall clock."""
+        """Convert the times in `snapshots` from now on to the monotonic clock, by its distance from the wall clock."""
         self._wall_ahead_ms = wall_ahead_ms
         self._take_snapshots()
 
@@ -216,7 +217,7 @@ class QuorumLog:
         return LogAppended(self.end_offset, self.last_epoch, tuple(voters))
 
     def _checked(self, records: Buffer, leader_epoch: int) -> Iterator[tuple[AppendBatch, int, BatchHeader]]:
-        """The whole batches, each checked; the last may be cut short, as in any answer to Fetch (KIP-74)."""
+        """The whole batches, each checked; the last batch may be incomplete, as in any answer to Fetch (KIP-74)."""
         end_offset, epoch = self.end_offset, self.last_epoch
         view = memoryview(records)
         for position, header in iter_batches(records):
@@ -241,17 +242,18 @@ class QuorumLog:
         assert self.end_offset == end_offset, f"{end_offset} is inside of a batch"
 
     def commit(self, high_watermark: int) -> None:
-        """The records below are committed."""
+        """Note that every record below this high watermark is committed."""
         self.high_watermark = max(self.high_watermark, high_watermark)
 
     def begin_flush(self) -> QuorumFlush:
-        """The files and names to sync for the present log to be durable. Never two at a time."""
+        """Begin a flush of the present log, with the files and names to be synced. Only one flush at a time."""
         return self._begin_flush(RECOVERY_POINT_INTERVAL)
 
     def _begin_flush(self, interval: int) -> QuorumFlush:
         ticket = self._log.flushes.begin()
         point = min(ticket.end_offset, self.high_watermark)
-        # A snapshot that is being installed replaces the log, which may be short then: no recovery point.
+        # While a snapshot is being installed no recovery point is written: the snapshot replaces the log, which may
+        # then be shorter.
         offsets = self._checkpoints.due(
             log_start_offset=self.log_start_offset,
             recovery_point=0 if self._is_installing else point,
@@ -260,11 +262,12 @@ class QuorumLog:
         return QuorumFlush(ticket, self._checkpoints, offsets)
 
     def finish_flush(self, flush: QuorumFlush) -> None:
-        """Take the outcome of `sync` over."""
+        """Note the outcome of `sync`."""
         self._log.flushes.finish(flush.ticket)
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> list[Buffer]:
-        """Whole batches from the batch that holds this offset; empty only at the end. Raises CorruptRecords."""
+        """Whole batches, from the batch with this offset on; empty only at the end of the log. Raises
+        CorruptRecords."""
         return self._log.read(ReadLimits(offset, max_bytes), end_offset).records
 
     def raise_log_start(self, offset: int) -> None:
@@ -279,7 +282,8 @@ class QuorumLog:
 
     @property
     def voters_in_log(self) -> Sequence[VotersAt]:
-        """The sets of voters that the newest snapshot and the log behind it stated when the log was opened."""
+        """The sets of voters that the newest snapshot and the log behind the snapshot stated when the log was
+        opened."""
         return self._voters_in_log
 
     @property
@@ -299,7 +303,8 @@ class QuorumLog:
         self._store.finish(publication)
 
     def _check_log(self) -> list[VotersAt]:
-        """Read the whole log once: recovery skips segments far below the recovery point, and a voter must not.
+        """Read the whole log once: recovery skips segments far below the recovery point, but a voter must check every
+        segment.
 
         Returns the sets of voters in the log. Raises CorruptRecords.
         """
@@ -317,7 +322,7 @@ class QuorumLog:
                     if header.is_control:
                         found += (stated for stated in voters_of_batch(chunk, position) if stated.offset >= covered)
         except StorageError as fault:
-            if self._log.is_damaged:  # the bytes are wrong, and a later read would not help
+            if self._log.is_damaged:  # the bytes on the disk are wrong, and a later read would not help
                 raise CorruptRecords(fault.detail) from fault
             raise
         return found
@@ -330,7 +335,7 @@ class QuorumLog:
                 for _, header in iter_batches(content):
                     offset = header.end_offset
                 yield content
-            if offset <= begun_at:  # a wrong header of a batch in the middle of a segment
+            if offset <= begun_at:  # a batch in the middle of a segment has a wrong header
                 raise CorruptRecords(f"the log in {self._log.directory} cannot be read at offset {begun_at}")
 
     # Snapshots
@@ -348,7 +353,8 @@ class QuorumLog:
     ) -> SnapshotWriter:
         """Write a snapshot of this node's own, which `RaftNode.snapshot_fault` must allow. Raises StorageError.
 
-        `last_contained_ms` is the timestamp of the last record it stands for; `voters` are `RaftNode.voters_at` there.
+        `last_contained_ms` is the timestamp of the last record below the end of the snapshot; `voters` are
+        `RaftNode.voters_at` this end.
         """
         header = SnapshotHeader(last_contained_ms, snapshot_control(voters))
         return self._store.begin_writing(_stored_id(snapshot_id), header)
@@ -358,13 +364,13 @@ class QuorumLog:
         self._store.abandon(writer.part)
 
     def finish_snapshot(self, publication: Publication) -> SnapshotWritten:
-        """Take over a snapshot of this node's own. Raises CorruptRecords if it does not read as it was written."""
+        """Take over a snapshot of this node's own. Raises CorruptRecords if the file differs from the written bytes."""
         stored = self._store.finish(publication)
         self._take_snapshots()
         return SnapshotWritten(SnapshotId(*stored.id))
 
     def write_part(self, part: WriteSnapshotPart) -> None:
-        """Write fetched bytes. Raises StorageError; the part is gone then."""
+        """Write fetched bytes of a snapshot. Raises StorageError after removing the part file."""
         self._store.write_part(_stored_id(part.snapshot_id), part.position, part.data)
 
     def discard_part(self, snapshot_id: SnapshotId) -> None:
@@ -396,12 +402,13 @@ class QuorumLog:
         return voters_of_snapshot(stored.header.control)
 
     def delete_snapshots(self, snapshot_ids: Sequence[SnapshotId]) -> None:
-        """Take these off the list. `take_removal` removes the files, or the last reader after its read."""
+        """Remove these snapshots from the list. The files are removed by `take_removal`, or after the last read of a
+        reader."""
         self._store.delete(map(_stored_id, snapshot_ids))
         self._take_snapshots()
 
     def take_removal(self) -> Removal | None:
-        """The removal of deleted files, for the thread that waits for the disk; None if there is nothing to remove."""
+        """The removal of the deleted files, for the disk's thread; None if there is nothing to remove."""
         return self._store.take_removal()
 
     def close(self) -> None:

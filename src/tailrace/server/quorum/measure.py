@@ -28,7 +28,8 @@ class Latencies:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of durations per bound of `bounds_ms`, above the bound before; last, above the last bound."""
+        """The number of durations per bound of `bounds_ms`, each count is of durations above the bound before; the last
+        count is of durations above the last bound."""
         return tuple(self._counts)
 
     @property
@@ -42,9 +43,9 @@ class SnapshotMeasures:
 
     def __init__(self) -> None:
         self.generated = Latencies()
-        """From the decision to write a snapshot until the snapshot has its name."""
+        """The times from the decision to write a snapshot to the rename of its file."""
         self.loaded = Latencies()
-        """From the first byte until the image is visible."""
+        """The times from the first byte of a snapshot until the image is visible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +59,13 @@ class QuorumMeasure:
     voted_id: int
     voters: int
     high_watermark: int
-    """-1 for not known."""
+    """The high watermark; -1 if not known."""
     log_start_offset: int
     log_end_offset: int
     log_end_epoch: int
     applied_end_offset: int
     metadata_version: int
-    """-1 while the log names none."""
+    """The finalized metadata.version; -1 while the log states no level."""
     snapshot_end_offset: int
     """The end of the newest snapshot; 0 without a snapshot."""
     snapshot_size_bytes: int
@@ -82,7 +83,7 @@ class QuorumMeasure:
 def measure_of(
     host: QuorumHost, measures: SnapshotMeasures, *, image: ClusterImage, applied: SnapshotId
 ) -> QuorumMeasure:
-    """The replica of this host, with the state of its state machine."""
+    """The measurements of this host's replica, with the state of its state machine."""
     node, log = host.node, host.log
     newest = log.snapshots[-1] if log.snapshots else None
     voted = node.quorum_state.voted

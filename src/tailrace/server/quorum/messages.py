@@ -28,8 +28,8 @@ _logger = logging.getLogger("tailrace.server")
 class RefusalLines:
     """Warnings about useless answers of other replicas: one a minute for each reason.
 
-    A replica asks a broken leader again at once, and may get such an answer fifty times a second. Reasons that differ
-    in numbers only count as equal: offsets and epochs differ from answer to answer.
+    A replica repeats its request to a broken leader at once, and may get a useless answer fifty times a second. Reasons
+    that differ only in numbers count as equal, since offsets and epochs differ from answer to answer.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -37,7 +37,8 @@ class RefusalLines:
         self._throttle = Throttle(_REFUSAL_LINE_MS)
 
     def write(self, event: str, reason: str) -> None:
-        """Write `event=EVENT reason=REASON`: a warning, or at debug level if it was logged within the minute."""
+        """Write `event=EVENT reason=REASON`: a warning, or a debug line if the same reason was logged within the last
+        minute."""
         is_news = self._throttle.admits((event, _NUMBER.sub("", reason)), self._clock.monotonic_ms())
         _logger.log(logging.WARNING if is_news else logging.DEBUG, "event=%s reason=%s", event, reason)
 
@@ -55,7 +56,7 @@ class RoleLines:
         self._waiting = Throttle(_WAITING_LINE_MS)
 
     def write(self, change: do.RoleChanged) -> None:
-        """Log this role, at debug level if it was logged within the minute."""
+        """Log this role; only at debug level if the role was logged within the last minute."""
         role = change.role.lower()
         if role not in _WAITING_ROLES:
             self._waiting = Throttle(_WAITING_LINE_MS)
@@ -84,8 +85,8 @@ class QuorumRequests:
         on_outcome: Callable[[events.Event], None],
         refusals: RefusalLines,
     ) -> None:
-        """`listeners`: where this replica listens for its peers. `secret`: of its directory. `on_outcome` is called
-        once per request."""
+        """`listeners`: the addresses at which this replica listens for its peers. `secret`: the secret of its
+        directory. `on_outcome` is called once for each request."""
         self._key = key
         self._cluster_id = cluster_id
         self._peer = peer
@@ -96,7 +97,7 @@ class QuorumRequests:
         self._has_logged_other_cluster = False
 
     def send(self, request_id: int, destination: int, request: Request) -> None:
-        """Send a request to another replica, or to a place whose replica is not known yet."""
+        """Send a request to another replica, or to a place (an id below -1) whose replica is not known yet."""
         message = with_secret(request_to_wire(request, listeners=self._listeners), self._secret)
 
         def replied(reply: QuorumResponse | None) -> None:
@@ -117,7 +118,7 @@ class QuorumRequests:
             return events.RequestFailed(request_id)
 
     def _log_other_cluster(self) -> None:
-        """Log it once: every request gets this answer."""
+        """Log once that a node belongs to another cluster: every request gets this answer."""
         if not self._has_logged_other_cluster:
             self._has_logged_other_cluster = True
             _logger.error(
@@ -135,7 +136,7 @@ def answer(token: object, response: Response) -> None:
 
 
 def filled(log: QuorumLog, response: Response, read: do.ReadLog | do.ReadSnapshot) -> Response:
-    """The answer with its records or bytes. Raises CorruptRecords and StorageError; nothing is sent then."""
+    """The answer with its records or bytes. Raises CorruptRecords and StorageError; then no answer is sent."""
     try:
         if isinstance(read, do.ReadLog):
             assert isinstance(response, FetchRecordsReply), f"records are for a Fetch, not {response}"

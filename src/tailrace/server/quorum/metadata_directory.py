@@ -1,8 +1,8 @@
 """The directory `__cluster_metadata-0`: the file `quorum-state`, and the checkpoints beside the metadata log.
 
 The checkpoints are the log's start and its recovery point: the smaller of the flushed offset and the high watermark. A
-replica never cuts its log below the high watermark, so no truncation has to take the point back; only a log that a
-snapshot replaces may be shorter.
+replica never cuts its log below the high watermark, so no truncation has to lower the recovery point; only a log that a
+snapshot has replaced may be shorter.
 """
 
 import base64
@@ -27,8 +27,8 @@ _NO_DIRECTORY = "A" * 22
 class StoredQuorumState:
     """The leader and its epoch, the vote of this voter, and the voters.
 
-    Version 0 names the voters, which are static; version 1 leaves them to the log and has the directory of the
-    candidate that got the vote (KIP-853). The state is durable before any request or answer of its epoch leaves.
+    Version 0 has the voters, which are static. In version 1 the log has the voters, and the file has the directory of
+    the candidate that got the vote (KIP-853). The state is durable before any request or answer of its epoch leaves.
     """
 
     leader_id: BrokerId = NO_LEADER
@@ -37,7 +37,7 @@ class StoredQuorumState:
     voters: tuple[BrokerId, ...] = ()
     """The voters of a static quorum; empty: the log has the voters."""
     voted_directory_id: bytes = bytes(_DIRECTORY_BYTES)
-    """Kept if the log has the voters. Zeros: not known."""
+    """The directory of the candidate that got the vote; stored only if the log has the voters. Zeros: not known."""
 
 
 def format_quorum_state(state: StoredQuorumState) -> bytes:
@@ -100,7 +100,8 @@ class MetadataDirectory:
         self.files = files
 
     def read_quorum_state(self) -> StoredQuorumState:
-        """The state that was written last; a new directory has no leader yet. Raises CorruptRecords if illegible."""
+        """The state that was written last; a new directory has no leader yet. Raises CorruptRecords if the file cannot
+        be read."""
         path = join(self.path, QUORUM_STATE)
         if not self.files.exists(path):
             return StoredQuorumState()
@@ -112,7 +113,8 @@ class MetadataDirectory:
 
 
 RECOVERY_POINT_INTERVAL: Final = 1_000
-"""Records between two writings of the recovery point: damage above the last one would be taken for a torn end."""
+"""The number of records between two writes of the recovery point: damage above the last written point would be taken
+for a torn end."""
 
 
 class Checkpoints:
@@ -123,7 +125,7 @@ class Checkpoints:
         self._partition = partition
         self._files = files
         self.recovery_point = read_offsets(files, directory, RECOVERY_POINTS).get(partition, 0)
-        """As on the disk, after the writes that were begun."""
+        """The recovery point on the disk after all writes that were begun."""
         self.log_start_offset = read_offsets(files, directory, LOG_STARTS).get(partition, 0)
 
     def write(self, name: str, offset: int) -> None:
@@ -131,7 +133,8 @@ class Checkpoints:
         write_offsets(self._files, self._directory, name, {self._partition: offset})
 
     def due(self, *, log_start_offset: int, recovery_point: int, interval: int) -> tuple[tuple[str, int], ...]:
-        """The checkpoints for the flush that begins: a log start that has risen, the point once in `interval`."""
+        """The checkpoints for the flush that begins: the log start if it has risen, the recovery point once in
+        `interval` records."""
         offsets = []
         if log_start_offset > self.log_start_offset:
             self.log_start_offset = log_start_offset
@@ -142,7 +145,7 @@ class Checkpoints:
         return tuple(offsets)
 
     def lower_log_start(self, offset: int) -> None:
-        """Write a log start that is below the one on the disk: the log begins there again."""
+        """Write a lower log start than on the disk: the log begins there again."""
         if offset < self.log_start_offset:
             self.write(LOG_STARTS, offset)
             self.log_start_offset = offset

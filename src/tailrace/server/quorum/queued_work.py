@@ -1,9 +1,10 @@
-"""Work in a queue: long work a step per turn of the event loop, and tasks of a host, each whole before the next.
+"""Work in a queue: long work runs in steps over several turns of the event loop; tasks of a host run one after the
+other.
 
     work = StepwiseWork(next_work, later=...)
     work.advance()        whenever there may be something to do
 
-Works run one after the other, in the order of `next_work`.
+Works run one after the other, in the order in which `next_work` returns them.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ OnLongWork = Callable[[bool], None]
 
 
 class StepwiseWork:
-    """A queue of work, of which the first is under way."""
+    """A queue of work; the first work is under way."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class StepwiseWork:
         on_idle: Task,
         on_long_work: OnLongWork,
     ) -> None:
-        """`later` calls in a turn to come; `on_idle` is called when `next_work` has nothing more."""
+        """`later` calls a callback in a later turn; `on_idle` is called when `next_work` returns no more work."""
         self._next_work = next_work
         self._clock = clock
         self._later = later
@@ -43,7 +44,7 @@ class StepwiseWork:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a work has steps left for a later turn."""
+        """Whether a work is under way that has steps left for a later turn."""
         return self._steps is not None
 
     def advance(self) -> None:
@@ -69,7 +70,7 @@ class StepwiseWork:
         self.advance()
 
     def _has_run_all(self) -> bool:
-        # A queue may be long, and its works short: a client can have dozens of requests decided one after the other.
+        # A queue may have many short works: dozens of requests of one client may be decided one after the other.
         until_ms = self._clock.monotonic_ms() + SLICE_MS
         while True:
             if self._steps is None:
@@ -90,7 +91,7 @@ class StepwiseWork:
             self._end()
             raise
         if self._steps is not steps:
-            return True  # the step has dropped its own work
+            return True  # the step itself has dropped the work
         if not self._is_long:
             self._is_long = True
             self._on_long_work(True)
@@ -115,7 +116,7 @@ class TaskQueue:
         self.is_closed = False
 
     def perform(self, task: Task) -> None:
-        """Run this task now if no other is running, otherwise after all earlier tasks."""
+        """Run this task now if no other task is running, otherwise after all earlier tasks."""
         if self.is_closed:
             return
         self._tasks.append(task)
@@ -123,7 +124,7 @@ class TaskQueue:
             self._work()
 
     def close(self) -> None:
-        """Run nothing more, not even tasks that wait."""
+        """Run no task any more, not even waiting tasks."""
         self.is_closed = True
         self._tasks.clear()
 

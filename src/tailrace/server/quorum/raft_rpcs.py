@@ -6,20 +6,20 @@
   leader will evenly distribute the number of bytes sent across all of the partitions" (KIP-630).
 - AddRaftVoter (80), RemoveRaftVoter (81), UpdateRaftVoter (82): one change of the quorum at a time (KIP-853). Only the
   leader of the metadata log carries such changes out; a follower answers NOT_LEADER_OR_FOLLOWER. 80 and 81 come from
-  administrators, 82 from a voter whose address has changed. The answer leaves when the change is committed, or with v1
-  of 80 after the append.
+  administrators, 82 from a voter whose address has changed. The answer leaves when the change is committed; v1 of 80
+  can ask for an answer after the append.
 
-A request in the name of a voter has the secret of its directory. The id of the directory is in the metadata log and in
-each answer to DescribeQuorum: the hash of a secret in `meta.properties` beside the log, unless an earlier release or
-Apache Kafka has made the directory (`model.proofs`).
+A request in the name of a voter has the secret of the voter's directory. The id of the directory is in the metadata log
+and in each answer to DescribeQuorum: the hash of a secret in `meta.properties` beside the log, unless an earlier
+release or Apache Kafka has made the directory (`model.proofs`).
 
 - A candidate, and a replica that fetches, name their directory, whose secret the request must have.
 - BeginQuorumEpoch and EndQuorumEpoch name a leader by its id alone: the sender has to be the voter of this id, or the
   candidate that this replica has voted for.
-- A candidate or leader that this replica does not know as a voter may be a voter: the change of the voters may not
-  have come here yet, and the vote of this replica may be the vote that is missing. The request is heard when this
-  replica has lost its leader; while there is a leader, any client could end its epoch that way (Ongaro's dissertation,
-  4.2.3).
+- A candidate or leader that this replica does not know as a voter may be a voter: the change of the voters may not have
+  come here yet, and the vote of this replica may be the vote that is missing. The request is accepted when this replica
+  has lost its leader. While there is a leader, the request is refused: otherwise any client could end the leader's
+  epoch by such a request (Ongaro's dissertation, 4.2.3).
 """
 
 import logging
@@ -77,7 +77,7 @@ class RaftRpcHandler:
         self._host = host
 
     def handle(self, request: QuorumRequest, context: RequestContext) -> None:
-        """Raises KafkaError for a request about anything else than the metadata log, and as `check_sender`."""
+        """Raises KafkaError for a request about another log than the metadata log, and the errors of `check_sender`."""
         if isinstance(request, FetchSnapshotRequest):
             self._send_snapshots(request, context)
             return
@@ -163,7 +163,7 @@ class RemoveRaftVoterHandler:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRaftVoterHandler:
-    """Updates the addresses and versions of a voter, if its request is for the leader's epoch."""
+    """Updates the addresses and versions of a voter, if its request names the leader's epoch."""
 
     host: QuorumHost
 
@@ -230,7 +230,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class VoterAddress:
-    """Keeps the address of this voter in the log current, from `start` to `stop`: it looks once a second.
+    """Keeps the address of this voter in the log current, from `start` to `stop`, by a check once a second.
 
     Does nothing for an observer, and for a node without listeners.
     """
@@ -244,13 +244,13 @@ class VoterAddress:
         self._next_look = Alarm(clock, self.start)
 
     def start(self) -> None:
-        """Look now, and again later."""
+        """Check the address now, and again later."""
         if self._endpoints:
             self._next_look.set(self._clock.monotonic_ms() + _INTERVAL_MS)
             self._host.perform(self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the checks."""
         self._next_look.cancel()
 
     def _look(self) -> None:

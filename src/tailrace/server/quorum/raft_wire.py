@@ -1,13 +1,13 @@
-"""Messages between replicas of the metadata log, as Kafka's: `raft.rpc` to the wire and back.
+"""Messages between replicas of the metadata log in Kafka's form: values of `raft.rpc` to the wire and back.
 
-A message is made in its fullest form; encoding leaves out the fields that an older version does not have.
-`oldest_version` is the lowest version in which a request loses nothing essential. The log has one partition, so each
-message has one partition. FetchSnapshot alone may name more partitions, which have no snapshots, and several snapshots
-of this log.
+A message is made with the fields of the newest version; encoding leaves out the fields that an older version does not
+have. `oldest_version` is the lowest version in which a request loses nothing essential. The log has one partition, so
+each message has one partition. Only FetchSnapshot may name further partitions, which have no snapshots, and several
+snapshots of this log.
 
 The form of messages from outside is checked here (`metadata_partition_wire`); the machine checks their values (offsets,
-epochs, the cluster). The machine enters any newer epoch, so an epoch after which hardly any could follow is refused
-here; the epochs of Fetch and FetchSnapshot are only compared.
+epochs, the cluster). The machine enters any newer epoch, so an epoch that is so high that hardly any epoch could follow
+is refused here; the epochs of Fetch and FetchSnapshot are only compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ def _any_directory(keys: Sequence[ReplicaKey]) -> bool:
 
 
 def request_to_wire(request: Request, *, listeners: Sequence[VoterListener]) -> QuorumRequest:
-    """The message of this request. `listeners` are the sender's, for its followers."""
+    """The message of this request. `listeners` are the sender's addresses for its followers."""
     match request:
         case Vote():
             return _vote_request(request)
@@ -92,8 +92,8 @@ def with_secret(message: QuorumRequest, secret: bytes) -> QuorumRequest:
 def request_from_wire(message: QuorumRequest) -> Request:
     """The request for this log in a message.
 
-    Raises INVALID_REQUEST if it asks for another partition or for several, as Kafka does, or names an epoch above
-    `NEWEST_EPOCH`, and UNKNOWN_TOPIC_OR_PARTITION for snapshots of other partitions only.
+    Raises INVALID_REQUEST if the message is about another partition or several partitions, as Kafka does, or if it
+    names an epoch above `NEWEST_EPOCH`, and UNKNOWN_TOPIC_OR_PARTITION for snapshots of other partitions only.
     """
     match message:
         case quorum.VoteRequest():
@@ -113,7 +113,7 @@ def request_from_wire(message: QuorumRequest) -> Request:
 
 
 def snapshots_from_wire(message: quorum.FetchSnapshotRequest) -> Sequence[FetchSnapshot]:
-    """The requests that a FetchSnapshot makes of this log, by snapshot. Raises as `request_from_wire`."""
+    """The requests for snapshots of this log in a FetchSnapshot message. Raises as `request_from_wire`."""
     return fetches.fetch_snapshots_asked(message)
 
 
@@ -123,7 +123,7 @@ def response_for_snapshots(
     *,
     leader: VoterListener | None,
 ) -> quorum.FetchSnapshotResponse:
-    """The message with these answers to what `snapshots_from_wire` has made of the request, in its order."""
+    """The message with these answers to the requests from `snapshots_from_wire`, in the same order."""
     return fetches.fetch_snapshot_response(responses, request, _where(leader, responses[0].leader_id))
 
 
@@ -132,7 +132,8 @@ Answered = VoteReply | BeginEpochReply | EndEpochReply | FetchRecordsReply | Fet
 
 
 def response_to_wire(response: Response, request: QuorumRequest, *, leader: VoterListener | None) -> QuorumResponse:
-    """The message that answers this. `leader` is where the leader named in it listens, if that is known."""
+    """The message with this answer to the request. `leader` is the address of the leader that the answer names, if the
+    address is known."""
     where = _where(leader, response.leader_id)
     match response:
         case VoteReply():
@@ -154,7 +155,7 @@ def _where(leader: VoterListener | None, leader_id: int) -> Where:
 
 
 def response_from_wire(message: QuorumResponse) -> Answered:
-    """The answer for this log in a message. Raises MalformedMessage unless the answer is about this log alone."""
+    """The answer for this log in a message. Raises MalformedMessage if the answer is about another log, too."""
     for_all = ErrorCode.NONE if message.error_code == 0 else known_code(message.error_code)
     match message:
         case quorum.VoteResponse():

@@ -25,7 +25,7 @@ def control_value(record: ControlRecord) -> ControlValue:
     """The message of this record."""
     match record:
         case LeaderChange(leader_id, voters, granting_voters):
-            # Version 1 has directories, but Kafka 4.1 neither writes nor reads version 1, and fails on version 1.
+            # Version 1 has directories, but Kafka 4.1 does not write version 1, and fails when it reads version 1.
             return LeaderChangeMessage(
                 version=0,
                 leader_id=leader_id,
@@ -60,7 +60,7 @@ def voters_record(voters: VoterSet) -> VotersRecord:
 
 
 def voter_set(record: VotersRecord) -> VoterSet:
-    """The set of voters in a record. Raises CorruptRecords if an id is there twice."""
+    """The set of voters in a record. Raises CorruptRecords if the record has an id twice."""
     ids = [voter.voter_id for voter in record.voters]
     if len(set(ids)) < len(ids):
         raise CorruptRecords(f"a record of voters names one twice: {ids}")
@@ -77,7 +77,7 @@ def _voter(fields: VoterFields) -> Voter:
 
 
 def snapshot_control(voters: VoterSet | None) -> tuple[HeaderControl, ...]:
-    """The voters in a snapshot's header: none if the log states none (kraft.version 0)."""
+    """The control records of the voters in a snapshot's header; empty if the log states no voters (kraft.version 0)."""
     return () if voters is None else (KRaftVersionRecord(k_raft_version=1), voters_record(voters))
 
 

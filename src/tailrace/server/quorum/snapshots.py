@@ -1,4 +1,4 @@
-"""Snapshots of the metadata: written in slices when due (KIP-630).
+"""Snapshots of the metadata: a snapshot is written in slices when it is due (KIP-630).
 
 A snapshot is written from an image that never changes. Between two slices the event loop does other work; the disk's
 thread checks, syncs and names the file.
@@ -29,7 +29,7 @@ class _Baseline:
     def __init__(
         self, image: ClusterImage = EMPTY_IMAGE, *, records_count: int | None = 0, size_bytes: int = 0
     ) -> None:
-        """`records_count` None: the snapshot is being written."""
+        """`records_count`: the number of the snapshot's records; None: the snapshot is being written."""
         self.size_bytes = size_bytes
         self.log_bytes = 0
         self.changed = ChangedRecords(image, snapshot_records=records_count)
@@ -76,7 +76,8 @@ class MetadataSnapshots:
         )
 
     def begin(self, image: ClusterImage, snapshot_id: SnapshotId, last_contained_ms: int) -> bool:
-        """Begin to write this image, which ends there; returns whether that is allowed. In a task of the host."""
+        """Begin to write this image as the snapshot with this id; returns whether the snapshot may be written. Only in
+        a task of the host."""
         if self._writer is not None or self._host.failure is not None or image.open_transaction is not None:
             return False
         if self._host.node.snapshot_fault(snapshot_id) is not None:

@@ -1,5 +1,5 @@
-"""Conditions between a quorum's log and its snapshots at the start of a node (KIP-630, "Validation of Snapshot and
-Log"), and the repair if they do not hold."""
+"""The conditions that a quorum's log and its snapshots must fulfil at the start of a node (KIP-630, "Validation of
+Snapshot and Log"), and the repair if a condition is not fulfilled."""
 
 from collections.abc import Mapping
 
@@ -18,8 +18,9 @@ from tailrace.storage.snapshots.store import SnapshotStore
 def forget_stale_epochs(files: FileSystem, directory: str, newest: OffsetAndEpoch) -> None:
     """Remove epochs from the epoch checkpoint that belong to a log which the newest snapshot has replaced.
 
-    To be called before the log is opened. The replaced log dropped them, but a power cut may have come before the file
-    was written. Later records have lower epochs than an uncommitted tail had, and would seem to be damaged.
+    To be called before the log is opened. The epochs were dropped with the replaced log, but a power cut may have come
+    before the epoch checkpoint was written. Later records may have lower epochs than the uncommitted tail of the
+    replaced log, and would seem to be damaged.
     """
     path = join(directory, LEADER_EPOCHS)
     if not files.exists(path):
@@ -27,14 +28,15 @@ def forget_stale_epochs(files: FileSystem, directory: str, newest: OffsetAndEpoc
     try:
         entries = EpochCache.from_bytes(files.read_bytes(path)).entries
     except CorruptRecords:
-        return  # the log writes it again
+        return  # the log writes the checkpoint again
     kept = tuple(entry for entry in entries if entry.start_offset >= newest.offset or entry.epoch <= newest.epoch)
     if kept != entries:
         replace_file(files, path, EpochCache(kept).to_bytes())
 
 
 def log_end_of(log: LogView) -> LogEnd:
-    """The end of a log and the epoch of its last record; an empty log has that of the snapshot at its start, or 0."""
+    """The end of a log and the epoch of its last record; for an empty log, the epoch of the snapshot at its start, or
+    0."""
     end = log.end_offset_for_epoch((1 << 31) - 1)
     if end is not None:
         return end
@@ -43,12 +45,12 @@ def log_end_of(log: LogView) -> LogEnd:
 
 
 def takes_the_logs_place(newest: OffsetAndEpoch, log: LogView, recovery_point: int) -> bool:
-    """Whether the newest snapshot has to replace the log: the log was cut, or the power went between the fetch of the
+    """Whether the newest snapshot has to replace the log: the log was cut, or the power failed between the fetch of the
     snapshot and its installation.
 
-    KIP-630 asks whether the snapshot is "newer than the LEO": true if the log lacks the last record of the snapshot,
-    even if the log continues behind that offset, or in a later epoch, with uncommitted records. A log that is known to
-    be committed beyond the snapshot is not replaced: either log or snapshot is damaged.
+    KIP-630 asks whether the snapshot is "newer than the LEO": true if the log does not have the last record of the
+    snapshot, even if the log has uncommitted records behind that offset or of a later epoch. A log that is known to be
+    committed beyond the snapshot is not replaced: either log or snapshot is damaged.
     """
     snapshot_id = SnapshotId(*newest)
     return recovery_point <= snapshot_id.end_offset and not _agrees(snapshot_id, log)
@@ -82,9 +84,10 @@ def check_snapshots(log: LogView, directory: str) -> None:
 
 
 def start_of(store: SnapshotStore, noted: int) -> int:
-    """The offset at which the log is to begin: the noted offset, or a lower offset, to stand in for a damaged snapshot.
+    """The offset at which the log has to begin: the noted offset, or a lower offset so that the log replaces a damaged
+    snapshot.
 
-    Segments keep records below the log start until the segment retires as a whole.
+    A segment keeps records below the log start until the whole segment retires.
     """
     if not store.damaged:
         return noted

@@ -1,17 +1,18 @@
 """Reports of failed replicas to the active controller: replicas that have lost records, or that cannot store.
 
 The failures are kept, and compared with the image at each change. As long as the image counts on a failed replica
-(`metadata.deciding.in_sync_changes`), this node proposes to remove it from the ISR: in commands of at most
+(`metadata.deciding.in_sync_changes`), this node proposes to remove the replica from the ISR: in commands of at most
 `MOST_PER_COMMAND` partitions, one command at a time, each change based on the state that this node has. After a refusal
-the proposal is repeated with the state at that time. A stalled replica that no other can replace is considered again
-when brokers come or go, when settings change (min.insync.replicas), and once a second.
+the proposal is repeated with the state at that time. A stalled replica that no other replica can replace is considered
+again when brokers come or go, when settings change (min.insync.replicas), and once a second.
 
-The controller's answer is used before the image shows the same: a disk that hangs holds the image of this node back.
+The controller's answer takes effect before the image shows the change: a disk that hangs delays the image of this node.
 
-A stalled replica is not fetched while its removal is proposed (`on_leaving`): otherwise its leader, which gets the
-decision first, may see it caught up and add it to the ISR again. The replica is fetched again (`on_staying`) when it
-stays, and when nothing is decided: the controller has not answered for `UNANSWERED_MS`, or refuses for a reason that no
-other state would change. From then on the replica is fetched until a controller has decided.
+A stalled replica is not fetched while its removal is proposed (`on_leaving`): otherwise the leader, which gets the
+decision first, may see that the replica is caught up, and add it to the ISR again. The replica is fetched again
+(`on_staying`) when the controller lets it stay. The replica is fetched again, too, without a decision: when the
+controller has not answered for `UNANSWERED_MS`, or refuses for a reason that holds in every state. Then replicas are
+fetched until a controller has decided.
 """
 
 import logging
@@ -33,17 +34,17 @@ from tailrace.server.replicas.proposals import Outcomes, Proposals, codes_of, sh
 MOST_PER_COMMAND: Final = 1_000
 _BACKOFF_MS: Final = 50
 _LAST_COPY_PAUSE_MS: Final = 1_000
-"""The pause before the removal of a last copy is proposed again, if no broker comes or goes before."""
+"""The pause before the removal of a last copy is proposed again, unless a broker comes or goes earlier."""
 UNANSWERED_MS: Final = 10_000
 """The time without an answer after which a replica is fetched again: an election of the controllers is over by then.
 Without a controller the leader keeps the replica in sync, and acks=all waits for this replica."""
-_LEFT: Final = ErrorCode.NONE.name  # in a log line: removed from the ISR, or not in it
+_LEFT: Final = ErrorCode.NONE.name  # in a log line: the replica is removed from the ISR, or was not in it
 _OTHER_STATE: Final = frozenset(
     (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_CONTROLLER)
 )
 """Refusals because the controller or this node has a later state, in which the replica may have left."""
 _DECIDED: Final = _OTHER_STATE | {ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
-"""Refusals of a controller that decides on such proposals."""
+"""Refusals by which the controller has decided on the proposal."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -52,7 +53,7 @@ OnReplica = Callable[[TopicPartition, PartitionState], None]
 
 
 class _Failed(NamedTuple):
-    """The failure of one replica, apart from its directory."""
+    """The failure of a single replica, not of the whole directory."""
 
     leaving: LeaveReason
     topic_id: TopicId
@@ -90,9 +91,10 @@ class ReplicaFailures:
     ) -> None:
         """Set the callbacks of a decision.
 
-        `on_leaving`: the removal of a stalled replica is about to be proposed, in this state; `on_left` or `on_staying`
-        follows, unless the directory recovers. `on_left`: the controller has removed the replica, with this state,
-        which this node's image may get much later. `on_staying`: it stays for now, or nothing is decided.
+        `on_leaving`: the removal of a stalled replica, in this state of the partition, is about to be proposed;
+        `on_left` or `on_staying` follows, unless the directory recovers. `on_left`: the controller has removed the
+        replica; this node's image may get the passed state much later. `on_staying`: the replica stays for now, or the
+        controller has not decided.
         """
         self._on_leaving = on_leaving
         self._on_left = on_left
@@ -106,10 +108,10 @@ class ReplicaFailures:
         self._last_copies: dict[TopicPartition, None] = {}  # stalled, and no other replica could replace them
         self._left: dict[TopicPartition, _Left] = {}
         self._paused: dict[TopicPartition, PartitionState] = {}  # `on_leaving` was called, and no other callback since
-        self._is_undecided = False  # then nothing is paused until a controller has decided
+        self._is_undecided = False  # if True, no fetch is paused until a controller has decided
         self._unanswered = Alarm(clock, self._resume_undecided)
-        self._to_fence: dict[TopicPartition, None] = {}  # lost, and the leader may still count on their fetches
-        self._given_up: set[TopicPartition] = set()  # chosen to lead with the rest of their log, and unable to
+        self._to_fence: dict[TopicPartition, None] = {}  # lost replicas whose fetches the leader may still count
+        self._given_up: set[TopicPartition] = set()  # chosen to lead in spite of the loss, but not able to
         self._waiting: list[OnReported] = []
         self._logged_answers: frozenset[str] = frozenset()
         self._proposals = Proposals[_ProposedLeave](
@@ -123,7 +125,7 @@ class ReplicaFailures:
 
     @property
     def lost_replicas(self) -> tuple[TopicPartition, ...]:
-        """The replicas that lack, or may lack, acknowledged records."""
+        """The replicas that have lost, or may have lost, acknowledged records."""
         return tuple(replica for replica, failed in self._failed.items() if failed.leaving is LeaveReason.LOST)
 
     def is_lost(self, topic_partition: TopicPartition) -> bool:
@@ -141,7 +143,7 @@ class ReplicaFailures:
     # Events
 
     def lost(self, topic_partition: TopicPartition) -> None:
-        """Report a replica that lacks, or may lack, acknowledged records."""
+        """Report a replica that has lost, or may have lost, acknowledged records."""
         self._add(topic_partition, LeaveReason.LOST)
 
     def stalled(self, topic_partition: TopicPartition) -> None:
@@ -150,15 +152,15 @@ class ReplicaFailures:
             self._add(topic_partition, LeaveReason.STALLED)
 
     def recovered(self, topic_partition: TopicPartition) -> None:
-        """Clear the failure of a replica: missing records are fetched before the replica is in sync."""
+        """Clear the failure of a replica, which fetches missing records before it is in sync again."""
         self._forget(topic_partition)
         self._call_waiting()
 
     def directory_stalled(self) -> None:
-        """Report that the directory cannot store, and so no replica of this node.
+        """Report that the directory cannot store records, so that no replica of this node can.
 
-        A replica stays if fewer than min.insync.replicas would be in sync without that replica: nothing would be
-        committed then either, and nodes that share one disk would remove each other.
+        A replica stays in sync if fewer than min.insync.replicas replicas would be in sync without it: no record would
+        be committed then either, and nodes on the same disk would remove each other's replicas.
         """
         self._is_directory_stalled = True
         self._look_at_all()
@@ -174,7 +176,7 @@ class ReplicaFailures:
             self.recovered(topic_partition)
 
     def directory_recovered(self) -> None:
-        """Report that the directory can store again. All replicas are fetched again by then."""
+        """Report that the directory can store again. The caller has begun to fetch all replicas again."""
         self._is_directory_stalled = self._is_undecided = False
         self._paused.clear()
         self._unanswered.cancel()
@@ -190,7 +192,7 @@ class ReplicaFailures:
     # Life
 
     def start(self) -> None:
-        """Begin to propose: this broker is registered, and has acted on its image."""
+        """Begin to propose. Call this when the broker is registered, and has acted on its image."""
         self._is_started = True
         self._look_at(self._failed)
         if self._is_directory_stalled:
@@ -225,7 +227,7 @@ class ReplicaFailures:
         if topic is not None:
             known = self._failed.get(topic_partition)
             if known is not None and known.topic_id != topic.topic_id:
-                self._forget(topic_partition)  # the failure is of a deleted topic with this name
+                self._forget(topic_partition)  # the failure belongs to a deleted topic with this name
             self._failed[topic_partition] = _Failed(leaving, topic.topic_id)
             self._left.pop(topic_partition, None)
             if leaving is LeaveReason.LOST:
@@ -241,7 +243,7 @@ class ReplicaFailures:
         self._given_up.discard(topic_partition)
 
     def _forget_deleted(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """Forget a partition of a deleted topic, unless the failure is of another topic with this name."""
+        """Forget a partition of a deleted topic, unless the failure belongs to another topic with this name."""
         failed = self._failed.get(topic_partition)
         if failed is None or failed.topic_id == topic_id:
             self._forget(topic_partition)
@@ -325,7 +327,8 @@ class ReplicaFailures:
     # The proposal and its answer
 
     def _pause_fetches(self, leave: _ProposedLeave) -> None:
-        """Call `on_leaving` before the proposal: the decision may reach the leaders before its answer comes here."""
+        """Call `on_leaving` before the proposal: the decision may reach the leaders before the answer reaches this
+        node."""
         if self._is_undecided:
             return
         if leave.leaving is LeaveReason.STALLED:
@@ -365,7 +368,8 @@ class ReplicaFailures:
         )
 
     def _log_answers(self, proposed: list[_ProposedLeave], answers: Counter[str]) -> None:
-        """Log one line per command with a removal; other answers have one line until they differ."""
+        """Log a line for each command that has removed a replica. Other answers are logged once, until the answers
+        change."""
         is_news = _LEFT in answers or not answers.keys() <= self._logged_answers
         self._logged_answers = frozenset() if _LEFT in answers else self._logged_answers | answers.keys()
         _logger.log(
@@ -382,7 +386,7 @@ class ReplicaFailures:
         topic_partition = leave.topic_partition
         known = self._controller.image.partition(*topic_partition)
         if known is None or known.topic_id != leave.state.topic_id:
-            return  # its topic was deleted meanwhile, and the failures here are of another topic with its name
+            return  # its topic was deleted meanwhile, and the failure belongs to another topic with the same name
         if not isinstance(outcome, KafkaError):
             self._left[topic_partition] = _Left(leave.state.topic_id, outcome.partition_epoch)
             self._given_up.discard(topic_partition)

@@ -1,4 +1,5 @@
-"""The conversation with one leader: its replica fetcher, the fetches to this leader, and their answers."""
+"""The fetches from one leader: the host sends the requests of a replica fetcher to this leader, and passes the answers
+back."""
 
 import logging
 from collections.abc import Callable
@@ -72,11 +73,11 @@ class ReplicaFetcherHost:
 
     @property
     def failed_fetches(self) -> int:
-        """Fetches that got no answer, and answers for a partition that were errors."""
+        """The number of fetches that got no answer, and of errors in answers."""
         return self.machine.failed_fetches + self.machine.failed_answers
 
     def follow(self, key: PartitionKey, partition: Partition) -> None:
-        """Fetch this partition from now on; its whole log is flushed."""
+        """Fetch this partition from now on. Its whole log must be flushed."""
         self._logs.add(key, partition)
         self.step(Follow(key=key, leader_epoch=partition.leader_epoch, position=position_of(partition)))
 
@@ -90,7 +91,8 @@ class ReplicaFetcherHost:
         self._end_session()
 
     def _end_session(self) -> None:
-        """Leave no session at the leader: a session would take the place of another follower's for a while."""
+        """End the session at the leader: otherwise it would take the place of another follower's session for a
+        while."""
         request = self._fetches.close(broker_epoch=self._broker_epoch())
         if request is not None:
             self._ask(request, lambda _: None)
@@ -135,7 +137,7 @@ class ReplicaFetcherHost:
                 sum(len(topic.partitions) for topic in request.topics),
                 sum(len(topic.partitions) for topic in request.forgotten_topics_data),
             )
-        # A leader may delay the answer by the fetch's own wait.
+        # A leader may delay the answer by the maximum wait of the fetch.
         timeout_ms = request.max_wait_ms + self._config.replica_socket_timeout_ms
         self._peer.send(self.leader, request, on_reply, oldest_version=OLDEST_VERSION, timeout_ms=timeout_ms)
 
@@ -150,6 +152,6 @@ class ReplicaFetcherHost:
             )
         answers = self._fetches.answers(response)
         if self._is_closed:
-            self._end_session()  # the answer to a full fetch may have opened another one
+            self._end_session()  # the answer to a full fetch may have opened another session
         else:
             self.step(Answered(answers=answers))

@@ -1,11 +1,11 @@
-"""The replica fetchers of this node, one per leader: each fetches the partitions that this node follows there.
+"""The replica fetchers of this node, a fetcher for each leader: it fetches the partitions that this node follows there.
 
-The image has the leaders; a partition is followed once its role is taken. Its first fetch waits until its whole
-log is flushed: after a leadership, the end of the log may not be on the disk yet.
+The image states the leaders. A partition is followed as soon as it has taken its role. The first fetch waits until the
+partition's whole log is flushed: after a leadership, the end of the log may not be on the disk yet.
 
-A disk that hangs holds the image of this node back. So a replica that leaves for such a disk is not fetched from the
-time of the proposal on: a fetch of an idle partition shows a replica that is caught up, and its leader would add it to
-the ISR again.
+A disk that hangs delays the image of this node. So a replica that leaves because of such a disk is not fetched from the
+time of the proposal on: by a fetch, the replica of an idle partition would seem caught up, and the leader would add it
+to the ISR again.
 """
 
 from collections import OrderedDict
@@ -27,7 +27,7 @@ _RETRY_MS: Final = 200
 """The pause before the next look for a partition that is missing here."""
 _UNKNOWN: Final = -1
 _WHILE_PROPOSED: Final = 1 << 31
-"""Above all partition epochs."""
+"""A number above all partition epochs."""
 
 
 class _Leader(NamedTuple):
@@ -51,8 +51,8 @@ class ReplicaFetchers:
         config: ReplicaFetchConfig,
         throttle: ReplicationThrottle | None = None,
     ) -> None:
-        """`secret` is that of this broker's incarnation. `peer` reaches the other brokers. `throttle` is that of all
-        fetches; None: there is none."""
+        """`secret` is the secret of this broker's incarnation. `peer` sends to the other brokers. `throttle` is shared
+        by all fetches; None: fetches are not throttled."""
         self._broker_id = broker_id
         self._secret = secret
         self._partitions = partitions
@@ -65,13 +65,14 @@ class ReplicaFetchers:
         self._failed_before = 0  # failed fetches of hosts that are closed
         self._leaders: dict[PartitionKey, _Leader] = {}
         self._names: dict[PartitionKey, TopicPartition] = {}
-        # To be followed, and not looked up yet. (The first of a dictionary is behind the room of removed entries.)
+        # Partitions to be followed that are not looked up yet. (In a plain dictionary the first entry is only found
+        # behind the room of removed entries.)
         self._to_begin: OrderedDict[PartitionKey, None] = OrderedDict()
         self._unmade: dict[PartitionKey, None] = {}  # to be followed; the log is new and not durable yet
-        self._missing: dict[PartitionKey, None] = {}  # looked up, and not here yet
+        self._missing: dict[PartitionKey, None] = {}  # looked up, and not yet in the table
         self._retry = Alarm(clock, self._look_again)
         self._only_in_sync = False
-        self._left: dict[PartitionKey, int] = {}  # not fetched by an image with an earlier partition epoch
+        self._left: dict[PartitionKey, int] = {}  # removed by the controller, with the partition epoch
         self._is_closed = False
 
     # State
@@ -88,13 +89,13 @@ class ReplicaFetchers:
 
     @property
     def failed_partitions(self) -> int:
-        """Replicas that cannot be stored: until a later try (damaged bytes of the leader, a full disk), or until a new
-        leader or a restart (a failed log, a leader that lacks committed records)."""
+        """The number of replicas that cannot store records: until a later try (damaged bytes from the leader, a full
+        disk), or until a new leader or a restart (a failed log, a leader that does not have committed records)."""
         return sum(host.machine.broken for host in self._hosts.values())
 
     @property
     def refused_partitions(self) -> int:
-        """Replicas whose leader has refused them for a while, always for the same reason."""
+        """The number of replicas that the leader has refused for a while, always for the same reason."""
         return sum(host.machine.refused for host in self._hosts.values())
 
     @property
@@ -157,8 +158,8 @@ class ReplicaFetchers:
         """Do not fetch this replica while its removal is proposed, until `left` or `resume`; only in
         `fetch_only_in_sync`.
 
-        A fetch that was sent before reaches its leader before the controller's decision does, unless it takes longer
-        than the decision and the propagation of the metadata together.
+        A fetch that was sent before the pause reaches the leader before the controller's decision, unless the fetch
+        takes longer than the decision and the propagation of the metadata together.
         """
         self._ignore_images_before(_WHILE_PROPOSED, topic_partition, state)
 
@@ -167,7 +168,7 @@ class ReplicaFetchers:
         self._ignore_images_before(state.partition_epoch, topic_partition, state)
 
     def resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Fetch this replica again if it follows in the image: the replica stays, or no proposal is under way."""
+        """Fetch this replica again if the image makes it a follower: the replica stays, or no proposal is under way."""
         key = PartitionKey(state.topic_id, topic_partition.partition)
         known = self._image.partition(*topic_partition)
         if self._left.pop(key, None) is not None and known is not None and known.topic_id == state.topic_id:
@@ -243,8 +244,8 @@ class ReplicaFetchers:
     def _begin(self, key: PartitionKey) -> None:
         """Fetch the partition as soon as its whole log is flushed.
 
-        New logs are made durable all together; flushing each would keep the disk busy for seconds if there are
-        thousands, and the disk would seem to hang.
+        New logs are made durable together: with thousands of new logs, a flush of each log would keep the disk busy for
+        seconds, and the disk would seem to hang.
         """
         leader = self._leaders[key]
         if not self._partitions.is_made(*self._names[key]):
@@ -266,7 +267,7 @@ class ReplicaFetchers:
         partition.following.flush(flushed)
 
     def _begin_made(self) -> None:
-        """Look at the new logs again, of which some are durable now, and wait for the other logs."""
+        """Begin to fetch the new logs that are durable now, and wait for the other new logs."""
         unmade, self._unmade = self._unmade, {}
         self._begin_too(unmade)
 

@@ -1,6 +1,6 @@
 """The logs of the replicas that follow one leader: the effects of a `replication.replica_fetcher` machine on logs.
 
-An effect of an older leader epoch is dropped: between an effect and the end of its disk work a partition may have got
+An effect of an older leader epoch is dropped: before the disk work of an effect ends, the partition may have got
 another leader, become the leader, or been deleted.
 """
 
@@ -30,13 +30,14 @@ from tailrace.server.ports import Clock
 _UNKNOWN: Final = -1
 _REPORTS_PER_MS: Final = 60_000
 _MOST_REPORTS: Final = 20
-"""Refused replicas of one leader with a line of their own within that time; further refused replicas are counted."""
+"""The most refused replicas of one leader that get a line of their own within that time; further refused replicas are
+counted."""
 
 _logger = logging.getLogger("tailrace.server")
 
 
 class _LoggedFault(NamedTuple):
-    """The last line about a replica that could not be stored."""
+    """The last line about a replica that could not store records."""
 
     text: str
     at_ms: int
@@ -60,7 +61,7 @@ class FollowerLogs:
         self._clock = clock
         self._on_done = on_done
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._cuts: dict[PartitionKey, Cut | Restart] = {}  # the latest of each partition, perhaps complete
+        self._cuts: dict[PartitionKey, Cut | Restart] = {}  # the latest cut of each partition, which may be complete
         self._reports_since_ms = clock.monotonic_ms()
         self._reports = 0
         self._logged_faults: dict[PartitionKey, _LoggedFault] = {}
@@ -90,7 +91,8 @@ class FollowerLogs:
         self._cuts.clear()
 
     def carry_out(self, effect: Store | Cut | Restart | ReportRefusal) -> None:
-        """Carry an effect out, unless the partition has a new role by now, which the machine receives too."""
+        """Carry an effect out, unless the partition has a new role by now: the machine is informed of that role,
+        too."""
         partition = self._partitions.get(effect.key)
         if partition is None or not _follows(partition, effect.leader_epoch):
             return
@@ -142,7 +144,8 @@ class FollowerLogs:
             self._when_cuttable(effect, partition, offset, lambda: partition.following.truncate_to(offset))
 
     def _may_cut(self, effect: Cut | Restart, partition: Partition, offset: int) -> bool:
-        """Whether the log may be cut here. If not, the partition is not fetched until there is another leader."""
+        """Whether the log may be cut at this offset. If not, the partition is not fetched until it has another
+        leader."""
         position = position_of(partition)
         agreed_epoch = max(partition.following.agreed_epoch, position.last_epoch)
         unclean_epoch = _UNKNOWN if partition.state is None else partition.state.unclean_epoch
@@ -150,7 +153,7 @@ class FollowerLogs:
         if may_cut(offset, high_watermark=high_watermark, agreed_epoch=agreed_epoch, unclean_epoch=unclean_epoch):
             return True
         if position.last_epoch > effect.leader_epoch:
-            # No leader has begun this epoch: the epoch's records are damaged, and the log is fetched again.
+            # No leader has begun this epoch, so the records of the epoch are damaged, and the log is fetched again.
             partition.log.condemn(
                 f"leader epoch {position.last_epoch}, in which its last batch says to be, never began",
                 offset=partition.log.log_end_offset,
@@ -178,7 +181,8 @@ class FollowerLogs:
         return False
 
     def _when_cuttable(self, effect: Cut | Restart, partition: Partition, offset: int, cut: Callable[[], None]) -> None:
-        """Cut the log when no recovery point is above its new end, which would make it a damaged log.
+        """Cut the log when no recovery point on the disk is above the new end: such a recovery point would make the log
+        count as damaged.
 
         `offset` is the lowest end that a crash meanwhile may leave: 0 for a log that is dropped whole.
         """
@@ -186,7 +190,7 @@ class FollowerLogs:
         self._cuts[effect.key] = effect
 
         def is_current() -> bool:
-            # The partition may have been removed and added again meanwhile, in the same epoch, with a cut of its own.
+            # Meanwhile the partition may have been removed and added again in the same epoch, with another cut.
             return self._cuts.get(effect.key) is effect and _follows(partition, effect.leader_epoch)
 
         def lowered(fault: KafkaError | None) -> None:
@@ -221,12 +225,12 @@ class FollowerLogs:
         partition = self._partitions.get(effect.key)
         if partition is None:
             return
-        is_final = partition.log.is_offline  # otherwise the disk may be full, and have space later
+        is_final = partition.log.is_offline  # a log that is not offline may have met a full disk, which has space later
         self._report_failure(effect.key, partition, fault, is_final=is_final)
         self._on_done(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=is_final))
 
     def _report_refusal(self, effect: ReportRefusal, partition: Partition) -> None:
-        """Log one line, unless this minute has had many: a leader may refuse all its partitions."""
+        """Log one line, unless this minute has had many lines: a leader may refuse all its partitions."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._reports_since_ms >= _REPORTS_PER_MS:
             if self._reports > _MOST_REPORTS:
@@ -251,7 +255,7 @@ class FollowerLogs:
             )
 
     def _report_failure(self, key: PartitionKey, partition: Partition, fault: KafkaError, *, is_final: bool) -> None:
-        """Log one line; no other for the same fault of the partition within a minute: fetches go on."""
+        """Log one line. As fetches go on, the same fault of the partition has no further line within a minute."""
         text, now_ms = str(fault), self._clock.monotonic_ms()
         logged = self._logged_faults.get(key)
         if logged is not None and logged.text == text and now_ms - logged.at_ms < _REPORTS_PER_MS:
@@ -263,7 +267,7 @@ class FollowerLogs:
     def _note_cut(self, partition: Partition, offset: int, why: str) -> None:
         is_loss = offset < partition.high_watermark
         _logger.log(
-            # A loss: after an unclean election, or of a log that lags behind its leader's retention.
+            # Records are lost after an unclean election, or when a log lags behind its leader's retention.
             logging.WARNING if is_loss else logging.INFO,
             "event=log-cut partition=%s end_offset=%d at=%d high_watermark=%d leader=%d reason=%s",
             partition.topic_partition,

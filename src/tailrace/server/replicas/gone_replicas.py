@@ -1,8 +1,9 @@
 """The replicas on the disk that this broker lost while its node was down: moved to other brokers, or deleted.
 
-A replica that goes while its node runs is removed with that change. After a start no change of the metadata names the
-replica: the first image that is caught up does. Its directory is removed
-1. if the image has the very topic, by its id, and no replica on this broker: other brokers have the records;
+If a replica is moved or deleted while its node runs, that change of the metadata removes it. After a start no change
+names the replica, so the first image that has caught up is compared with the disk. The directory of a replica is
+removed
+1. if the image has the topic with this id, but no replica on this broker: other brokers have the records;
 2. if the image does not have the topic, and this node's own metadata prove its deletion (`removed_topics`).
 
 Any other directory stays, and one line names the directory: the metadata of the cluster may have been lost, and the

@@ -1,12 +1,12 @@
 """Reports the in-sync replicas of the partitions that this node leads to the controller (KIP-497).
 
-A follower's fetch may show that the follower has caught up, and the lack of a fetch that the follower lags. Either way
-the partition makes a proposal; all proposals of a turn, which takes a few milliseconds at most, go to the controller in
+A follower's fetch may show that the follower has caught up, and a missing fetch shows that the follower lags. In both
+cases the partition makes a proposal. All proposals that are collected within a few milliseconds go to the controller in
 one command. One command is under way at a time. A change without a decision is proposed again until the image has the
 change; after a refusal another proposal may be due at once (`replication.leadership`, rule 4).
 
-No fetch need name a partition again (KIP-227). So a replica that could join while a proposal was pending is proposed
-when the pending proposal has its outcome, and a refused replica after a while.
+Later fetches need not name a partition again (KIP-227). So if a replica could have joined while a proposal was pending,
+it is proposed when the pending proposal has its outcome; a refused replica is proposed again after a while.
 """
 
 import logging
@@ -28,7 +28,8 @@ from tailrace.server.replicas.proposals import Outcomes, Proposals, codes_of, sh
 
 _BACKOFF_MS: Final = 50
 RECONSIDERED_AFTER_MS: Final = 500
-"""The pause before a refused replica is proposed again: its next fetch would come after as long, if it had to come."""
+"""The pause before a refused replica is proposed again; about as long as the time to the replica's next fetch outside
+of a session."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -75,14 +76,14 @@ class InSyncKeeper:
         self._refused: dict[Partition, None] = {}
         self._next_try = Alarm(clock, self._try_again)
         self.expansions = self.shrinks = 0
-        """The numbers of proposed changes that were made."""
+        """The numbers of changes that the controller has made after proposals."""
 
     def start(self) -> None:
         """Check for lagging replicas, every half of replica.lag.time.max.ms."""
         self._next_look.set(self._clock.monotonic_ms() + self._interval_ms)
 
     def stop(self) -> None:
-        """Propose nothing any more."""
+        """Stop proposing."""
         self._proposals.stop()
         self._next_look.cancel()
         self._next_try.cancel()
@@ -93,10 +94,10 @@ class InSyncKeeper:
             self._recover((topic.name, number, state) for number, state in topic.partitions.items())
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """As `load`, for changes. Partitions wait no more for brokers that are gone, and propose replicas that may join
-        now that a proposal has its outcome.
+        """As `load`, for changes. Partitions stop waiting for brokers that are gone. When a proposal has its outcome,
+        partitions propose the replicas that may join now.
 
-        To be called when the partitions have their roles: their logs are open then.
+        Call this when the partitions have taken their roles, so that their logs are open.
         """
         self._recover((*topic_partition, state) for topic_partition, state in delta.changed_partitions)
         for topic_partition, state in delta.changed_partitions:
@@ -116,7 +117,7 @@ class InSyncKeeper:
                 run_in_slices(self._excluding(), self._clock)
 
     def _excluding(self) -> Iterator[None]:
-        """Exclude from all partitions the brokers that are gone, and have not come back meanwhile."""
+        """Exclude the brokers that are gone, and have not come back meanwhile, from all partitions."""
         image = None
         while self._to_exclude_from:
             if image is not self._image:
@@ -210,7 +211,7 @@ class InSyncKeeper:
             self._propose_next(partition, next_step)
 
     def _propose_next(self, partition: Partition, next_step: AfterAnswer) -> None:
-        """Ask the partition for its next proposal, now or later, if the step says so."""
+        """Ask the partition for its next proposal, now or later, if `next_step` requires a proposal."""
         if next_step is AfterAnswer.PROPOSE_ANEW:
             self._waiting[partition] = None
         elif next_step is AfterAnswer.PROPOSE_LATER:

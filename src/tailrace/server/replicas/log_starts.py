@@ -1,7 +1,8 @@
-"""Starts of a leader's logs, which a follower asks for (ListOffsets) when the leader's refusals name no log start.
+"""The starts of a leader's logs, for which a follower asks (ListOffsets) when the leader's refusals do not state the
+log start.
 
-Kafka's answer to a fetch out of range has no log start; its followers ask for it too. One request per leader is under
-way at a time; partitions that come meanwhile are in the next request.
+Kafka's answer to a fetch out of range has no log start; Kafka's followers also send ListOffsets then. One request per
+leader is under way at a time; partitions that come meanwhile go into the next request.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,13 @@ from tailrace.replication.fetcher_events import AskLogStart, LogStartKnown
 from tailrace.server.ports import Peer
 
 EARLIEST_LOCAL: Final = -4
-"""The timestamp that stands for the first offset on the leader's disk, which a follower fetches from."""
+"""The special timestamp for the first offset on the leader's disk, from which a follower fetches."""
 OLDEST_VERSION: Final = 8
 """The first version of ListOffsets with that timestamp."""
 
 
 class LogStarts:
-    """The questions to one leader."""
+    """The ListOffsets requests to one leader."""
 
     def __init__(
         self,
@@ -33,7 +34,8 @@ class LogStarts:
         timeout_ms: int,
         on_known: Callable[[LogStartKnown], None],
     ) -> None:
-        """`broker_id` and `secret` are this broker's: the leader answers a replica with its log end in view."""
+        """`broker_id` and `secret` belong to this broker: for a proven replica, the answer goes up to the leader's log
+        end."""
         self._leader = leader
         self._broker_id = broker_id
         self._secret = secret

@@ -1,9 +1,10 @@
 """Applies the committed metadata to this broker's partitions: creates, changes and deletes partitions, and sets roles.
 
-It runs before the answer to the cause of a change, which waits, for this node's own clients, for new partitions to be
-durable as well: a client that gets the answer can produce to the topic at once. Settings and states that change
-together reach a partition together: the high watermark depends on both. A partition whose log cannot be opened is left
-out and reported, and so is a partition whose log fails during a change; the other partitions go on.
+The applier runs before a client gets the answer to the request that has caused the change. For a client of this node
+the answer also waits until new partitions are durable: so the client can produce to the topic at once. Settings and
+states that change together reach a partition together: the high watermark depends on both. A partition whose log cannot
+be opened is left out and reported, and so is a partition whose log fails during a change; the other partitions are not
+affected.
 """
 
 import logging
@@ -51,12 +52,13 @@ class MetadataApplier:
         self.failed: set[TopicPartition] = set()
         """Partitions of this broker that could not be opened or changed."""
         self._logged: dict[TopicPartition, str] = {}
-        """The reasons, as logged last."""
+        """The reason that was last logged for each failed partition."""
         self._defaults_of_all: TopicConfig | None = None
-        """The defaults that all topics have got."""
+        """The defaults of topics that were last applied to all topics."""
         self._defaults: TopicConfig | None = None
         self._configs: dict[frozenset[tuple[str, str]], TopicConfig] = {}
-        """Topic settings on top of these defaults, by a topic's own settings: most topics have the same."""
+        """The settings of topics with these defaults, by the topic's own settings: most topics have the same own
+        settings."""
 
     def load(self, image: ClusterImage) -> None:
         """Add every partition that this broker has a replica of."""
@@ -86,7 +88,7 @@ class MetadataApplier:
             self._partitions.update_configs({name: self._config(image, name) for name in changed})
 
     def _reconfigured(self, image: ClusterImage, delta: ImageDelta) -> Iterable[str]:
-        """The topics whose settings may have changed: every topic, if the broker's defaults of topics have."""
+        """The topics whose settings may have changed: every topic, if the broker's defaults for topics have changed."""
         is_concerned = any(self._settings.concerns(resource) for resource in delta.changed_configs)
         if is_concerned and self._settings.at(image).topic_defaults != self._defaults_of_all:
             self._defaults_of_all = self._settings.at(image).topic_defaults
@@ -135,7 +137,7 @@ class MetadataApplier:
 
     def _failed(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
         self.failed.add(topic_partition)
-        if self._logged.get(topic_partition) != fault.detail:  # each change of the partition tries again
+        if self._logged.get(topic_partition) != fault.detail:  # each change of the partition tries the log again
             self._logged[topic_partition] = fault.detail
             _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
 
@@ -191,7 +193,7 @@ class ImageLeaders:
         return None if state is None else KnownLeader(state.leader, state.leader_epoch)
 
     def topic_name(self, topic_id: TopicId) -> str | None:
-        """The topic with this id, or None if there is none."""
+        """The name of the topic with this id, or None if there is no such topic."""
         return self._controller.image.topic_names.get(topic_id)
 
     def view_refusal(self, topic: str, topic_id: bytes = b"") -> KafkaError | None:

@@ -1,6 +1,6 @@
 """Proposals of this broker to change partitions: collected for a few milliseconds, and sent in one command.
 
-One command is under way at a time. If an answer calls for another proposal, the owner collects the proposal.
+One command is under way at a time. If an answer requires another proposal, the owner collects that proposal again.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class Proposals(Generic[T]):
         change: Callable[[T], InSyncChange],
         on_outcomes: Callable[[list[T], Outcomes], None],
     ) -> None:
-        """`collect` adds the proposals that are due to the list, in steps; `change` makes the change of a proposal."""
+        """`collect` adds the due proposals to its list, in steps; `change` makes the command's entry for a proposal."""
         self._broker_id = broker_id
         self._controller = controller
         self._clock = clock
@@ -44,11 +44,12 @@ class Proposals(Generic[T]):
         self.is_stopped = False
 
     def stop(self) -> None:
-        """Propose nothing any more."""
+        """Stop proposing."""
         self.is_stopped = True
 
     def plan(self) -> None:
-        """Collect after this turn; while a command is under way, the owner has to call again at its outcomes."""
+        """Collect proposals after this turn. While a command is under way nothing is planned: the owner has to call
+        again when it gets the outcomes."""
         if not (self._is_busy or self._is_planned or self.is_stopped):
             self._is_planned = True
             self._clock.call_soon(self._propose)
@@ -84,7 +85,7 @@ class Proposals(Generic[T]):
 
 
 def codes_of(outcomes: Outcomes) -> Counter[str]:
-    """The number of outcomes by their error codes; a change that was made has NONE."""
+    """The number of outcomes by their error codes; a change that was made counts under NONE."""
     return Counter((outcome.code if isinstance(outcome, KafkaError) else ErrorCode.NONE).name for outcome in outcomes)
 
 

@@ -1,13 +1,14 @@
-"""The topics whose deletion this node's own metadata prove, from the node's start until its look at its directories.
+"""The topics whose deletion this node's own metadata prove, from the node's start until the node examines its
+directories.
 
 That a topic is absent from the metadata is no proof: the metadata may have been founded anew, or restored without its
-last records. Proof is
+last records. The deletion is proven by
 1. a committed record that removes the topic, by its id, which no other topic ever has. This node's metadata log has
    this record, from its disk or from the leader;
-2. where a snapshot of the leader's has replaced that log and its record: the topic was in the image that this node
-   had, and is not in the snapshot's, and the snapshot continues that image. A snapshot that continues the image has
-   this broker's registration from the image, by the random id of the incarnation: metadata that were founded anew do
-   not have that registration, nor have older metadata that were restored.
+2. if a snapshot of the leader has replaced that log with its record: the topic was in the image that this node had, is
+   not in the image of the snapshot, and the snapshot continues the node's image. A snapshot that continues the image
+   has this broker's registration from the image, by the random id of the incarnation: metadata that were founded anew
+   do not have that registration, and neither do older metadata that were restored.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,8 @@ from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.ids import BrokerId, TopicId
 
 MOST_REMOVED: Final = 200_000
-"""Beyond it the oldest are forgotten, and their directories stay like any without a proof."""
+"""The most removed topics that are remembered; beyond this number the oldest are forgotten, and their directories stay,
+as without a proof."""
 
 
 class RemovedTopics:
@@ -61,6 +63,6 @@ class RemovedTopics:
                 del ids[next(iter(ids))]
 
     def stop(self) -> None:
-        """Forget everything: from now on each deletion is carried out when it comes."""
+        """Forget all topics: from now on each deletion is carried out when it comes."""
         self._ids = None
         self._image = EMPTY_IMAGE

@@ -1,18 +1,19 @@
 """The repair of replicas that have lost records: the log is renamed, and fetched again from the leader.
 
-A replica is repaired when the image does not count on it any more (`replicas.failures` proposes that) and another
-replica leads, which has just answered a read: when all nodes start together the image may name a leader that has not
-started yet, and whose log is damaged too. Without a leader nothing is changed. The steps, each durable before the next:
+A replica is repaired when the image does not count on it any more (`replicas.failures` proposes its removal), and
+another replica leads that has just answered a read. The read is needed when all nodes start together: then the image
+may name a leader that has not started yet, and whose log is damaged too. Without a leader nothing is changed. The
+steps, each durable before the next:
 
-1. The directory of the damaged log is renamed. Its files stay there until an administrator removes the files.
+1. The directory of the damaged log is renamed. The files stay there until an administrator removes them.
 2. The entries of the log leave the checkpoints.
 3. An empty log is made, and fetched.
 
 If an administrator has chosen this replica to lead in spite of its loss (`PartitionState.accepts_loss`), its log is cut
 at the damage instead (`server.partitions.damage_cut`), and the replica leads. No other election cuts a log.
 
-A crash before step 1 leaves a damaged log, a crash before step 2 no log: the next start reports either replica as lost,
-and never takes its log for short and healthy. Each further repair of a replica waits longer.
+A crash before step 1 leaves a damaged log, a crash before step 2 no log: in both cases the next start reports the
+replica as lost, and never takes its log for a short and healthy log. Each further repair of a replica waits longer.
 """
 
 import logging
@@ -35,7 +36,7 @@ from tailrace.server.ports import Clock, Controller, Peer
 
 LOOK_MS: Final = 500
 FIRST_BACKOFF_MS: Final = 5_000
-"""The wait before the second repair of a replica; each later one waits twice as long."""
+"""The wait before the second repair of a replica; each later repair waits twice as long."""
 LONGEST_BACKOFF_MS: Final = 300_000
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _OF_LEADERS: Final = (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE)
@@ -52,7 +53,8 @@ class LostReplicas(Protocol):
     def lost_replicas(self) -> tuple[TopicPartition, ...]: ...
 
     def recovered(self, topic_partition: TopicPartition, /) -> None:
-        """Clear the failure of a replica: missing records were given up, or are fetched before it is in sync."""
+        """Clear the failure of a replica: missing records were given up, or are fetched before the replica is in
+        sync."""
         ...
 
     def given_up(self, topic_partition: TopicPartition, /) -> None:
@@ -119,11 +121,12 @@ class ReplicaRepairs:
         self._read_from: set[TopicPartition] = set()  # a read of their leader is under way
         self._controller = controller
         self._clock = clock
-        self._under_way: set[TopicPartition] = set()  # being renamed, or not durable yet
-        self._fetching: dict[TopicPartition, int] = {}  # since when
+        self._under_way: set[TopicPartition] = set()  # the old log is being renamed, or the new log is not durable yet
+        self._fetching: dict[TopicPartition, int] = {}  # with the times of their first fetch
         self._repairs: dict[TopicPartition, _Repairs] = {}
         self._given_up: dict[TopicPartition, PartitionState] = {}
-        """The states in which a cut has failed: the replica leaves, and each further attempt would copy the log."""
+        """The states in which a cut has failed: the replica leaves, since each further attempt would copy the log
+        again."""
         self._next_look = Alarm(clock, self._look)
         self._is_stopped = False
         self.repaired = 0
@@ -140,7 +143,7 @@ class ReplicaRepairs:
         return self._partitions.directory.renamed.kept_logs
 
     def start(self) -> None:
-        """Begin to repair: the partitions have their roles."""
+        """Begin to repair. Call this when the partitions have their roles."""
         self._look()
 
     def stop(self) -> None:
@@ -179,16 +182,16 @@ class ReplicaRepairs:
             if state is None or not self._can_be_fetched(topic_partition, state):
                 continue
             if not self._partitions.offline.why(topic_partition):
-                self._failures.recovered(topic_partition)  # its log is short, and not damaged
+                self._failures.recovered(topic_partition)  # the log is short, and not damaged any more
             elif self._is_due(topic_partition, now_ms):
                 self._ask_leader(topic_partition, state)
         self._next_look.set(now_ms + LOOK_MS)
 
     def _can_be_fetched(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
-        """Whether another replica leads, and the image and the leader count on nothing of this log.
+        """Whether another replica leads, and neither the image nor the leader counts on this log.
 
-        After the report of a lost replica the leader begins a new epoch, in which the replica fetches nothing before
-        its repair.
+        After the report of a lost replica the leader begins a new epoch, and in this epoch the replica does not fetch
+        before its repair.
         """
         if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
             return False
@@ -210,7 +213,7 @@ class ReplicaRepairs:
             self._read_from.discard(topic_partition)
             now = self._controller.image.partition(*topic_partition)
             if self._is_stopped or now is None or response is None or not _serves(response):
-                return  # the next look tries again
+                return  # the next check tries again
             is_same = _is_same_epoch(state, now)
             is_lost = topic_partition in self._failures.lost_replicas and self._partitions.offline.why(topic_partition)
             if is_same and is_lost and self._can_be_fetched(topic_partition, now):
@@ -228,7 +231,7 @@ class ReplicaRepairs:
         reason = self._partitions.offline.why(topic_partition)
 
         def renamed(path: str | None) -> None:
-            if path is None:  # the replica stays offline, and is tried again
+            if path is None:  # the replica stays offline, and the repair is tried again
                 self._under_way.discard(topic_partition)
                 self._discard_if_gone(topic_partition, state)
                 return
@@ -252,7 +255,7 @@ class ReplicaRepairs:
             return
         reason = self._partitions.offline.why(topic_partition)
         if not reason:
-            self._lead(topic_partition)  # its log is short, and not damaged
+            self._lead(topic_partition)  # the log is short, and not damaged any more
             return
         given_up = self._given_up.get(topic_partition)
         if given_up is not None and _is_same_epoch(given_up, state):
@@ -290,7 +293,8 @@ class ReplicaRepairs:
         self._partitions.damaged.cut(topic_partition, state, config, done)
 
     def _discard_if_gone(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
-        """Remove its directory if the partition was deleted meanwhile, or has no replica here any more."""
+        """Remove the directory of the damaged log if the partition was deleted meanwhile, or has no replica here any
+        more."""
         now = self._controller.image.partition(*topic_partition)
         is_here = now is not None and now.topic_id == state.topic_id and self._broker_id in now.replicas
         if not is_here:
@@ -315,7 +319,7 @@ class ReplicaRepairs:
 
 
 def _read(topic_partition: TopicPartition, state: PartitionState) -> FetchRequest:
-    """A read of a consumer, which is answered at once: it does not report an offset of this replica."""
+    """A read as a consumer, which is answered at once, and does not acknowledge an offset of this replica."""
     partition = FetchPartition(
         partition=topic_partition.partition,
         current_leader_epoch=state.leader_epoch,
@@ -327,11 +331,11 @@ def _read(topic_partition: TopicPartition, state: PartitionState) -> FetchReques
 
 
 def _serves(response: FetchResponse) -> bool:
-    """Whether this is the answer of a leader whose log can be read, even without a record at that offset."""
+    """Whether the response is from a leader whose log can be read, even if the offset has no record."""
     answers = [answer.error_code for topic in response.responses for answer in topic.partitions]
     return response.error_code == ErrorCode.NONE and bool(answers) and all(code in _OF_LEADERS for code in answers)
 
 
 def _is_same_epoch(before: PartitionState, now: PartitionState) -> bool:
-    """Whether both states are of one topic and one election."""
+    """Whether both states belong to the same topic and the same election."""
     return (before.topic_id, before.leader_epoch) == (now.topic_id, now.leader_epoch)

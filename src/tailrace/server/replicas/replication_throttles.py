@@ -76,13 +76,13 @@ class ReplicationThrottles:
 
     @property
     def fetched_rate(self) -> float:
-        """Bytes per second of throttled replicas that were fetched, likewise."""
+        """Bytes per second of throttled replicas that were fetched, in the window of the quota."""
         return self.follower.quota.rate(self._clock.monotonic_ms())
 
     # As a leader
 
     def holds_back(self, partition: Partition, replica_id: BrokerId) -> bool:
-        """Whether this follower gets no records for now: a follower out of sync, when the rate is used up."""
+        """Whether this follower gets no records for now: a follower out of sync, while the rate exceeds the quota."""
         throttle, state = self.leader, partition.state
         if throttle.is_idle or state is None or replica_id in state.in_sync_replicas:
             return False
@@ -99,8 +99,8 @@ class ReplicationThrottles:
 
 
 def _partitions(setting: str, text: str, broker_id: BrokerId) -> frozenset[int] | None:
-    """The partitions of this broker in the value of a topic's setting. An illegal value, of another release, names
-    no partition."""
+    """The partitions of this broker in the value of a topic's setting. An illegal value, which only another release
+    accepts, names no partition."""
     try:
         words = TOPIC_SETTINGS[setting].parse(text)
     except KafkaError:

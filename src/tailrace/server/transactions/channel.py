@@ -1,7 +1,7 @@
 """Requests to the coordinator of a transactional id about its transaction, on this node or on another broker.
 
-Producers of KIP-890 begin a transaction without waiting for the end of the last, so that a partition may be added
-before that end is complete. The request is repeated here for a while, in place of the producer.
+Producers of KIP-890 begin a transaction without waiting for the end of the last transaction, so a partition may be
+added before that end is complete. Then this channel, not the producer, repeats the request for a while.
 """
 
 from collections.abc import Callable, Mapping

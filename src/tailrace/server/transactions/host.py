@@ -1,12 +1,14 @@
 """The transaction coordinators of this node, for each partition of `__transaction_state` that this node leads.
 
-1. A transaction whose decision is committed gets its markers without a time limit: the coordinator that made the
-   decision writes the markers, and so does each later coordinator that finds the decision in its log. The last marker
-   completes the transaction.
-2. A producer that begins its next transaction before that waits for the end of the last one (`next_transactions`).
+1. The markers of a decided transaction are written without a time limit: by the coordinator that made the decision, and
+   by each later coordinator that finds the decision in its log. The last marker completes the transaction.
+2. A producer that begins its next transaction before that waits for the end of its last transaction
+   (`next_transactions`).
 3. After a loss of leadership the next coordinator writes the markers again, with its newer epoch.
-4. The records of one decision are one record batch, so that a log has the whole decision or nothing: decision 0063.
-5. Members of a sink that no decision commits are ended after its decision, and again by the next coordinator.
+4. The records of one decision are one record batch, so that a log has either the whole decision or no part of it
+   (decision 0063).
+5. Members of a sink that no decision can commit any more are ended after the decision of their batch; after a change of
+   the coordinator, by the next coordinator.
 """
 
 import logging
@@ -110,7 +112,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         self._writing: dict[str, Cancellable | None] = {}
         """The transactional ids whose markers are being written, or their completion."""
         self._retries: dict[str, Timer] = {}
-        """By transactional id, of completions."""
+        """The timers of failed completions, by transactional id."""
         self._next = NextTransactions(
             submit=self.submit,
             is_changing=self.machine.is_changing,
@@ -145,7 +147,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
     def submit(self, command: Command, on_done: OnDone) -> None:
         """As `CoordinatorHost.submit`; the answer is never NeedsProducerId."""
         if isinstance(command, EndTransaction) and command.transactional_id in self._next:
-            on_done(concurrent(command.transactional_id))  # its transaction waits to begin
+            on_done(concurrent(command.transactional_id))  # the id's next transaction waits to begin
         else:
             self._decide(command, partial(self._decided, command, on_done))
 
@@ -158,7 +160,8 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self._allocate_producer_id(partial(self._submit_with, command, on_done))
 
     def _with_used_producer(self, command: Command) -> InitializeProducer | None:
-        """The command with a producer that another member of the sink had; None if there is none, or for any other."""
+        """The command with the producer id of an earlier member of the same sink. None if there is no such producer id,
+        and for any other command."""
         if not isinstance(command, InitializeProducer) or command.transactional_id in self.machine.transactions:
             return None
         member = find_member(command.transactional_id)
@@ -174,14 +177,16 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self.submit(_with_producer_id(command, fresh), on_done)
 
     def begin(self, command: AddPartitions, on_done: OnDone, request: QueuedRequest) -> None:
-        """As `submit`, for the request of a producer: it waits while the end of the last transaction is not complete.
+        """As `submit`, for the request of a producer: the request waits while the end of the producer's last
+        transaction is not complete.
 
-        After `next_transactions.WAIT_MS` the answer is CONCURRENT_TRANSACTIONS (51). None if the connection closes.
+        After `next_transactions.WAIT_MS` the answer is CONCURRENT_TRANSACTIONS (51). If the connection closes, there is
+        no answer.
         """
         self._next.add(command, on_done, request)
 
     def commit_sink(self, command: CommitSink, on_done: OnDone, *, timeout_ms: int) -> None:
-        """As `submit`; answered when all members have their markers, or with REQUEST_TIMED_OUT (7)."""
+        """As `submit`. The answer comes when all members have their markers, or is REQUEST_TIMED_OUT (7)."""
         self._sink_commits.add(command, on_done, timeout_ms)
 
     def renew_run(self, run: SinkRun, lease_ms: int) -> None:
@@ -207,13 +212,13 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             if isinstance(record, SinkRecord):
                 self._sink_changed(record)
             elif record.transaction is not None and record.transaction.state.is_prepared:
-                # Later: the answers to the writes of this turn come first, and a marker is another write.
+                # In a later turn: the answers to the writes of this turn come first, and a marker is another write.
                 self._clock.call_soon(partial(self._write_markers, record.transactional_id))
             else:
                 self._ended(record.transactional_id)
 
     def _keep_producer(self, record: CoordinatorRecord) -> None:
-        """Keep the producer of a member that is about to be deleted."""
+        """Keep the producer id of a member that is about to be deleted."""
         member = None if isinstance(record, SinkRecord) or record.transaction else find_member(record.transactional_id)
         known = self.machine.transactions.get(record.transactional_id)
         if member is not None and known is not None:
@@ -221,7 +226,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self._sink_producers.add(member.sink, last.producer_id, last.producer_epoch)
 
     def _sink_changed(self, record: SinkRecord) -> None:
-        """A batch is decided, or a run has followed another: end members that can never commit."""
+        """End members that can never commit, after a batch was decided or a run has followed another run."""
         if record.sink is None:
             self._sink_producers.forget(record.sink_id)
         else:
@@ -241,7 +246,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         if not self.is_active or markers is None or transactional_id in self._writing:
             return
         self._writing[transactional_id] = None
-        # The end of the log is behind the record of the decision, and the record of its completion is not there yet.
+        # The log has the record of the decision, but not yet the record of its completion.
         decision = DecisionNumber(self.leader_epoch, self.partition.log.log_end_offset)
         writing = self._marker_writer.write(markers, decision, partial(self._complete, transactional_id))
         if transactional_id in self._writing:
@@ -262,7 +267,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self.submit(CompleteTransaction(transactional_id=transactional_id), outcome)
 
     def _ended(self, transactional_id: str) -> None:
-        """The transaction is no longer prepared: forget its markers, and cancel the retry of its completion."""
+        """Forget the markers of a transaction that is no longer prepared, and cancel the retry of its completion."""
         self._writing.pop(transactional_id, None)
         retry = self._retries.pop(transactional_id, None)
         if retry is not None:
@@ -281,7 +286,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self._abort_members(run)
 
     def _abort_members(self, run: SinkRun) -> None:
-        """The run gives no more signs of life: end its open members before their timeout."""
+        """End the open members of a run that gives no more signs of life, before their timeout."""
         members = self.machine.sinks.members.of(run.sink)
         names = [name for name, member in members.items() if member.run == run.run]
         if names:

@@ -1,11 +1,11 @@
 """Sends the end of a transaction to its partitions: a marker per partition, until every leader has confirmed.
 
 1. A leader confirms a committed marker.
-2. After any other answer, or none, the marker is sent again, with the same number: its leader knows a second copy
-   (docs/decisions/0061-a-marker-ends-one-transaction.md). A deleted partition needs no marker.
+2. After any other answer, or without an answer, the marker is sent again with the same number, by which the leader
+   recognizes a second copy (docs/decisions/0061-a-marker-ends-one-transaction.md). A deleted partition needs no marker.
 3. TRANSACTION_COORDINATOR_FENCED (52) and INVALID_PRODUCER_EPOCH (47) are final for a partition: a newer coordinator,
-   or the producer, has ended the transaction, or the marker is a copy and the next transaction is open.
-4. All markers of one turn for a broker go in one request: one flush is enough for many transactions.
+   or the producer, has ended the transaction, or the marker is a copy, and the next transaction is open already.
+4. All markers of one turn for a broker go in one request: so one flush is enough for many transactions.
 """
 
 import logging
@@ -34,10 +34,10 @@ WriteHere = Callable[[Sequence[TransactionMarker], OnWritten], None]
 """Writes markers to partitions that this node leads: `server.transactions.markers.write_markers`."""
 OnCodes = Callable[[MarkerCodes | None], None]
 """Called once with a broker's codes for the partitions of a marker, None without an answer. A partition that the answer
-leaves out is missing."""
+leaves out has no code."""
 
 _MOST_PARTITIONS = 1_000
-"""Elements of one request: a broker accepts 20,000 elements, and needs some time per element."""
+"""The most elements of one request: a broker accepts 20,000 elements, and needs some time for each element."""
 
 _FIRST_RETRY_MS = 20
 _LONGEST_RETRY_MS = 1_000
@@ -71,9 +71,10 @@ class MarkerSender:
         """The markers of this turn for other brokers."""
 
     def write(self, markers: MarkersToWrite, decision: DecisionNumber, on_done: Callable[[], None]) -> "Sending":
-        """Begin; `on_done` is called once, when all partitions that still exist have their markers, perhaps at once.
+        """Begin to send markers. `on_done` is called once, when all partitions that still exist have their markers,
+        perhaps at once.
 
-        `decision` tells this end from other ends of its producer.
+        `decision` identifies this end among the ends of the same producer's transactions.
         """
         sending = Sending(self, markers, decision, on_done)
         sending.attempt()
@@ -107,7 +108,7 @@ class Sending:
         self._left = set(markers.partitions)
         self._attempt = 0
         self._awaited: set[TopicPartition] = set()
-        """Partitions of this attempt without an answer."""
+        """The partitions of this attempt that have no answer yet."""
         self._timer: Timer | None = None
         self._is_over = False
 
@@ -184,7 +185,7 @@ class Sending:
         self._answered(attempt, codes)
 
     def _answered(self, attempt: int, partitions: Iterable[TopicPartition]) -> None:
-        """Wait for these partitions no more in this attempt, which ends with the last partition."""
+        """Stop waiting for these partitions in this attempt. The attempt ends with its last partition."""
         if attempt == self._attempt and not self._is_over:
             self._awaited.difference_update(partitions)
             if not self._awaited:
@@ -238,7 +239,7 @@ def _distribute(markers: Mapping[int, OutgoingMarker], response: WriteTxnMarkers
 
 
 def on_the_wire(marker: TransactionMarker) -> WritableTxnMarker:
-    """The marker as it stands in a request."""
+    """The marker in the form of a request."""
     by_topic = groupby(marker.partitions, key=lambda partition: partition.topic)
     return WritableTxnMarker(
         producer_id=marker.producer_id,

@@ -26,12 +26,14 @@ from tailrace.server.waiters import Deadlines
 
 
 class DecisionNumber(NamedTuple):
-    """The place of the end of a transaction among all ends of its producer: later ones compare as greater."""
+    """The place of the end of a transaction among the ends of the same producer's transactions: a later end compares as
+    greater."""
 
     coordinator_epoch: int
     """The leader epoch of the coordinator's partition."""
     offset: int
-    """The end of the coordinator's log at a time between the records of the decision and of its completion."""
+    """The end of the coordinator's log at a time when the log has the record of the decision, and not yet the record of
+    its completion."""
 
 
 class TransactionMarker(NamedTuple):
@@ -40,9 +42,11 @@ class TransactionMarker(NamedTuple):
     producer_id: int
     producer_epoch: int
     transaction_version: int
-    """The version of the producer. From 2 on the marker's epoch is above that of the transaction (KIP-1228)."""
+    """The transaction.version of the producer. From version 2 on the marker's epoch is above the epoch of the
+    transaction (KIP-1228)."""
     decision: DecisionNumber
-    """The offset is NO_DECISION in a marker of Kafka, of an administrator, and of a producer of version 2 or later."""
+    """The number of the decision. Its offset is NO_DECISION in a marker from a Kafka broker or an administrator, and
+    for a producer of version 2 or later."""
     is_commit: bool
     partitions: tuple[TopicPartition, ...]
 
@@ -60,7 +64,8 @@ class OffsetTransactions(Protocol):
     ) -> None:
         """Write the marker to this partition of `__consumer_offsets`; commit or drop the offsets of its transaction.
 
-        `on_done` is called once, when the marker is committed or cannot be, perhaps before this returns.
+        `on_done` is called once, when the marker is committed or cannot be committed, perhaps before
+        `complete_transaction` returns.
         """
         ...
 
@@ -82,8 +87,9 @@ def write_markers(
     refused.
 
     Returns the codes that are known by now; later codes are added to the same object. `on_done` may be called before
-    this returns, and not at all while replicas are behind. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION
-    (3), a partition that another broker leads NOT_LEADER_OR_FOLLOWER (6); see also `Staging.append_marker`.
+    `write_markers` returns, and is not called while replicas are behind. A partition that is not on this node gets
+    UNKNOWN_TOPIC_OR_PARTITION (3), a partition that another broker leads gets NOT_LEADER_OR_FOLLOWER (6); see also
+    `Staging.append_marker`.
     """
     writing = _Writing(markers, on_done)
     for at, marker in enumerate(markers):
@@ -103,7 +109,7 @@ def write_markers(
                 )
             except KafkaError as refusal:
                 done(refusal.code)
-    writing.complete_one()  # the loop itself
+    writing.complete_one()  # the count of this loop itself
     return writing.codes
 
 
@@ -131,16 +137,16 @@ class _Writing:
 
 
 REQUEST_TIMEOUT_MS: Final = 10_000
-"""A third of the sender's timeout, here and in Kafka: a sender that times out first gets no code whatever."""
+"""A third of the sender's timeout, here and in Kafka: a sender whose timeout ends first gets no code at all."""
 
 
 class WriteTxnMarkersHandler:
     """WriteTxnMarkers (27): writes the ends of transactions into partitions that this node leads (KIP-98).
 
     Sent by transaction coordinators, and by administrators to end a hanging transaction (KIP-664). The answer is sent
-    when the markers are committed, or after `REQUEST_TIMEOUT_MS` with REQUEST_TIMED_OUT (7) for the rest. Such markers
-    stay in the log; the markers of a second request change nothing then. The time limit is there because a request has
-    markers of many transactions: a partition that cannot commit must not hold back the codes of other partitions.
+    when the markers are committed, or after `REQUEST_TIMEOUT_MS` with REQUEST_TIMED_OUT (7) for the rest. Written
+    markers stay in the log; a second request then changes nothing. A request has markers of many transactions, and a
+    partition that cannot commit must not delay the codes of other partitions: so there is the time limit.
     """
 
     def __init__(
@@ -169,7 +175,7 @@ class WriteTxnMarkersHandler:
 
 
 class _WaitingMarkers:
-    """A request until its answer."""
+    """A request from its arrival to its answer."""
 
     def __init__(self, request: WriteTxnMarkersRequest, context: RequestContext, deadlines: Deadlines) -> None:
         self._request = request
@@ -193,7 +199,7 @@ class _WaitingMarkers:
         """The codes of each marker that are known so far."""
 
     def written(self, codes: Sequence[MarkerCodes]) -> None:
-        """The markers are all committed or refused."""
+        """Answer: all markers are committed or refused."""
         if not self._is_answered:
             self._deadlines.remove(self, REQUEST_TIMEOUT_MS)
             self._answer(codes)

@@ -2,8 +2,8 @@
 
 EndTxn is answered when the decision is committed; the markers are written some flushes later. A producer that begins
 the next transaction at once would get CONCURRENT_TRANSACTIONS (51), and all clients repeat the request. But if the
-application aborts at that time, librdkafka ends a transaction that has not begun, gets INVALID_TXN_STATE (48), and
-fails for good. So the coordinator holds such a request for a while.
+application aborts while librdkafka repeats the request, librdkafka ends a transaction that has not begun, gets
+INVALID_TXN_STATE (48), and fails for good. So the coordinator holds a request to add partitions for a while.
 
 Only requests of producers wait: a request of another broker has partitions of other producers too.
 
@@ -23,12 +23,13 @@ from tailrace.server.waiters import Deadlines
 
 OnDone = Callable[[Response | KafkaError], None]
 Submit = Callable[[AddPartitions, OnDone], None]
-"""Decides and commits a command; `OnDone` is called once, with CONCURRENT_TRANSACTIONS before this returns."""
+"""Decides and commits a command; `OnDone` is called once, with CONCURRENT_TRANSACTIONS before the call returns."""
 
 WAIT_MS: Final = 5_000
 """The longest wait of a request. Clients time out after 10 s or more."""
 MAX_WAITING: Final = 1_000
-"""The most requests of a node. Beyond this limit and the next two, the answer is CONCURRENT_TRANSACTIONS at once."""
+"""The most waiting requests of a node. Beyond this limit, `MAX_PARTITIONS` or `MAX_OF_ID`, the answer is
+CONCURRENT_TRANSACTIONS at once."""
 MAX_PARTITIONS: Final = 100_000
 """The most partitions of all waiting requests: some 200 bytes per partition, 500 with a topic per partition."""
 MAX_OF_ID: Final = 2
@@ -63,7 +64,7 @@ class _WaitingTransaction:
 class WaitingRequests:
     """The requests that wait on this node, in all its partitions of `__transaction_state` together, by connection.
 
-    It lives as long as the node, so that a connection has one callback, even if coordinators come and go.
+    The object lives as long as the node, so that a connection has a single callback, even if coordinators come and go.
     """
 
     def __init__(self) -> None:
@@ -137,7 +138,8 @@ class NextTransactions:
         self._deadlines.add(waiting, WAIT_MS)
 
     def ended(self, transactional_id: str) -> None:
-        """A change is complete or dropped. The first waiting command has its turn soon, before any EndTxn."""
+        """Let the first waiting command have its turn soon, before any EndTxn: a change of the id is complete or
+        dropped."""
         if transactional_id in self._by_id:
             self._clock.call_soon(partial(self._go_on, transactional_id))
 
@@ -146,12 +148,12 @@ class NextTransactions:
             self._carry_out(next(iter(waiting)))
 
     def expired(self, waiting: _WaitingTransaction) -> None:
-        """The longest wait of the command is over."""
+        """Carry out a command whose longest wait is over."""
         if waiting in self._by_id.get(waiting.command.transactional_id, ()):
             self._carry_out(waiting)
 
     def _carry_out(self, waiting: _WaitingTransaction) -> None:
-        """Decide the command, which does not wait again, and the next one after it."""
+        """Decide the command, which does not wait again, and after it the next command."""
         self.forget(waiting)
 
         def done(outcome: Response | KafkaError) -> None:

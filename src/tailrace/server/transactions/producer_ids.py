@@ -1,7 +1,7 @@
 """InitProducerId (22): v2 flexible; v3 the producer may name the identity it had (KIP-360); v4 error 90.
 
-A producer without a transactional id gets a fresh producer id in any case, as from Kafka. For a producer with a
-transactional id the coordinator decides.
+A producer without a transactional id always gets a fresh producer id, as in Kafka. The identity of a producer with a
+transactional id is decided by the coordinator.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ _REFILL_BELOW = 0.1
 
 
 class ProducerIdPool:
-    """Producer ids from blocks of this start of this broker alone; a restart drops the rest of a block."""
+    """Producer ids from the blocks that this run of the broker has got. A restart drops the rest of a block."""
 
     def __init__(self, *, controller: Controller, broker_id: BrokerId) -> None:
         self._controller = controller
@@ -79,7 +79,7 @@ class ProducerIdPool:
     def _fetched(self, outcome: ControllerResponse | KafkaError) -> None:
         self._is_fetching = False
         if isinstance(outcome, KafkaError):
-            # Retriable for a producer, unlike some errors of the controller.
+            # A producer can retry after this error, but not after some errors of the controller.
             self._refuse(KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids: {outcome}"))
             return
         assert isinstance(outcome, ProducerIdBlock)
@@ -102,7 +102,7 @@ class InitProducerIdHandler:
         coordinators: TransactionCoordinatorService,
         image: Callable[[], ClusterImage],
     ) -> None:
-        """`image` returns the present image: members of sinks begin when all brokers know sinks."""
+        """`image` returns the present image: members of sinks are accepted only when all brokers know sinks."""
         self._producer_ids = producer_ids
         self._coordinators = coordinators
         self._image = image

@@ -1,11 +1,12 @@
 """AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26): requests of transactional producers (KIP-98, KIP-890).
 
-AddPartitionsToTxn: up to v3 from producers, all partitions or none; from v4 from brokers, for many transactions, and
-perhaps only to verify them (verify_only). AddOffsetsToTxn adds the group's partition of `__consumer_offsets`. EndTxn is
-answered when the decision is committed; the markers follow. From v5 the answer has the producer's next epoch. Requests
-to add partitions to the next transaction wait until the markers are written.
+AddPartitionsToTxn: up to v3 from producers: either every partition is added, or none. From v4 on from brokers, for many
+transactions, and with verify_only only to verify that the partitions are in the transactions. AddOffsetsToTxn adds the
+group's partition of `__consumer_offsets`. EndTxn is answered when the decision is committed; the markers follow. From
+v5 the answer has the producer's next epoch. Requests to add partitions to the next transaction wait until the markers
+are written.
 
-A fenced producer gets PRODUCER_FENCED (90), before v2 of all three INVALID_PRODUCER_EPOCH (47).
+A fenced producer gets PRODUCER_FENCED (90), and before v2 of each of the three requests INVALID_PRODUCER_EPOCH (47).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +54,7 @@ Codes = Mapping[TopicPartition, ErrorCode]
 def as_version_says(
     outcome: T | KafkaError, version: int, *, first_with_fenced: int = FIRST_WITH_FENCED
 ) -> T | KafkaError:
-    """The outcome of a command, an error with a code of this version."""
+    """The outcome of a command, with the error code that the version of the request has."""
     is_too_new = version < first_with_fenced
     if is_too_new and isinstance(outcome, KafkaError) and outcome.code is ErrorCode.PRODUCER_FENCED:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, outcome.detail)
@@ -152,7 +153,7 @@ class _Addition:
         return self._context.api_version >= _FIRST_OF_BROKERS
 
     def _faults(self, partitions: Iterable[TopicPartition]) -> Stepwise[Codes]:
-        """The codes of partitions that cannot be added. If there is any, no partition is added."""
+        """The codes of partitions that cannot be added. If there is such a code, no partition is added."""
         image, faults = self._controller.image, {}
         for number, partition in enumerate(partitions, 1):
             if not number % STEP:
@@ -199,7 +200,8 @@ class _Addition:
 
 
 def _size(topic: AddPartitionsToTxnTopic) -> int:
-    """The size in partitions. A topic without partitions counts by the length of its name, which may be large."""
+    """The size of the topic in the request, counted in partitions. A topic without partitions counts by the length of
+    its name, which may be large."""
     return len(topic.partitions) or 1 + len(topic.name) // _CHARACTERS_OF_PARTITION
 
 
@@ -208,7 +210,7 @@ def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Iterable[TopicPart
 
 
 class AddOffsetsToTxnHandler:
-    """Answers when the group's partition is in the transaction, committed."""
+    """Answers when the record that adds the group's partition to the transaction is committed."""
 
     def __init__(
         self, *, coordinators: TransactionCoordinatorService, controller: Controller, group_config: GroupConfig
@@ -233,7 +235,7 @@ class AddOffsetsToTxnHandler:
 
     def _partition_of(self, group_id: str) -> TopicPartition:
         topic = self._controller.image.topics.get(GROUP_OFFSETS_TOPIC)
-        # The producer may be first: a first request of the group creates the topic.
+        # The producer may be the first client of the group: the first request for a group creates the topic.
         count = self._group_config.offsets_topic_num_partitions if topic is None else len(topic.partitions)
         return TopicPartition(GROUP_OFFSETS_TOPIC, coordinator_partition(group_id, count))
 

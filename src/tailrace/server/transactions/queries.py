@@ -1,8 +1,8 @@
 """DescribeTransactions (65), ListTransactions (66), DescribeProducers (61): transactions, for tools (KIP-664).
 
-The answers have the committed state of the transactional ids that this broker coordinates. ListTransactions: v1 a least
-duration (KIP-994); v2 a pattern (KIP-1152), which is refused with INVALID_REGULAR_EXPRESSION (128): 100,000 ids would
-have to be matched in slices.
+The answers have the committed state of the transactional ids that this broker coordinates. ListTransactions: v1 a
+minimal duration (KIP-994); v2 a pattern (KIP-1152), which is refused with INVALID_REGULAR_EXPRESSION (128): 100,000 ids
+would have to be matched in slices.
 """
 
 from itertools import groupby

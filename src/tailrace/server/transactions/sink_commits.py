@@ -1,4 +1,4 @@
-"""Commits of sinks that are decided, until all their members have their markers, or their time is over."""
+"""Decided commits of sinks that wait until all their members have their markers, or until their time is over."""
 
 from collections.abc import Callable
 from typing import Final
@@ -33,7 +33,7 @@ class _WaitingCommit:
 
 
 class SinkCommits:
-    """The commits of one coordinator that wait."""
+    """The waiting commits of one coordinator."""
 
     def __init__(self, *, submit: Submit, is_complete: Callable[[str, int], bool], deadlines: Deadlines) -> None:
         """`is_complete`: whether every transaction that was committed in a sink up to a batch has its markers."""
@@ -58,13 +58,13 @@ class SinkCommits:
         self._submit(command, decided)
 
     def changed(self, sink_id: str) -> None:
-        """Some member of the sink is complete."""
+        """Answer the commits that are complete now: a member of the sink has its markers."""
         for waiting in tuple(self._by_sink.get(sink_id, ())):
             if self._is_complete(sink_id, waiting.batch):
                 self._answer(waiting, waiting.answer)
 
     def expired(self, waiting: _WaitingCommit) -> None:
-        """The time of a commit is over."""
+        """Answer a commit whose time is over."""
         detail = f"batch {waiting.batch} of sink {waiting.sink_id!r} is decided, and its markers are being written"
         self._answer(waiting, KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
 

@@ -2,10 +2,11 @@
 
 - The producer ids of members whose ends are complete, for later members of the same sink. Each attempt of a task has a
   transactional id of its own; with fresh producer ids the leaders of its partitions would keep the state of every id
-  for a day. A later member gets an epoch above that of the last marker, so that a late copy of that marker is refused.
-- Runs whose tasks have promised signs of life (decision 0083). A member whose run gives no more signs will be committed
-  by no driver, in all likelihood: an abort before its timeout keeps readers from waiting for the member. A sign of
-  any task counts for the whole run: a task that is done waits for the other tasks.
+  for a day. A later member with the same producer id gets an epoch above the epoch of the last marker, so that a late
+  copy of that marker is refused.
+- Runs whose tasks have promised signs of life (decision 0083). If a run gives no more signs, its members will probably
+  never be committed: an abort before their timeout keeps readers from waiting for these members. A sign of any task
+  counts for the whole run: a task that is done waits for the other tasks.
 """
 
 from collections import deque
@@ -16,7 +17,8 @@ from tailrace.model.ids import ProducerId
 
 MOST_OF_SINK: Final = 1_000
 MOST_OF_PARTITION: Final = 10_000
-"""Producers of all sinks of one partition of `__transaction_state`: some 150 bytes per producer."""
+"""The most producers that are kept for all sinks of one partition of `__transaction_state`: some 150 bytes per
+producer."""
 
 
 class UsedProducer(NamedTuple):
@@ -27,7 +29,7 @@ class UsedProducer(NamedTuple):
 
 
 class SinkProducers:
-    """The producers of one coordinator that no member has."""
+    """The producer ids of one coordinator that belonged to members of sinks, and that no member has now."""
 
     def __init__(self) -> None:
         self._by_sink: dict[str, deque[UsedProducer]] = {}
@@ -37,7 +39,8 @@ class SinkProducers:
         return self._count
 
     def add(self, sink_id: str, producer_id: int, last_epoch: int) -> None:
-        """The end of a member is complete; its producer had this epoch last. Drops it if there are too many."""
+        """Keep the producer id of a member whose end is complete, with its last epoch. The id is dropped if there are
+        too many."""
         if last_epoch + 1 >= LAST_EPOCH or self._count >= MOST_OF_PARTITION:
             return
         of_sink = self._by_sink.setdefault(sink_id, deque())
@@ -46,7 +49,7 @@ class SinkProducers:
             self._count += 1
 
     def take(self, sink_id: str) -> UsedProducer | None:
-        """The producer for a new member of the sink; None if there is none."""
+        """Take a producer id for a new member of the sink; None if no id is kept."""
         of_sink = self._by_sink.get(sink_id)
         if of_sink is None:
             return None
@@ -57,15 +60,16 @@ class SinkProducers:
         return used
 
     def forget(self, sink_id: str) -> None:
-        """The sink is gone."""
+        """Forget the producer ids of a sink that is gone."""
         self._count -= len(self._by_sink.pop(sink_id, ()))
 
 
 MOST_RUNS: Final = 10_000
-"""Runs of one coordinator; the members of further runs have their timeouts alone."""
+"""The most runs of one coordinator; members of further runs are only ended by their timeouts."""
 LONGEST_LEASE_MS: Final = 3_600_000
 LONGEST_STEP_MS: Final = 20_000
-"""The most time that counts between two looks: a coordinator that slept could receive no signs."""
+"""The longest time that counts between two calls of `lapsed`: a coordinator that did not run could not receive
+signs."""
 
 
 class SinkRun(NamedTuple):
@@ -86,12 +90,12 @@ class SinkLeases:
         return len(self._left_ms)
 
     def renewed(self, run: SinkRun, lease_ms: int) -> None:
-        """The run has given a sign, and promises another one within this time."""
+        """Note that the run has given a sign, and promises another sign within this time."""
         if run in self._left_ms or len(self._left_ms) < MOST_RUNS:
             self._left_ms[run] = min(lease_ms, LONGEST_LEASE_MS) + LONGEST_STEP_MS
 
     def lapsed(self, now_ms: int) -> list[SinkRun]:
-        """The runs whose time is over, which are forgotten."""
+        """Forget and return the runs whose time is over."""
         step_ms = min(max(now_ms - self._looked_ms, 0), LONGEST_STEP_MS)
         self._looked_ms = now_ms
         for run in self._left_ms:

@@ -1,7 +1,7 @@
 """CommitSink (10001), DescribeSinks (10002), RenewSinkRun (10003): see decisions 0063 and 0083.
 
 CommitSink is answered when the batch is decided and all its members have their markers. DescribeSinks answers from the
-committed records with the sinks that this broker coordinates, MAX_SINKS a page.
+committed records with the sinks that this broker coordinates, in pages of MAX_SINKS sinks.
 """
 
 from collections.abc import Callable, Iterator
@@ -123,7 +123,7 @@ class DescribeSinksHandler:
 
 
 def _sink_ids(machine: TransactionCoordinator) -> Iterator[str]:
-    """The sinks with a decision, and the sinks that have members alone."""
+    """The sinks with a decision, and the sinks that have only members."""
     yield from machine.sinks.known
     yield from (sink_id for sink_id in machine.sinks.members.sinks if sink_id not in machine.sinks.known)
 
