@@ -82,7 +82,8 @@ class Heartbeats:
             contact.is_heard = True
 
     def shorten(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
-        """Shorten the session of a broker whose connection was closed, to `timeout_ms` from now or a little more.
+        """Shorten the session of a broker whose connection was closed, to `timeout_ms` from now, or to more for a slow
+        broker.
 
         A broker on a busy machine may have closed the connection itself: the session lasts at least twice the longest
         recent time between two of its heartbeats.
