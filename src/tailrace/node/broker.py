@@ -1,8 +1,8 @@
 """The broker of one node on its event loop, from registration to the last answer.
 
 Start: partitions are found on the disk; the broker registers; the broker carries out what the metadata says of this
-broker; the replicas that have lost something leave; the broker is unfenced; only then are clients let in.
-Stop: the requests that were taken are answered, within a time limit.
+broker; replicas that have lost records leave the in-sync replicas; the broker is unfenced; only then are clients
+admitted. Stop: the requests that were taken are answered, within a time limit.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ from tailrace.storage import OsFiles
 
 
 class ImageFeed:
-    """Gives this broker's part of the image to its replicas: at the start in slices, then change by change.
+    """Passes the image to the replicas of this broker: at the start in slices, then change by change.
 
-    A broker that was killed opens thousands of logs when it comes back. Meanwhile it votes and sends heartbeats;
-    a change of the metadata waits until the broker has carried out the state before the change.
+    A broker that was killed opens thousands of logs when it comes back. Meanwhile the node votes and sends heartbeats.
+    A change of the metadata waits until the broker has carried out the state before the change.
     """
 
     def __init__(self, metadata: QuorumController, *, applier: MetadataApplier, turns: Turns) -> None:
@@ -98,11 +98,12 @@ _LATE_TRANSACTION_MS: Final = 300_000
 """The longest time until the coordinator ends a transaction that has timed out, as in Kafka."""
 _LAST_FLUSH_SECONDS: Final = 30.0
 _LAST_ANSWERS_SECONDS: Final = 3.0
-"""For answers that nothing on this node can hasten: of replicas that are behind, to clients that do not read."""
+"""The time limit for answers that this node cannot speed up: answers that wait for slow replicas, and answers to
+clients that do not read."""
 _HAND_OVER_MS: Final = 5_000
 _NO_CONTROLLER_MS: Final = 2_500
-"""The death of a controller is noticed and an election over by then, if there is a majority. Whether a leader is known
-tells less: without a majority a controller goes back and forth between the last one and none."""
+"""By this time the death of a controller is noticed and an election is over, if there is a majority. The known leader
+is no good sign: without a majority the known leader alternates between the last leader and no leader."""
 _LOOK_SECONDS: Final = 0.05
 
 _logger = logging.getLogger("tailrace.node")
@@ -126,8 +127,8 @@ class RunningBroker:
         removed_topics: RemovedTopics,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`admin`: the handlers of requests to the active controller, for when that is on this node.
-        `removed_topics`: a listener of the metadata since before it was read.
+        """`admin`: the handlers of requests to the active controller, used if the active controller is on this node.
+        `removed_topics`: has listened to the metadata since before the first image.
 
         Raises KafkaError(INVALID_CONFIG) if the class of replica.selector.class cannot be used.
         """
@@ -210,7 +211,7 @@ class RunningBroker:
     # Start
 
     async def start(self, advertised: Sequence[ListenerAddress]) -> None:
-        """Return when clients may come: to these addresses. Raises KafkaError and OSError."""
+        """Start the broker; returns when clients may connect to these addresses. Raises KafkaError and OSError."""
         broker = self.broker
         broker.open()
         self._turns.on_turn_end = broker.partitions.write_staged
@@ -236,7 +237,7 @@ class RunningBroker:
             broker.replicas.forget_vanished()
             broker.replicas.remove_gone(self._metadata.image, self._removed_topics)
             self._removed_topics.stop()
-            # A node that was killed between a decision and its effects carries them out before it serves.
+            # A node that was killed between a decision and its effects carries the effects out before it serves.
             broker.partitions.when_made(lambda: session.serve(served))
 
         # A fenced broker is never elected: the lost replicas are reported before the broker is unfenced.
@@ -248,8 +249,8 @@ class RunningBroker:
 
     def _registration(self, advertised: Sequence[ListenerAddress]) -> RegisterBroker:
         before = self._metadata.image.brokers.get(self._id)
-        # This broker still has everything that it had acknowledged before it stopped (KIP-966), but for lost replicas:
-        # this broker reports the lost replicas when their logs are open.
+        # This broker still has every record that it had acknowledged before it stopped (KIP-966), except in lost
+        # replicas, which it reports when their logs are open.
         keeps_all = self._config.is_flushed or self.broker.replicas.log_directory.was_clean
         return RegisterBroker(
             broker_id=self._id,
@@ -274,9 +275,10 @@ class RunningBroker:
     # Stop
 
     async def hand_over(self, *, is_needed: bool) -> None:
-        """Move the leaderships of this broker to other brokers, if there are any: clients hardly notice then.
+        """Move the leaderships of this broker to other brokers, if there are other brokers, so that clients hardly
+        notice the stop.
 
-        If that is not needed, since the whole cluster stops, this broker only stops its session.
+        If the whole cluster stops (`is_needed` is False), this broker only stops its session.
         """
         session, alive = self._session, self._metadata.image.alive_brokers()
         assert session is not None, "the broker was started"
@@ -293,7 +295,8 @@ class RunningBroker:
         self._turns.run(self.broker.stop)
 
     async def _handed_over(self, done: asyncio.Event, session: BrokerSession) -> None:
-        """Return when all leaderships have moved, or no controller has answered for a while: perhaps all nodes stop."""
+        """Return when all leaderships have moved, or when no controller has answered for a while, perhaps since all
+        nodes stop."""
         while not done.is_set() and session.unheard_ms() < _NO_CONTROLLER_MS:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), _LOOK_SECONDS)
@@ -301,8 +304,8 @@ class RunningBroker:
     async def answer_open_requests(self, listeners: Sequence[Listener]) -> None:
         """Flush and answer the requests that were taken, before the connections are closed.
 
-        Long polls come first, since later answers of their connections stand behind theirs; members of groups come
-        last, since their coordinators write commits until then.
+        Long polls come first, since later answers of a connection wait behind the answer to its long poll. Members of
+        groups come last, since their coordinators still write commits.
         """
         for listener in listeners:
             listener.discard_input()
@@ -325,7 +328,7 @@ class RunningBroker:
         close_selector(self._selector)
 
     async def stop(self) -> None:
-        """Flush everything and close the logs. There are no more requests."""
+        """Flush and close the logs. No request may come any more."""
         self._turns.run(self.broker.replicas.fetchers.close)
         self._peers.close()
         await self.flush_thread.idle(_LAST_FLUSH_SECONDS)

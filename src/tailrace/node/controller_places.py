@@ -1,13 +1,13 @@
 """The addresses at which this node looks for a controller, and the address of the leader that the node has found.
 
 A controller moves, and its address in the log, in the settings or in answers of other nodes may be outdated. At the old
-address there may be no process, another controller, or one of another cluster.
+address there may be no process, another controller, or a controller of another cluster.
 
-1. Only the requests of the metadata log's own replica look for a node: they name their receiver, and an answer shows
-   its sender. If there is no answer or another sender, the next address is tried; a late answer from an address that
-   was left changes nothing.
-2. Everything else (registrations, heartbeats, forwarded requests) goes to the address at which the leader has answered
-   the replica, and nowhere before that: a stranger's answer about this broker must not end the broker.
+1. Only requests of this node's replica of the metadata log look for a node: these requests name their receiver, and an
+   answer shows its sender. If there is no answer or another sender, the next address is tried; a late answer from an
+   address that was left changes nothing.
+2. All other requests (registrations, heartbeats, forwarded requests) go only to an address at which the leader has
+   answered the replica: an answer of a foreign node about this broker must not end the broker.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,13 @@ from tailrace.server.ports import QuorumResponse
 from tailrace.server.quorum.raft_wire import Answered, response_from_wire
 
 _FIRST_PLACE: Final = -2
-"""The name of the first of `controller.quorum.bootstrap.servers`; the next is one below."""
+"""The name of the first address in `controller.quorum.bootstrap.servers`; the name of each further address is lower by
+1."""
 
 
 class ControllerPlaces:
-    """Controllers by their ids, and places of which only the address is known by names below -1."""
+    """The addresses of controllers, by their ids; and of places of which only the address is known, by names below
+    -1."""
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class ControllerPlaces:
         places: Sequence[Address],
         voters: Callable[[], VoterSet | None],
     ) -> None:
-        """`founders` and `places` come from this node's settings; `voters` returns the voters in its log."""
+        """`founders` and `places` come from this node's settings; `voters` returns the voters in this node's log."""
         self._node_id = node_id
         self._founders = founders
         self._places = tuple(places)
@@ -49,7 +51,7 @@ class ControllerPlaces:
         self._named: dict[int, Address] = {}
         """The address of the leader that an answer has named (KIP-853)."""
         self._tried: dict[int, Address] = {}
-        """The address at which a node is looked for, if not the first of its addresses."""
+        """The address that is tried for a node, if it is not the first of its addresses."""
         self._found: dict[int, Address] = {}
         """The address at which a node has answered as the leader."""
 
@@ -63,7 +65,7 @@ class ControllerPlaces:
 
     def address_of(self, node_id: int) -> Address | None:
         """The address to look for a controller: the address in the log, in the settings, or in an answer of another
-        node; the first known address until the controller is not found there."""
+        node; at first the first known address, then the next address if the controller is not found there."""
         if node_id <= _FIRST_PLACE:
             return self._places[_FIRST_PLACE - node_id]
         places = self._places_of(node_id)
@@ -77,7 +79,8 @@ class ControllerPlaces:
         return self._places_of(node_id)[:1] == [address]
 
     def found(self, node_id: int) -> Address | None:
-        """The address at which this node last answered as the leader; None if it never has, or another node does."""
+        """The address at which this node last answered as the leader; None if it never has, or if another node has
+        answered there since."""
         return self._found.get(node_id)
 
     def on_response(self, node_id: int, asked_at: Address | None, reply: QuorumResponse | None) -> None:
@@ -116,7 +119,7 @@ def _understood(reply: QuorumResponse | None) -> Answered | None:
 
 
 def _is_the_leader(node_id: int, response: Answered) -> bool:
-    """Whether the leader has answered, and is this node: only the leader serves a Fetch."""
+    """Whether this node has answered as the leader: only the leader serves a Fetch."""
     is_served = isinstance(response, FetchRecordsReply | FetchSnapshotReply) and response.error is ErrorCode.NONE
     return is_served and response.leader_id == node_id
 
@@ -130,7 +133,7 @@ def _is_of_another_node(node_id: int, response: Answered) -> bool:
         case VoteReply() | BeginEpochReply():
             return error is ErrorCode.INVALID_VOTER_KEY
         case FetchRecordsReply() | FetchSnapshotReply() if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return leader_id == node_id  # the leader itself does not refer to itself
+            return leader_id == node_id  # a leader does not name itself as another leader
         case FetchRecordsReply() | FetchSnapshotReply() if error is ErrorCode.NONE:
             return leader_id not in (NO_LEADER, node_id)
         case _:

@@ -1,4 +1,4 @@
-"""A node's data directory: used by one node at a time, and always by the same node.
+"""A node's data directory: only one node uses it at a time, and always the same node.
 
 `.lock` is held while the node runs. `meta.properties` names the cluster and node of the data; a node with
 another id in its settings refuses to start.
@@ -30,10 +30,10 @@ _logger = logging.getLogger("tailrace.node")
 
 
 class DirectoryLock:
-    """Holds the data directory for this process; the operating system lets go of it when the process ends."""
+    """Locks the data directory for this process; the operating system releases the lock when the process ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the directory if need be and take the directory. Raises KafkaError if another node has the directory."""
+        """Make the directory if needed, and lock it. Raises KafkaError if another node has locked the directory."""
         try:
             make_durably(directory)
             self._file = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -59,7 +59,7 @@ class DirectoryLock:
         os.write(self._file, f"{os.getpid()}\n".encode("ascii"))
 
     def release(self) -> None:
-        """Let another node have the directory."""
+        """Release the lock."""
         os.close(self._file)
 
     def __enter__(self) -> "DirectoryLock":
@@ -72,9 +72,11 @@ class DirectoryLock:
 
 
 def make_durably(directory: Path) -> None:
-    """Make the directory and its missing parents; each name is on disk before the directory gets its content.
+    """Make the directory and its missing parents; the name of each directory is on disk before the directory gets its
+    content.
 
-    The start of a node syncs the name of the directory itself once more: this process may be killed before it does.
+    The start of a node syncs the name of the data directory again, since an earlier process may have been killed before
+    this sync.
     """
     if directory.is_dir():
         return
@@ -85,10 +87,10 @@ def make_durably(directory: Path) -> None:
 
 
 def claim_identity(files: FileSystem, directory: str, *, node_id: int) -> MetaProperties:
-    """The identity of this directory; a new one gets an id, and belongs to no cluster yet.
+    """The identity of this directory. A new directory gets an id, and belongs to no cluster yet.
 
-    A directory of a cluster whose metadata log is gone gets another id: the directory has lost its promises, as a
-    new disk would have (decision 0018). Raises KafkaError if the directory is another node's.
+    A directory of a cluster whose metadata log is gone gets another id: the directory has lost its promises, as a new
+    disk would have (decision 0018). Raises KafkaError if the directory belongs to another node.
     """
     known = read_meta_properties(files, directory)
     if known is None and files.exists(join(directory, str(METADATA_PARTITION))):

@@ -1,8 +1,8 @@
 """The shares of connections and of the files of logs in the file descriptors of the process.
 
-Files are opened and closed as needed (`storage.OsFiles`), so a partition does not need a descriptor of its own;
-connections cannot be given back. When the descriptors that cannot be given back come near the limit, no topic is
-created any more.
+Files are opened and closed as needed (`storage.OsFiles`), so a partition does not need a descriptor of its own; a
+connection keeps its descriptor. When the descriptors that cannot be closed at will come near the limit, no further
+topic is created.
 """
 
 import logging
@@ -23,13 +23,13 @@ _logger = logging.getLogger("tailrace.node")
 _LEAST = 128
 _MOST_FILES = 65_536
 _RESERVE = 48
-"""For listeners, event loop, locks, checkpoints that are being written, and what libraries open."""
+"""Descriptors for listeners, event loop, locks, checkpoints that are being written, and files that libraries open."""
 _NEAR_PERCENT = 80
 _OPEN_DESCRIPTORS = "/proc/self/fd"
 
 
 class DescriptorPlan(NamedTuple):
-    """The shares in descriptors."""
+    """The shares of connections and files in the descriptors."""
 
     limit: int
     connections: int
@@ -53,9 +53,10 @@ def descriptor_limit() -> int:
 
 
 def plan_descriptors(limit: int, *, max_connections: int, listeners: int = 1) -> DescriptorPlan:
-    """Connections get what the settings say on each listener, but at most half of the descriptors; files get the rest.
+    """A listener gets as many connections as the settings allow, all listeners together at most half of the
+    descriptors; files get the rest.
 
-    Raises KafkaError(INVALID_CONFIG) if there are too few descriptors for any node.
+    Raises KafkaError(INVALID_CONFIG) if there are too few descriptors to run a node.
     """
     if limit < _LEAST:
         raise KafkaError(
@@ -77,7 +78,7 @@ def plan_descriptors(limit: int, *, max_connections: int, listeners: int = 1) ->
 
 
 def plan_node_descriptors(config: NodeConfig, limit: int) -> DescriptorPlan:
-    """As `plan_descriptors`, for the listeners of this node."""
+    """The plan of `plan_descriptors` for the listeners of this node."""
     max_connections, listeners = config.integer("max.connections"), config.addresses.listeners
     return plan_descriptors(limit, max_connections=max_connections, listeners=len(listeners))
 
@@ -96,7 +97,7 @@ class CarefulController:
     def __init__(
         self, controller: Controller, *, limit: int, reclaimable: Callable[[], int], count_open: Callable[[], int]
     ) -> None:
-        """`reclaimable` of the descriptors that are open can be closed at any time."""
+        """`reclaimable` returns the number of open descriptors that can be closed at any time."""
         self._controller = controller
         self._limit = limit
         self._reclaimable = reclaimable

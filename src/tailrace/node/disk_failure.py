@@ -1,12 +1,14 @@
-"""A node whose disk has failed gives itself up, and begins anew in the same process when the disk answers again.
+"""The fresh start of a node whose disk has failed: the node stops, and starts again in the same process when the disk
+answers again.
 
-After a failed sync nothing that the process believes of its files is sure, so no belief is kept: the process starts
-afresh (`exec`), which closes every connection at once, so that other nodes take over. The process waits for the disk
-before it takes any port, then starts as after a kill: recovery reads the bytes on the disk. A supervisor sees a
-process that runs all the time, and no person has to do anything.
+After a failed sync the process's knowledge of its files may be wrong, so all state is dropped: the process replaces
+itself (`exec`), which closes every connection at once, so that other nodes take over. The new program waits for the
+disk before it takes a port, and then starts as after a kill: recovery reads the bytes on the disk. A supervisor sees
+one process that runs all the time, and no person has to act.
 
-A process that gets a signal to stop does not come back. If its disk fails in the clean stop, it ends as failed, and the
-next start recovers; while the process waits for the disk, it ends at once and well: there is nothing to close.
+A process that gets a signal to stop does not come back. If its disk fails during the clean stop, the process ends with
+a failure, and the next start recovers. While a process waits for the disk, a signal ends it at once and without a
+failure: there is nothing to close.
 """
 
 import logging
@@ -26,7 +28,7 @@ from tailrace.node.stop_signals import StopSignal, end_at_once, signals_raised
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 WELL_AFTER_S: Final = 60.0
-"""A node that has served for so long has left the failures before behind."""
+"""After a node has served for this time, earlier failures do not count any more."""
 _PROBE: Final = ".disk-probe"
 _PROBE_BYTES: Final = 1 << 16
 _STDIN: Final = 0
@@ -38,9 +40,11 @@ class FreshStart:
     """The fresh start of this process after a failure of its disk."""
 
     def __init__(self, command: Sequence[str], *, failures: int, must_stop: Callable[[], bool]) -> None:
-        """`command` starts the process, and gets the number of failures as its last word; `failures`: in a row so far.
+        """`command` starts the process; the number of failures is appended as its last argument. `failures`: the
+        failures in a row so far.
 
-        `must_stop` reads the signals up to the moment of the call: `exec` would lose a signal that is not read.
+        `must_stop` returns whether a signal to stop has come, and reads all signals so far: `exec` would lose an unread
+        signal.
         """
         self._command = command
         self._failures = failures
@@ -48,21 +52,22 @@ class FreshStart:
         self._ready_at: float | None = None
 
     def note_ready(self) -> None:
-        """The node serves."""
+        """Note that the node serves from now on."""
         self._ready_at = time.monotonic()
 
     def on_start_failure(self, fault: StorageError) -> None:
-        """Begin anew if a failure of the disk led to this start; at a first start the operator has to act.
+        """Begin anew if this start followed a failure of the disk. At a first start the operator has to act.
 
-        Returns otherwise, and when the node has served and this is its clean stop.
+        In any other case the call returns, also in the clean stop of a node that has served.
         """
         if self._failures and self._ready_at is None:
             self.begin(fault)
 
     def begin(self, fault: StorageError) -> None:
-        """Become a fresh process. Returns if that is not possible, or after a signal to stop.
+        """Replace this process by a fresh process. Returns if that is not possible, or after a signal to stop.
 
-        To be called where `signals_read` reads the signals to stop: a process inherits the signals that are ignored.
+        Only while `signals_read` reads the signals to stop: after it signals are ignored, and a new program inherits
+        ignored signals.
         """
         if self._must_stop():
             return
@@ -70,9 +75,9 @@ class FreshStart:
         failures = 1 if is_well else self._failures + 1
         _logger.critical("event=node-failed action=wait-for-disk failures=%d fault=%s", failures, fault)
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # the stream may go to a file on that very disk
+            with suppress(OSError):  # the stream may go to a file on the failed disk
                 stream.flush()
-        end_at_once()  # signals from now on end the process; the next line sees those before
+        end_at_once()  # later signals end the process; the next line sees earlier signals
         if self._must_stop():
             return
         try:
@@ -82,10 +87,11 @@ class FreshStart:
 
 
 def wait_for_disk(directory: Path, *, failures: int, until_stdin_closes: bool) -> bool:
-    """Return True when the disk takes and syncs a small file, False after a signal to stop meanwhile.
+    """Wait until a small file can be written and synced on the disk, and return True. Returns False after a signal to
+    stop.
 
-    The end of standard input counts as a signal to stop. After several failures in a row the wait takes ever longer.
-    A sync that hangs is waited for. For the main thread. Blocks: nothing else runs.
+    The end of standard input counts as a signal to stop. With each failure in a row the first pause is longer. The
+    function also waits for a sync that hangs. Only for the main thread, which it blocks.
     """
     pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S)
     heard = [_STDIN] if until_stdin_closes else []
@@ -112,7 +118,8 @@ def _listen(descriptors: Sequence[int], timeout_s: float | None) -> list[int]:
 
 
 def _probe_beside(directory: Path, heard: Sequence[int]) -> OSError | None:
-    """`probe`, in a thread of its own: while a sync hangs, nothing else in its thread runs, no handler of a signal."""
+    """Run `probe` in a thread of its own: a sync that hangs blocks its thread, and in the main thread also the handlers
+    of signals."""
     outcomes: list[OSError | None] = []
     reader, writer = os.pipe()
 

@@ -14,7 +14,7 @@ _logger = logging.getLogger("tailrace.node")
 
 
 class LoopClock:
-    """Time of the operating system, timers of the event loop. Each callback runs as a turn."""
+    """A clock with the time of the operating system and the timers of the event loop. Each callback runs as a turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turns: Turns) -> None:
         self._loop = loop
@@ -42,7 +42,7 @@ _MOST_CAUSES = 1_000
 
 
 class _Unlogged:
-    """The stalls of one cause since its last line."""
+    """The stalls of one cause since the last line about this cause."""
 
     __slots__ = ("count", "longest_seconds")
 
@@ -88,7 +88,7 @@ class StallWatch:
 
 
 def _name_of(work: Callable[[], None]) -> str:
-    """The code that ran, without its values: the values may be a client's."""
+    """The name of the code that ran, without values, which may come from a client."""
     function: object = work
     while isinstance(function, partial):
         function = function.func

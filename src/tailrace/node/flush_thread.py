@@ -5,7 +5,7 @@ disk, the larger the groups. A round starts at the end of the event loop's curre
 readable at once share the round.
 
 A flush that fails is never tried again: after a failed fsync the kernel may have dropped the pages it could not write,
-and a second fsync would succeed without the pages. The node stops instead.
+and a second fsync would succeed without the pages. So the node stops.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class _Flush(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """The work of the thread in one go."""
+    """The flushes and works of one round."""
 
     flushes: list[_Flush]
     works: list[tuple[OnDone, OnDone]]
@@ -66,7 +66,7 @@ class FlushMeasure(NamedTuple):
 class FlushThread:
     """Flushes the logs of one directory.
 
-    `call_soon` runs a callback on the event loop after the current callback, `post` does so from another thread;
+    `call_soon` runs a callback on the event loop after the current callback, `post` does the same from another thread;
     `on_failure` gets the error of a failed flush, on the event loop.
     """
 
@@ -89,7 +89,7 @@ class FlushThread:
         self.busy_seconds = 0.0
         self._round_began: float | None = None
         self._last_sync: tuple[int, float] = (0, 0.0)
-        """The syncs of the round that are done, and the end of the last sync."""
+        """The number of completed syncs of the round, and the time at which the last sync ended."""
         self._slow_lines = Throttle(_SLOW_LINE_MS)
         self._slow_rounds = 0
         self._longest_seconds = 0.0
@@ -128,9 +128,10 @@ class FlushThread:
 
     @property
     def stalled_seconds(self) -> float:
-        """The time of the round that runs for which its syncs give no reason; 0 if no round runs.
+        """The time of the running round that its completed syncs do not explain; 0 if no round runs.
 
-        The time counts from the last sync that ended; or is the time beyond 20 ms per ended sync, if that is longer.
+        That is the time since the last completed sync, or the time of the round beyond 20 ms for each completed sync,
+        whichever is longer.
         """
         began = self._round_began
         if began is None:
@@ -141,7 +142,7 @@ class FlushThread:
 
     @property
     def measure(self) -> FlushMeasure:
-        """This thread in numbers."""
+        """The counters of this thread."""
         return FlushMeasure(rounds=self.rounds_done, logs=self.flushes_done, seconds=self.busy_seconds)
 
     def stop(self) -> None:
@@ -196,7 +197,7 @@ class FlushThread:
         self._last_sync = (self._last_sync[0] + 1, perf_counter())
 
     def _log_slow_round(self, done: _Round, seconds: float) -> None:
-        """Once a minute, with the number of lines that were left out since."""
+        """Log a slow round, at most once a minute, with the number of lines left out since the last line."""
         self._slow_rounds += 1
         self._longest_seconds = max(self._longest_seconds, seconds)
         if self._slow_lines.admits(self._directory, round(perf_counter() * 1000)):
@@ -234,10 +235,10 @@ class FlushThread:
 
 
 class PageCache:
-    """`server.ports.Disk` for `log.durability=page-cache`: records that the kernel has taken are durable enough."""
+    """`server.ports.Disk` for `log.durability=page-cache`: records in the kernel's page cache count as durable."""
 
     def __init__(self, *, call_soon: Post, syncing: FlushThread) -> None:
-        """`syncing` does the work that has to reach the disk all the same."""
+        """`syncing` does the work that has to reach the disk in spite of this setting."""
         self._call_soon = call_soon
         self.carry_out = syncing.carry_out
 
@@ -249,7 +250,8 @@ _LOOKS: Final = 10
 """The number of checks within the time that a round may be stalled."""
 _QUICK_FOR: Final = 2
 _QUICK_FOR_AT_MOST: Final = 8
-"""The time without a slow round after which the disk is well, as a multiple of the time that a round may be stalled."""
+"""The longest time without a slow round before the disk counts as well, as a multiple of the time for which a round may
+be stalled."""
 _SOON: Final = 24
 """After as many times the stall timeout without a hang, the next hang counts as the first hang again."""
 
@@ -259,19 +261,19 @@ class FlushRounds(Protocol):
 
     @property
     def stalled_seconds(self) -> float:
-        """The time of the round that runs for which its syncs give no reason; 0 if no round runs."""
+        """The time of the running round that its completed syncs do not explain; 0 if no round runs."""
         ...
 
 
 class HangWatch:
     """Reports a disk that hangs, by its flush threads: a round has been stalled for too long.
 
-    A round over thousands of logs takes seconds on a disk that is well, so the watch goes by the single syncs.
+    A round over thousands of logs takes seconds on a disk that is well, so the watch judges by single syncs.
 
-    If every round is stalled a little too long, the replicas here would leave and join again in every round, were each
-    round judged alone. So the disk hangs until no round has been slow for some time: longer than a round may be
-    stalled, since the next slow round would be noticed by then. Replicas that have left cause few rounds, so a slow
-    disk may look quick: when the disk hangs again soon, that time is doubled.
+    If each round were judged alone, and every round were stalled a little too long, the replicas here would leave and
+    join again in every round. So a disk counts as hanging until no round has been slow for some time. This time is
+    longer than a round may be stalled, so that a next slow round would be noticed within it. Replicas that have left
+    cause few rounds, so a slow disk may look quick: if the disk hangs again soon, this time is doubled.
     """
 
     def __init__(
@@ -284,7 +286,7 @@ class HangWatch:
         self._on_change = on_change
         self.is_hung = False
         self._quick_for = _QUICK_FOR
-        self._slow_ms: int | None = None  # when a round was last seen that took too long
+        self._slow_ms: int | None = None  # the last time at which a round was stalled for too long
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -297,7 +299,7 @@ class HangWatch:
             self._timer.cancel()
 
     def _look(self) -> None:
-        self.start()  # comes first, so that one failure does not end the checks
+        self.start()  # planned first, so that a failure does not end the checks
         now_ms = self._clock.monotonic_ms()
         if any(thread.stalled_seconds * 1000 > self._timeout_ms for thread in self._threads):
             if not self.is_hung:

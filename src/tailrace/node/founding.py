@@ -1,15 +1,15 @@
-"""A node's way to its metadata quorum: it founds a quorum, alone or with other nodes, or joins a quorum that exists.
+"""The first contact of a node with its metadata quorum: the node founds a quorum, alone or with other nodes, or joins
+an existing quorum.
 
-1. A quorum is founded once. Its founders are the nodes in `controller.quorum.voters`, with empty logs; the founders
-   are voters by id *and* directory from the first record on. The founder with the lowest id waits until all founders
+1. A quorum is founded once. Its founders are the nodes in `controller.quorum.voters`, with empty logs; from the first
+   record on the founders are voters by id *and* directory. The founder with the lowest id waits until all founders
    answer at the same time, and writes the set of voters; the other founders take the set from any node that has the
    set.
-2. A node that comes with an empty directory later is no founder any more, whatever its settings say: there is a written
-   set of voters without its directory. It joins as an observer and logs that.
+2. A node that comes later with an empty directory is not a founder any more, whatever its settings say, since the
+   written set of voters does not have its directory. Such a node joins as an observer, and logs that.
 3. All other nodes join: a node takes the cluster's id from a controller, once, and keeps the id.
 
-So nodes that lost their disks never found a second quorum, as long as one voter that has the set can be asked. Decision
-0018.
+So nodes that have lost their disks never found a second quorum, as long as a voter with the set answers. Decision 0018.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class FoundedQuorum(NamedTuple):
 
     cluster_id: str
     voters: VoterSet
-    """The voters until the log states other voters: for a founder all founders, for a joining node none."""
+    """The voters until the log states other voters: for a founder all founders, for a joining node no voters."""
 
 
 class Founding:
@@ -52,7 +52,7 @@ class Founding:
     def __init__(
         self, config: QuorumConfig, *, key: ReplicaKey, log: QuorumLog, peers: Peers, places: Sequence[int]
     ) -> None:
-        """`places` are all nodes that `peers` can ask: ids, or names below -1."""
+        """`places` are all nodes to which `peers` can send: ids, or names below -1."""
         self._config = config
         self._key = key
         self._log = log
@@ -62,11 +62,11 @@ class Founding:
         self._say_again = self._loop.time() + _SAY_SECONDS
 
     async def find(self, cluster_id: str | None, new_cluster_id: str, *, votes_alone: bool) -> FoundedQuorum:
-        """Return when the quorum is found. `cluster_id` is this directory's; `new_cluster_id` is for a founder.
+        """Return when the quorum is found. `cluster_id` is the id in this directory, if any; `new_cluster_id` is the id
+        of a new cluster if this node founds it.
 
         `votes_alone`: the log is of a quorum of one voter, written before voters had directories; the voter gets its
-        directory.
-        Raises KafkaError INCONSISTENT_CLUSTER_ID if the quorum is another cluster's.
+        directory. Raises KafkaError INCONSISTENT_CLUSTER_ID if the quorum belongs to another cluster.
         """
         log, config = self._log, self._config
         known = log.founding_voters
@@ -119,7 +119,7 @@ class Founding:
             await asyncio.sleep(_ROUND_SECONDS)
 
     async def _ask_all(self, places: Sequence[int], request: Any, oldest_version: int) -> list[Any]:
-        """The answers that came."""
+        """The answers that have come, without the nodes that have not answered."""
         answers = await asyncio.gather(*(self._ask(place, request, oldest_version) for place in places))
         return [answer for answer in answers if answer is not None]
 
@@ -145,7 +145,8 @@ class Founding:
 
 
 def warn_if_wiped(key: ReplicaKey, voters: VoterSet) -> None:
-    """Log that this node's vote lies with another directory, and the way out."""
+    """If the voter with this node's id has another directory, log that this node does not vote, and what an
+    administrator can do."""
     voter = voters.find(key.id)
     if voter is not None and not voters.has(key):
         _logger.error(

@@ -1,4 +1,4 @@
-"""The metadata quorum on one node: its replica of the log, its controller, and their way to the other nodes.
+"""The metadata quorum on one node: its replica of the log, its controller, and their connections to other nodes.
 
 Every node has a replica: as the only voter, as a voter of several, or as an observer. The replica has a flush thread
 of its own, so that a vote does not wait for the records of topics.
@@ -56,7 +56,8 @@ class Collector:
         self._works = 0
 
     def long_work(self, has_begun: bool) -> None:
-        """Long work begins, or is over: then the collector never looks through the present objects again."""
+        """Note that long work begins or ends. After its end the collector does not examine the present objects
+        again."""
         if has_begun:
             self._works += 1
             gc.disable()
@@ -151,15 +152,15 @@ class MetadataQuorum:
 
     @property
     def cluster_id(self) -> str:
-        """Known once the quorum is found."""
+        """The id of the cluster, once the quorum is found."""
         assert self._identity.cluster_id is not None, "the quorum has not been found yet"
         return self._identity.cluster_id
 
     # Coming to it
 
     async def find(self, listeners: Sequence[Listener]) -> None:
-        """Found or join the quorum, and make this node's replica and controller; `listeners` answer meanwhile
-        with this node's identity. Raises KafkaError."""
+        """Found or join the quorum, and make this node's replica and controller. Meanwhile `listeners` answer with this
+        node's identity. Raises KafkaError."""
         waiting = founder_dispatcher(self._key, on_broken_invariant=self._on_fatal)
         for listener in listeners:
             listener.on_frame = waiting.on_frame
@@ -173,7 +174,8 @@ class MetadataQuorum:
         self._assemble(found, listeners)
 
     def _keep(self, found: FoundedQuorum) -> None:
-        """Write down the quorum that was found: the cluster first, for a directory with voters knows their cluster."""
+        """Write the found quorum to the disk. The cluster id comes first, since a directory with voters must have their
+        cluster's id."""
         if self._identity.cluster_id is None:
             self._identity = replace(self._identity, cluster_id=found.cluster_id)
             write_meta_properties(self._files, self._directory, self._identity)
@@ -232,15 +234,15 @@ class MetadataQuorum:
         self.replica.start()
 
     def _storage_failed(self, fault: KafkaError) -> None:
-        """A node without a metadata log gets no changes any more. It stops, when the others know that it leads no
-        longer; the next start finds what the disk has."""
+        """Stop this node after the failure of its metadata log, since it gets no further changes; but not before other
+        nodes know that it no longer leads. The next start reads the log from the disk again."""
         self._loop.call_later(_LAST_WORD_SECONDS, self._on_fatal, fault)
 
     async def caught_up(self) -> None:
         """Return when this node knows the committed records of its present log. If this broker ever registered, the
         registration is among the records.
 
-        Raises KafkaError if the log is of no use, such as a log of a newer release.
+        Raises KafkaError if the log cannot be used, for example a log of a newer release.
         """
         own_end = self._log.end_offset
         say_again = self._loop.time() + _SAY_SECONDS
@@ -251,10 +253,10 @@ class MetadataQuorum:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _knows_up_to(self, own_end: int) -> bool:
-        """Whether every record below `own_end` is applied; records that the leader has cut off do not count.
+        """Whether every record below `own_end` is applied, except records that were cut off by the leader's decision.
 
-        The high watermark alone does not tell. Until the leader says more the watermark is the end of a snapshot, of
-        this node's own or of a leader that has only just been elected.
+        The high watermark alone is not enough: until the leader states a higher value, the high watermark is only the
+        end of a snapshot, on this node or on a leader that has just been elected.
         """
         if self.host.failure is not None:
             raise self.host.failure
@@ -279,7 +281,7 @@ class MetadataQuorum:
     # The other nodes
 
     def address_of(self, node_id: int) -> Address | None:
-        """The addresses at which this node looks for a controller."""
+        """The address at which this node looks for this controller."""
         return self._places.address_of(node_id)
 
     def send(
@@ -291,8 +293,8 @@ class MetadataQuorum:
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `server.ports.Peer.send`. Requests of others than the metadata log's replica get no answer before that
-        has found the leader."""
+        """As `server.ports.Peer.send`. Only requests of the metadata log's replica are sent before the replica has
+        found the leader; other requests get no answer until then."""
         places, is_search = self._places, isinstance(request, QuorumRequest)
         address = places.address_of(node_id) if is_search else places.found(node_id)
 
@@ -317,7 +319,7 @@ class MetadataQuorum:
         await self.flush_thread.idle(_LAST_FLUSH_SECONDS)
 
     def close(self) -> None:
-        """Take part no more, and close the log. Also after `__init__` alone."""
+        """Leave the quorum, and close the log. Also needed if only `__init__` was called."""
         self.peers.close()
         self.flush_thread.stop()
         try:

@@ -1,10 +1,10 @@
 """The node: builds every part, starts the parts in order, stops the parts in the reverse order.
 
-Start: the data directory is locked and its identity read; ports are taken; the metadata quorum is found and this node's
-replica of it started, which other controllers may ask from now on; the broker registers, opens its partitions and is
-unfenced; only then are clients let in. Stop: `/healthz` fails; other brokers take over its partitions; no more
-requests are taken; the taken requests are flushed and answered, within a time limit; connections are closed; another
-voter leads; then logs are closed, and last the clean stop is written down.
+Start: the data directory is locked and its identity read; ports are taken; the metadata quorum is found, and this
+node's replica of the metadata log is started and answers other controllers; the broker registers, opens its partitions
+and is unfenced; only then are clients admitted. Stop: `/healthz` fails; other brokers take over this broker's
+partitions; no more requests are taken; the taken requests are flushed and answered, within a time limit; connections
+are closed; another voter leads; then the logs are closed, and at last the mark of the clean stop is written.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ OnFatal = Callable[[BaseException], None]
 class Node:
     """A broker, a controller or both in this process. `start` once, then `stop` once; both on one running event loop.
 
-    `on_fatal` gets a broken invariant or the failure of the disk: no answer of this node is right any more.
+    `on_fatal` gets a broken invariant or the failure of the disk: after either, answers of this node may be wrong.
     """
 
     def __init__(self, config: NodeConfig, *, on_fatal: OnFatal) -> None:
@@ -58,14 +58,15 @@ class Node:
         self._listeners: list[Listener] = []
         self._dispatchers: list[Dispatcher] = []
         self.quorum: MetadataQuorum | None = None
-        """This node's part in the metadata quorum, once the start has opened the part."""
+        """The metadata quorum on this node; None until the start has opened the metadata log."""
         self._broker: RunningBroker | None = None
         self._monitoring: Monitoring | None = None
         self.metrics_address: tuple[str, int] | None = None
         """The address of /metrics, if an address is configured."""
 
     async def start(self) -> None:
-        """Serve requests from when this returns. Raises KafkaError or OSError; nothing is left behind then."""
+        """Start the node, which serves requests when `start` returns. If the start fails, KafkaError or OSError is
+        raised, and everything is released."""
         self._loop = asyncio.get_running_loop()
         self._lock = DirectoryLock(self._config.data_directory)
         try:
@@ -88,9 +89,10 @@ class Node:
 
     @property
     def advertised(self) -> tuple[ListenerAddress, ...]:
-        """The addresses of this node for clients, one per listener, with the ports that were really taken.
+        """The addresses of this node for clients, one per listener, with the ports that were taken (for port 0, the
+        port that the system chose).
 
-        A node with the controller role alone has the addresses for controllers and brokers here.
+        For a node with only the controller role, the addresses for controllers and brokers.
         """
         listeners = self._client_listeners if self._config.quorum.is_broker else self._listeners
         addresses = self._config.addresses
@@ -173,7 +175,8 @@ class Node:
         )
 
     def _bind(self) -> None:
-        """Take the ports that the advertised addresses need. No client can connect before the listeners start."""
+        """Take the ports of the listeners: the advertised addresses need the port numbers. No client can connect before
+        the listeners start."""
         self._receive_buffers = BufferPool(limit_bytes=self._config.integer("queued.max.request.bytes"))
         limits = replace(self._config.listener_limits, max_connections=self._descriptors.connections)
         arrivals, of_controllers = arrivals_within(limits), self._config.quorum.listener_names
@@ -191,7 +194,7 @@ class Node:
             self._listeners.append(listener)
 
     def _serve_controllers(self, dispatcher: Dispatcher) -> None:
-        """Serve other controllers and brokers from now on; clients not yet."""
+        """Serve other controllers and brokers from now on, but no clients yet."""
         if not self._controller_listeners:
             return
         self._dispatchers.append(dispatcher)
@@ -226,7 +229,7 @@ class Node:
     async def stop(self, *, with_cluster: bool = False) -> None:
         """Stop cleanly: everything that was acknowledged or written is on disk when this returns.
 
-        `with_cluster`: all other nodes stop too, so that nothing is handed over.
+        `with_cluster`: all other nodes stop too, so no leadership is handed over.
         """
         assert self.quorum is not None, "the node was started"
         if self._monitoring is not None:

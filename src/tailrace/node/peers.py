@@ -1,9 +1,10 @@
-"""`server.ports.Peer` over sockets: asks other nodes, each kind of long wait on a connection of its own.
+"""`server.ports.Peer` over sockets: sends requests to other nodes. Each kind of request that may wait for long has a
+connection of its own.
 
-1. `on_reply` comes once for each `send`, in a turn, and never inside `send`; after `close` never.
+1. `on_reply` is called once for each `send`, in a turn of its own, never inside `send`, and never after `close`.
 2. A request that can wait at the other end (a fetch, a client's request in an envelope), or must not wait (a heartbeat,
-   a vote), has a connection of its own (`PeerConnection`): answers come in the order of their requests, so one long
-   poll would hold up the requests behind the poll.
+   a vote), has a connection of its own (`PeerConnection`): answers come in the order of their requests, so a long poll
+   would delay the requests behind it.
 3. A peer that does not answer costs bounded memory: requests beyond a bound are refused at once. Each connection has
    its own bound: administrators' requests must not crowd out requests of the metadata log.
 """
@@ -22,7 +23,7 @@ from tailrace.net.turns import Turns
 from tailrace.protocol.registry import Api, PeerConnection, api_of
 
 _MOST_UNDER_WAY: Final = 256
-"""Requests of one connection to one node at a time: ours are tens."""
+"""The most requests of one connection to one node at a time; usual are some tens."""
 _CONNECT_TIMEOUT_MS: Final = 1_000
 _BACKOFF_MS = 20
 _BACKOFF_MAX_MS = 200
@@ -49,7 +50,7 @@ class Peers:
             backoff_max_ms=_BACKOFF_MAX_MS,
         )
         self._under_way: Counter[tuple[int, PeerConnection]] = Counter()
-        """By node and connection."""
+        """The number of requests under way, by node and connection."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self.on_refused: Callable[[int, Address], None] = lambda node_id, address: None
@@ -79,7 +80,7 @@ class Peers:
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `send`, to an address of the caller's; without an address, None is the reply."""
+        """As `send`, to an address that the caller gives. Without an address `on_reply` gets None."""
         api = api_of(type(request))
         line = (node_id, api.connection)
         if self._is_closed or address is None or self._under_way[line] >= _MOST_UNDER_WAY:

@@ -1,7 +1,7 @@
 """A node as a process of its own: event loop, signals, logging, the ready line and the exit code.
 
-SIGTERM, SIGINT and, unless `nohup` ignores the signal, SIGHUP stop the node cleanly: a closed terminal must not cost a
-recovery at the next start.
+SIGTERM, SIGINT and, unless `nohup` ignores the signal, SIGHUP stop the node cleanly: without that, a closed terminal
+would cause a recovery at the next start.
 """
 
 import asyncio
@@ -100,13 +100,13 @@ _logger = logging.getLogger("tailrace.node")
 _FAILED = 1
 _STDIN = 0
 _GC_THRESHOLDS = (10_000, 250, 100)
-"""Requests make no reference cycles: collecting every 700 allocations would find nothing, all day. But refused
-requests and connections that end do, and thousands of cycles must not stop the event loop for longer than it takes to
-look through so many (50,000 took 50 to 90 ms)."""
+"""Requests make no reference cycles, so Python's default, a collection every 700 allocations, would find no cycles. But
+refused requests and ended connections leave cycles, and a collection of too many cycles would stop the event loop for
+long (50,000 cycles took 50 to 90 ms)."""
 _SWITCH_SECONDS = 0.001
-"""A thread that has waited so long for the interpreter's lock gets the lock. A system call of the event loop begins
-that wait anew, and gives the lock away for too short a time to be taken. A busy loop makes such a call with every turn
-of 5 ms and less: with Python's default, 5 ms, the thread that flushes could wait for a second (decision 0086)."""
+"""After this time a waiting thread gets the interpreter's lock. A system call of the event loop starts the wait again,
+and releases the lock for too short a time for another thread to take it. A busy event loop makes a system call in every
+turn, each 5 ms or less: with Python's default of 5 ms the flush thread could wait for a second (decision 0086)."""
 
 
 def run(
@@ -114,10 +114,11 @@ def run(
 ) -> int:
     """Run a node until a signal to stop; returns the exit code. Raises KafkaError or OSError if it cannot start.
 
-    For the main thread, once: after it the signals to stop are ignored, since the process ends.
+    Only for the main thread, and only once: after the return the signals to stop are ignored, since the process ends.
     `until_stdin_closes` also ends the node at the end of standard input: the parent process holds the other end of that
-    pipe, and even kill -9 closes the pipe. With a `command` that starts the node, but for the number of `disk_failures`
-    so far, which comes last, the process begins anew when its disk has failed and answers again (`node.disk_failure`).
+    pipe, and even kill -9 closes the pipe. `command` starts the node again, with the number of `disk_failures` so far
+    as its last argument: with it, the process begins anew when its disk has failed and answers again
+    (`node.disk_failure`).
     """
     gc.freeze()  # imported modules stay
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -145,7 +146,7 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 def preload() -> None:
     """Import the modules that a node imports only when it runs, once for a process that forks several nodes."""
     event_loop_factory()
-    importlib.import_module("encodings.idna")  # looking up any host takes it
+    importlib.import_module("encodings.idna")  # any lookup of a host needs it
 
 
 async def _serve(
@@ -171,7 +172,7 @@ async def _serve(
 
 
 def _read_signals(descriptor: int, stopped: asyncio.Event) -> bool:
-    """Whether the node must stop, by a signal that has come by now or in another way."""
+    """Read the signals that have come; returns whether the node must stop, by a signal or for another reason."""
     with suppress(BlockingIOError):
         if not TO_STOP.isdisjoint(os.read(descriptor, 4096)):
             stopped.set()
@@ -210,7 +211,8 @@ async def _serve_until(
 
 
 async def _started(node: Node, stopped: asyncio.Event) -> bool:
-    """Start the node; whether the start is complete. The node may wait for other nodes for long, and stop meanwhile."""
+    """Start the node; returns whether the start is complete. The node may wait for other nodes for long, and a signal
+    may stop it meanwhile."""
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stopped.wait())
     await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -225,7 +227,7 @@ async def _started(node: Node, stopped: asyncio.Event) -> bool:
 
 
 def _read_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, cluster_stops: asyncio.Event) -> None:
-    """The end of standard input stops the node; `CLUSTER_STOPS` comes before the signal when all nodes stop."""
+    """The end of standard input stops the node; if all nodes stop, `CLUSTER_STOPS` comes before the signal to stop."""
     received = os.read(_STDIN, 4096)
     if not received:
         loop.remove_reader(_STDIN)
@@ -243,12 +245,12 @@ def _say_ready(node: Node, config: NodeConfig) -> None:
 
 
 def say_ready(line: str) -> None:
-    """The ready line on stdout. Its reader may have gone, or the disk be full: that is no reason to stop."""
+    """Write the ready line to stdout. If the reader of stdout has gone, or the disk is full, the node goes on."""
     try:
         print(line, flush=True)  # noqa: T201 - scripts wait for it
     except OSError:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())  # for text that is still to be flushed
+        os.dup2(null, sys.stdout.fileno())  # for buffered text that is flushed later
         os.close(null)
 
 
@@ -257,14 +259,15 @@ def _address(host: str, port: int) -> str:
 
 
 def give_up(fresh_start: FreshStart | None, fault: BaseException) -> None:
-    """End this node, and begin anew if it was the disk that failed and the node is not told to stop."""
+    """End this node. If its disk has failed, and no signal to stop has come, begin anew."""
     if fresh_start is not None and isinstance(fault, StorageError):
         fresh_start.begin(fault)
     stop_at_once(fault)
 
 
 def stop_at_once(fault: BaseException) -> None:
-    """End the process and close nothing: a broken invariant or a failed disk must not be written down as clean."""
+    """End the process without closing the logs: after a broken invariant or a failed disk no mark of a clean stop may
+    be written."""
     _logger.critical("event=node-failed action=stop", exc_info=fault)
     logging.shutdown()
     os._exit(_FAILED)

@@ -28,8 +28,8 @@ _METHODS: Final = ("configure", "select", "close")
 def load_selector(config: NodeConfig) -> ReplicaSelector:
     """The configured selector; `LeaderSelector` if the setting has no value.
 
-    Raises KafkaError(INVALID_CONFIG), whatever goes wrong: a node that chose other replicas than its configuration
-    says would be hard to notice.
+    Raises KafkaError(INVALID_CONFIG) for any fault: a node with another selector than configured would be hard to
+    notice.
     """
     text = config.text(NAME)
     if not text:
@@ -62,7 +62,8 @@ def _made(text: str) -> ReplicaSelector:
 
 @contextmanager
 def _refused_if_it_raises(text: str, what: str) -> Iterator[None]:
-    """Refuse SystemExit too: the node would end as if it had been stopped. KeyboardInterrupt passes: it is a user's."""
+    """Turn any exception into a refusal. SystemExit is refused too, as otherwise the node would end as after a signal
+    to stop. KeyboardInterrupt passes, since it comes from a user."""
     try:
         yield
     except KeyboardInterrupt:
@@ -72,7 +73,7 @@ def _refused_if_it_raises(text: str, what: str) -> Iterator[None]:
 
 
 def close_selector(selector: ReplicaSelector) -> None:
-    """Close the selector. An exception of any kind is logged: the node stops all the same."""
+    """Close the selector. An exception of any kind is logged: the stop of the node goes on."""
     try:
         selector.close()
     except BaseException as fault:  # noqa: BLE001 - code of users

@@ -1,7 +1,7 @@
 """The signals to stop a process, read from a descriptor; after the stop the signals are ignored.
 
 SIGTERM, SIGINT and, unless `nohup` ignores the signal, SIGHUP. All functions are for the main thread. The end of
-standard input is such a sign too: the process that started this process holds the other end of the pipe.
+standard input also stops a process: its parent has the other end of the pipe.
 """
 
 import os
@@ -17,7 +17,7 @@ TO_STOP: Final = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 def not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
-    """The signals to handle: not SIGHUP where `nohup` has made the process ignore SIGHUP."""
+    """The signals to handle: without SIGHUP if `nohup` has made the process ignore SIGHUP."""
     return [
         number for number in numbers if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
     ]
@@ -27,9 +27,9 @@ def not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
 def signals_read(others: frozenset[signal.Signals] = frozenset()) -> Iterator[int]:
     """A descriptor, never waiting, that gets the number of each signal to stop, and of `others`, as a byte.
 
-    After it the signals to stop are ignored, without a moment in between in which they would end the process: it ends
-    by itself, and a second signal, as `timeout` sends to a process and then its group, must not change how. asyncio's
-    handlers of signals give the default action back when the loop is closed.
+    After the context the signals to stop are ignored, without a moment in between in which a signal would end the
+    process. The process ends by itself, and a second signal, which `timeout` sends to the group of the process, must
+    not change its exit code. asyncio's handlers of signals give the default action back when the loop is closed.
     """
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -47,9 +47,9 @@ def signals_read(others: frozenset[signal.Signals] = frozenset()) -> Iterator[in
 
 
 def end_at_once() -> None:
-    """From now on a signal to stop has its default action, for the process that `exec` is about to make.
+    """Give the signals to stop their default action, for the program that `exec` is about to start.
 
-    Only where `signals_read` reads the signals: after its end SIGHUP is ignored as if by `nohup`.
+    Only while `signals_read` reads the signals: after it SIGHUP is ignored, and would seem to be ignored by `nohup`.
     """
     for number in not_ignored(TO_STOP):
         signal.signal(number, signal.SIG_DFL)
@@ -63,7 +63,8 @@ class StopSignal(BaseException):
 def signals_raised() -> Iterator[None]:
     """Raises StopSignal in the main thread at each signal to stop, for a process that does nothing but wait.
 
-    After a StopSignal the signals to stop are ignored, as after `signals_read`; else the former handlers come back.
+    After a StopSignal the signals to stop are ignored, as after `signals_read`; without a StopSignal the former
+    handlers are restored.
     """
     numbers = not_ignored(TO_STOP)
 
@@ -84,11 +85,12 @@ def signals_raised() -> Iterator[None]:
 
 
 CLUSTER_STOPS: Final = b"the cluster stops\n"
-"""Sent to each node of a cluster before the signal to stop: no node has to hand anything over."""
+"""Sent to each node of a cluster before the signal to stop, when all nodes stop: no node has to hand its leaderships
+over."""
 
 
 def has_no_end() -> KafkaError:
-    """The fault of a file as standard input: the system reports the end of pipes, sockets and terminals only."""
+    """The fault of a file as standard input: the system reports only the end of pipes, sockets and terminals."""
     return KafkaError(
         ErrorCode.INVALID_CONFIG,
         "--until-stdin-closes: standard input is a file or /dev/null, whose end is not reported;"

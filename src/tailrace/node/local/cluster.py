@@ -1,12 +1,13 @@
-"""A cluster on one machine: the settings of each node, kept in its directory, so that any of them starts alone.
+"""A cluster on one machine: the settings of each node, kept in the node's directory, so that any node can be started
+alone.
 
     DIRECTORY/node-1/server.properties     the settings of node 1
     DIRECTORY/node-1/data                  its data
 
-Brokers have the numbers from 1 on, nodes that are only controllers the numbers behind the brokers. Without nodes that
-are only controllers the first brokers are controllers too: an odd number of brokers, five at most. The files in a
-directory describe how the cluster was founded; a second start reads the files and keeps what they say, even if the
-directory has another name by now: the files name the data by their whole path, and only this path is corrected.
+Brokers have the numbers from 1 on; nodes that are only controllers have the numbers after the brokers. Without nodes
+that are only controllers the first brokers are controllers too: an odd number of brokers, five at most. The files in a
+directory describe how the cluster was founded; a second start reads the files and keeps their settings. If the
+directory was renamed, only the paths of the data, which the files state in full, are corrected.
 """
 
 import os
@@ -41,21 +42,21 @@ _CONTROLLER_ROLE = "controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterWish:
-    """The wanted cluster. None: the value that the directory has, or the default."""
+    """The wanted cluster. A field that is None stands for the value in the directory, or for the default."""
 
     brokers: int | None
     """3 by default."""
     racks: Sequence[str] | None
-    """Given to the brokers round and round."""
+    """The racks, which are given to the brokers in turn."""
     controllers: int | None
     """Nodes that are controllers only; 0, the default: brokers are controllers too."""
     listen: ListenerAddress | None
     """The address of the first broker; the other nodes get the next ports. Port 0: free ports."""
     settings: Mapping[str, str]
-    """For every node."""
+    """Settings for every node."""
 
     def check(self) -> None:
-        """Raises KafkaError(INVALID_CONFIG) that says what cannot be had."""
+        """Raises KafkaError(INVALID_CONFIG) that names the value that is not possible."""
         if self.brokers is not None and not 1 <= self.brokers <= MOST_BROKERS:
             raise _refusal(f"{self.brokers} brokers: say 1 to {MOST_BROKERS}")
         if self.controllers is not None and not 0 <= self.controllers <= MOST_VOTERS:
@@ -82,13 +83,14 @@ class LocalNode:
 
     @property
     def has_moved(self) -> bool:
-        """Whether its data are beside its file, which names a directory that is gone."""
+        """Whether the directory of the cluster was moved: the file names a data directory that does not exist, and the
+        data are beside the file."""
         stated = self.data_directory
         is_gone = stated.parts[-2:] == (self.home.name, _DATA) and not os.path.exists(stated)
         return is_gone and (self.home / _DATA).is_dir()
 
     def at_home(self) -> "LocalNode":
-        """The same, with its data beside its file."""
+        """The same node, with its data directory beside its file."""
         return replace(self, settings={**self.settings, "log.dirs": str(self.home / _DATA)})
 
     @property
@@ -101,7 +103,7 @@ class LocalNode:
 
     @property
     def address(self) -> str:
-        """The address for clients, or of a controller for other controllers: `HOST:PORT`."""
+        """The address for clients or, for a node that is only a controller, for other controllers: `HOST:PORT`."""
         return self.settings["listeners"].split(",")[0].rpartition("://")[2]
 
     def reserve(self, ports: ReservedPorts) -> None:
@@ -124,9 +126,10 @@ class LocalNode:
 
 
 def open_cluster(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
-    """The nodes of the cluster in this directory, which is founded if there is none. Their ports are reserved.
+    """The nodes of the cluster in this directory. Without a cluster there, a new cluster is founded. Their ports are
+    reserved.
 
-    Raises KafkaError(INVALID_CONFIG) if the cluster is another than is asked for, and OSError if a port is taken.
+    Raises KafkaError(INVALID_CONFIG) if the cluster differs from `wish`, and OSError if a port is taken.
     """
     wish.check()
     known = _existing(directory)
@@ -140,8 +143,8 @@ def open_cluster(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> li
 
 
 def _written(nodes: Sequence[LocalNode], stale: Iterable[Path] = ()) -> list[LocalNode]:
-    """Write the nodes down, in place of `stale` files. Raises KafkaError before anything has been changed."""
-    _check_together([NodeConfig(node.settings) for node in nodes])  # refuses what the nodes would refuse
+    """Write the settings of the nodes, and remove the `stale` files. Raises KafkaError only before any change."""
+    _check_together([NodeConfig(node.settings) for node in nodes])  # refuses settings that the nodes would refuse
     for file in stale:
         file.unlink()
     for node in nodes:
@@ -183,7 +186,8 @@ def _check_is_wanted(directory: Path, nodes: Sequence[LocalNode], wish: ClusterW
 
 
 def _is_at(known: ListenerAddress, wanted: ListenerAddress) -> bool:
-    """Whether a broker that listens at `known` is where a broker is wanted. Any port will do for port 0."""
+    """Whether a broker that listens at `known` fulfils the wish for a broker at `wanted`, where port 0 means any
+    port."""
     hosts = {known.host.lower(), wanted.host.lower()}
     return wanted.port in (0, known.port) and (len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"})
 
@@ -203,7 +207,7 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[Loc
     taken = [ports.reserve(host, port if first_port else 0) for port in wanted]
     quorum_ports = dict(zip(voters, taken[broker_count:], strict=True))
     nodes = []
-    stale = list(directory.glob(f"node-*/{CONFIG_FILE}"))  # of nodes that have never run
+    stale = list(directory.glob(f"node-*/{CONFIG_FILE}"))  # files of nodes that have never run
     for node_id in range(1, broker_count + controller_count + 1):
         is_broker = node_id <= broker_count
         own = _own_settings(
@@ -223,8 +227,8 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[Loc
 def added_node(
     directory: Path, nodes: Sequence[LocalNode], ports: ReservedPorts, *, is_controller: bool, rack: str | None = None
 ) -> LocalNode:
-    """A further broker for a cluster of several nodes, written down. As a controller the node follows the quorum, and
-    votes once it is added to the voters."""
+    """Add a broker to a cluster of several nodes, and write its settings. If the new node is a controller too, it
+    follows the quorum, and votes when it has been added to the voters."""
     controllers = [listener for node in nodes for listener in NodeConfig(node.settings).controller_listeners]
     if not controllers:
         raise _refusal(f"{directory} has one node that no other can join: it has no listener for controllers")
@@ -289,7 +293,7 @@ def _bracketed(host: str) -> str:
 
 
 def _existing(directory: Path) -> list[LocalNode]:
-    """The nodes as they were written down; none where none has ever been started."""
+    """The nodes by their written settings; no nodes if no node was ever started here."""
     if (directory / META_PROPERTIES).exists():
         raise _refusal(f"{directory} is the data directory of a single node; choose another --data-dir")
     nodes = sorted(map(_read, directory.absolute().glob(f"node-*/{CONFIG_FILE}")), key=lambda node: node.node_id)
@@ -301,9 +305,9 @@ def _existing(directory: Path) -> list[LocalNode]:
 
 
 def _with_present_data(nodes: Sequence[LocalNode]) -> list[LocalNode]:
-    """The nodes, with the present place of their data if the directory of the cluster was moved.
+    """The nodes, with the present paths of their data if the directory of the cluster was moved.
 
-    Raises KafkaError where a node would start without the data that its file names, or with the data of another node.
+    Raises KafkaError if a node would start without the data that its file names, or with the data of another node.
     """
     moved_from = {node.data_directory.parent.parent for node in nodes if node.has_moved}
     right = []

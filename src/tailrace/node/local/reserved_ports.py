@@ -1,8 +1,8 @@
 """Ports for nodes that do not run yet: the nodes of a quorum must know each other's ports before any node starts.
 
-A reserved port is bound on both loopbacks (or on another host that was named) and not listened on. The system gives it
-to no process that asks for a free port or connects, and refuses it to programs that do not share; a node of ours,
-which binds with SO_REUSEADDR, may still listen there.
+A reserved port is bound on both loopbacks (or on a given host), and not listened on. The system does not give the port
+to a process that asks for a free port or connects, and refuses the port to programs that bind without SO_REUSEADDR. A
+node of Tailrace binds with SO_REUSEADDR, so it can still listen there.
 """
 
 import errno
@@ -53,7 +53,8 @@ class ReservedPorts:
 
 
 def _bind_where_there_is(hosts: Iterable[str], port: int) -> list[socket.socket]:
-    """Sockets on this port of those hosts that this machine has. Raises OSError if the port is taken on any host."""
+    """Sockets on this port, for those of the hosts that this machine has. Raises OSError if the port is taken on any
+    host."""
     bound: list[socket.socket] = []
     for host in hosts:
         try:

@@ -1,14 +1,14 @@
-"""Runs the nodes of a local cluster, in one process per node, until a signal to stop; no child survives this process.
+"""Runs the nodes of a local cluster, in one process per node, until a signal to stop. No child process survives this
+process.
 
     starting --ready line--> running --ended--> dead [--restarts--> waiting --backoff--> starting]
 
-Each child holds the end of a pipe to this process and stops when that ends (`serve --until-stdin-closes`), so that not
-even kill -9 of this process leaves a child behind. The stderr of children goes to ours, with the node's name before
-each line.
+Each child has one end of a pipe to this process, and stops when the pipe closes (`serve --until-stdin-closes`), so that
+even kill -9 of this process leaves no child behind. The stderr of a child goes to this process's stderr, with the
+node's name before each line.
 
-Children are forked and not started anew: this process has imported the modules that a node needs, once, and the
-children share the modules.
-Nothing here has threads or an event loop, so there is nothing that a fork could cut in two.
+Children are forked, not started as new programs: this process imports the modules that a node needs once, and the
+children share the modules. This process has no threads and no event loop, which a fork could break.
 """
 
 import gc
@@ -29,23 +29,23 @@ READY: Final = "tailrace ready: "
 _FIRST_BACKOFF_S: Final = 0.5
 _LONGEST_BACKOFF_S: Final = 30.0
 _STEADY_S: Final = 60.0
-"""A node that ran for this long may be started again at once, as if it had never died."""
+"""A node that has run for this time is started again at once, as after a first end."""
 _STOP_S: Final = 40.0
-"""A node that has not stopped by itself then is killed."""
+"""A node that has not stopped within this time is killed."""
 _SAME_WISH_S: Final = 1.0
-"""Signals that come this soon after the first are that one again: `timeout` and others signal a process and then its
-whole group."""
+"""Signals that come within this time after the first signal count as its repetition: `timeout` and other programs
+signal a process and then its whole group."""
 _READ_BYTES: Final = 64 * 1024
 _OTHERS: Final = frozenset((signal.SIGCHLD,))
 _SIGNALS: Final = TO_STOP | _OTHERS
 
 Say = Callable[[str], None]
 Serve = Callable[[LocalNode], None]
-"""Runs a node in this process until it ends; a SystemExit says how."""
+"""Runs a node in this process until the node ends; a SystemExit has the exit code."""
 
 
 class _Lines:
-    """A pipe, read without waiting and cut into lines."""
+    """A pipe that is read without waiting, and divided into lines."""
 
     def __init__(self, descriptor: int, take: Say) -> None:
         self.descriptor = descriptor
@@ -65,7 +65,7 @@ class _Lines:
         return bool(chunk)
 
     def finish(self) -> None:
-        """The process is gone: take the lines that are left."""
+        """Take the remaining lines of a process that has ended."""
         with suppress(BlockingIOError):
             while chunk := os.read(self.descriptor, _READ_BYTES):
                 self._rest += chunk
@@ -82,9 +82,10 @@ class _Process:
         self.stderr, stderr = os.pipe()
         self.returncode: int | None = None
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # its reader has gone, or the disk is full: no reason to end the other nodes
+            with suppress(OSError):  # no reader, or a full disk: no reason to end the other nodes
                 stream.flush()
-        # Signals wait until the child has ended our handlers: in the child each signal has its default action.
+        # Signals are blocked until the child has removed the parent's handlers: in the child each signal has its
+        # default action.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self.pid = os.fork()
         if not self.pid:
@@ -94,7 +95,7 @@ class _Process:
             os.close(descriptor)
 
     def say(self, words: bytes) -> None:
-        """To its standard input, if it can still be heard there."""
+        """Write the words to the process's standard input, if the pipe is still open."""
         with suppress(OSError):
             os.write(self.stdin, words)
 
@@ -120,7 +121,7 @@ class _Process:
 def _live_as_child(
     work: Callable[[], None], environment: Mapping[str, str], pipes: Sequence[int], signals_blocked: Iterable[int]
 ) -> NoReturn:
-    """Be a process of its own, with nothing of its parent's but the imported modules; never return."""
+    """Run as an independent process, which has only the imported modules of its parent; never returns."""
     code: object = 1
     try:
         os.setsid()  # Ctrl-C is for the parent, which then stops the nodes in good order
@@ -148,7 +149,8 @@ def _live_as_child(
 
 
 def _open_standard_streams() -> None:
-    """Make streams of the pipes: Python's own streams still take the descriptors for files, and would seek."""
+    """Make new standard streams for the pipes: Python's present stream objects were made for the parent's descriptors,
+    perhaps files, and would seek."""
     sys.stdin = os.fdopen(0, "r", closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
@@ -173,7 +175,7 @@ class _Child:
 
 
 class Supervisor:
-    """The nodes' processes. `run` once, in the main thread: it takes the process's signals."""
+    """The processes of the nodes. Call `run` once, in the main thread: it handles the signals of this process."""
 
     def __init__(
         self,
@@ -186,8 +188,8 @@ class Supervisor:
         say: Say,
         until_stdin_closes: bool = False,
     ) -> None:
-        """`on_ready` is called once, when all nodes answer; `say` gets one line for each thing that a person should
-        know, and every line of the nodes' stderr."""
+        """`on_ready` is called once, when all nodes answer; `say` gets a line for each event that a person should know
+        of, and every line of the nodes' stderr."""
         self._children = [_Child(node) for node in nodes]
         self._serve = serve
         self._restarts = restarts
@@ -199,7 +201,7 @@ class Supervisor:
         self._was_ready = False
         self._is_stopping = False
         self._stop_requested_at: float | None = None
-        """When the first signal to stop came: the nodes may be stopping already, for another reason."""
+        """The time of the first signal to stop. The nodes may already be stopping for another reason."""
         self._kill_at: float | None = None
         self._exit_code = 0
 
@@ -287,10 +289,11 @@ class Supervisor:
             self._on_ready()
 
     def _reap(self, wakeup: int) -> None:
-        """Judge each end of a child by the signals that came before the end.
+        """Handle the end of each child; signals that came before the end are taken into account.
 
-        Such a signal is in the pipe by the time the end is known, and may have come after the last look at the pipe.
-        Ends are looked for again after each look, which may have taken away the SIGCHLD of another child.
+        Such a signal is in the pipe when the end is known, but may have come after the last read of the pipe: so the
+        pipe is read again. That read may take the SIGCHLD of another child, so ended children are looked for again
+        after each read.
         """
         while ended := self._ended():
             self._take_signals(wakeup)
@@ -298,7 +301,7 @@ class Supervisor:
                 self._take_end(child, process, code)
 
     def _ended(self) -> list[tuple[_Child, _Process, int]]:
-        """The children whose end has not been judged yet, with their processes and exit codes."""
+        """The ended children that are not handled yet, with their processes and exit codes."""
         return [
             (child, child.process, code)
             for child in self._children
@@ -347,8 +350,8 @@ class Supervisor:
     # The end
 
     def _stop(self) -> None:
-        """Stop the nodes at once. Each node learns that the cluster stops: the last nodes have no controller left to
-        hand over with."""
+        """Stop the nodes at once. Each node is informed that the whole cluster stops: the last nodes could not hand
+        over, since no controller would be left."""
         self._is_stopping = True
         self._kill_at = time.monotonic() + _STOP_S
         for child in self._children:

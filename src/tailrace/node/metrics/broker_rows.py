@@ -1,4 +1,4 @@
-"""The rows of the metrics page that a node with the controller role alone does not have."""
+"""The rows of the metrics page about a broker, which a node with only the controller role does not have."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -41,7 +41,7 @@ def broker_rows(parts: BrokerParts, walked: BrokerMeasurements) -> Iterator[Row]
 
 def _traffic(broker: Broker, walked: BrokerMeasurements) -> Iterator[Row]:
     def by_topic(value: Callable[[Traffic], int]) -> Iterator[tuple[tuple[str], float]]:
-        # The sum stands beside the topics with an empty label, as in Kafka's exporters: to Prometheus no label.
+        # The sum over topics has an empty label, as in Kafka's exporters; for Prometheus an empty label is no label.
         yield ("",), value(walked.traffic)
         for topic, traffic in sorted(walked.traffic_by_topic.items()):
             yield (topic,), value(traffic)

@@ -1,4 +1,4 @@
-"""Families of Prometheus, one call per family."""
+"""Functions that make Prometheus metric families, a call for each family."""
 
 from collections.abc import Callable, Iterable
 from itertools import accumulate
@@ -16,7 +16,7 @@ from tailrace.server.quorum.measure import Latencies
 
 Labelled = Iterable[tuple[tuple[str, ...], float]]
 Row = Metric | Callable[[], Metric]
-"""A metric, or one of many values that is made of what was walked over, on any thread."""
+"""A metric; or, for a metric of many values, a function that makes the metric from the measurements, on any thread."""
 
 
 def flush_rounds(name: str, what: str, flushes: FlushMeasure) -> Metric:

@@ -1,7 +1,8 @@
-"""Measurements that need a walk: over partitions, topics, groups. `page` reads all other numbers from the parts.
+"""Measurements that need a walk: over partitions, topics, groups. `page` reads all other numbers directly from the
+parts of the node.
 
-Nothing here runs without a scrape. The walks are done in slices, so that requests are served between slices; the
-numbers are therefore not of a single instant.
+The walks run only at a scrape, in slices, so that requests are served between two slices. Therefore the numbers do not
+belong to a single instant.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from tailrace.server.quorum.controller import QuorumController
 from tailrace.storage import OsFiles
 
 SLICE = 500
-"""Partitions, or topics, that are looked at before requests have their turn."""
+"""The partitions, or topics, that are measured before requests have their turn."""
 
 
 class PartitionMeasure(NamedTuple):
@@ -43,7 +44,7 @@ class PartitionMeasure(NamedTuple):
     log_end_offset: int
     segments: int
     last_stable_offset_lag: int = 0
-    """The committed bytes that open transactions hold back from readers of committed data."""
+    """The committed offsets that open transactions hold back from readers of committed data."""
 
 
 @dataclass(slots=True)
@@ -56,9 +57,9 @@ class ReplicaCounts:
     under_min_in_sync: int = 0
     offline: int = 0
     producer_ids: int = 0
-    """Summed over partitions: a producer counts once per partition."""
+    """The number of producer ids, summed over partitions: a producer counts once for each partition."""
     late_transactions: int = 0
-    """Partitions whose oldest open transaction should have been ended by its coordinator."""
+    """The number of partitions whose oldest open transaction should already have been ended by its coordinator."""
 
 
 MOST_RANGED: Final = 1_000
@@ -72,7 +73,7 @@ class RangedProgressMeasure(NamedTuple):
     partition: int
     stable_offset: int
     ahead: int
-    """Records beyond the stable offset that are done, about."""
+    """About the number of done records beyond the stable offset."""
     ranges: int
     standing_ms: int
     """The time for which the stable offset has not moved."""
@@ -85,17 +86,18 @@ class BrokerMeasurements:
     traffic: Traffic
     traffic_by_topic: Mapping[str, Traffic]
     partitions: tuple[PartitionMeasure, ...]
-    """At most as many partitions as the setting allows; the other numbers count every partition."""
+    """Measurements of single partitions, at most as many as the setting allows; the other numbers count every
+    partition."""
     replicas: ReplicaCounts
     groups_by_state: Mapping[str, int] | None
-    """None while a coordinator is loading: the number is not known."""
+    """The number of groups in each state; None while a coordinator is loading, as the numbers are not known."""
     ranged_progress: tuple[RangedProgressMeasure, ...]
     """At most MOST_RANGED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerParts:
-    """The parts of a broker that are looked at."""
+    """The parts of a broker that are measured."""
 
     broker: Broker
     flush_thread: FlushThread
@@ -132,7 +134,7 @@ class _Logs:
         self.replicas = ReplicaCounts()
 
     def add_dormant(self, partition: TopicPartition, dormant: Dormant, broker_id: BrokerId) -> None:
-        """A partition whose log is closed."""
+        """Add a dormant partition, whose log is closed."""
         if len(self.traffic_by_topic) < self._most:
             self.traffic_by_topic.setdefault(partition.topic, Traffic())
         self._count(dormant.state, dormant.config, is_leader=dormant.state.leader == broker_id)
@@ -184,7 +186,7 @@ class _Logs:
             )
 
     def add_departed(self, departed: Traffic) -> None:
-        """The traffic of partitions that are deleted by now, some of them since the last slice."""
+        """Add the traffic of deleted partitions, some of which were deleted since the last slice."""
         for partition, traffic in self._counted:
             if partition.is_closed:
                 self.traffic = self.traffic.minus(traffic)
@@ -210,7 +212,8 @@ async def _measure_partitions(parts: BrokerParts, max_partitions: int) -> _Logs:
 
 
 async def _measure_ranged(coordinators: GroupCoordinatorService) -> tuple[RangedProgressMeasure, ...]:
-    """Ranges are decoded one partition at a time, in turns with the requests."""
+    """Measure committed ranges. Ranges are decoded for one partition at a time, and requests have their turn in
+    between."""
     measured: list[RangedProgressMeasure] = []
     try:
         hosts = coordinators.active_hosts()
@@ -256,7 +259,7 @@ class ClusterCounts:
     partitions: int = 0
     offline_partitions: int = 0
     imbalanced_partitions: int = 0
-    """Partitions that are not led by their first replica."""
+    """The number of partitions that are not led by their first replica."""
     active_brokers: int = 0
     fenced_brokers: int = 0
     is_active_controller: bool = False
@@ -268,16 +271,17 @@ class Measurements:
 
     cluster: ClusterCounts
     broker: BrokerMeasurements | None
-    """None of a node that is only a controller."""
+    """None for a node that is only a controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """The parts of a node that are looked at."""
+    """The parts of a node that are measured."""
 
     node_id: int
     dispatchers: tuple[Dispatcher, ...]
-    """Dispatchers of the clients' and the controllers' listeners; their requests are counted together, as in Kafka."""
+    """The dispatchers of the clients' and the controllers' listeners; their requests are counted together, as in
+    Kafka."""
     listeners: tuple[Listener, ...]
     receive_buffers: BufferPool
     controller: QuorumController
@@ -285,7 +289,7 @@ class NodeParts:
     stalls: StallWatch
     files: OsFiles
     broker: BrokerParts | None
-    """None of a node that is only a controller."""
+    """None for a node that is only a controller."""
 
     @property
     def flush_threads(self) -> tuple[FlushThread, ...]:

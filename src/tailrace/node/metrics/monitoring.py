@@ -1,13 +1,14 @@
 """The monitoring endpoints of a node over HTTP: `/metrics` for Prometheus, `/healthz` for supervisors.
 
-A node without `metrics.listener` has none of this, and does not import what makes the page.
+A node without `metrics.listener` does not serve these pages, and does not import the modules that make the metrics
+page.
 
-GET is served and nothing else, one request per connection. Any bytes may come to the port, and a web page may make a
-browser send requests to the port:
+Only GET is served, one request per connection. Any bytes may come to the port, and a web page may make a browser send
+requests to the port:
 1. a request has 8 KiB and 5 seconds, its answer 10 seconds; 16 connections may be open at once;
-2. the Host header must be an address or the configured name of the listener: a web page gets
-   around the browser by a foreign name that resolves to the listener (DNS rebinding);
-3. an answer never repeats anything of its request.
+2. the Host header must be an address or the configured name of the listener: otherwise a web page could reach the port
+   by a foreign name that resolves to the listener's address (DNS rebinding);
+3. an answer never repeats a part of its request.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ class PageServer:
     """Serves pages by their path."""
 
     def __init__(self, pages: Mapping[str, MakePage], *, host: str) -> None:
-        """`host` is the configured host, which may stand in the Host header."""
+        """`host` is the configured host, a legal value of the Host header."""
         self._pages = pages
         self._host = host.lower()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -80,7 +81,7 @@ class PageServer:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection. Must not raise: asyncio would log what a stranger has brought about."""
+        """Serve a connection. Must not raise: asyncio would log each exception that a foreign client causes."""
         if len(self._writers) >= _MAX_CONNECTIONS:
             writer.transport.abort()
             return
@@ -136,7 +137,7 @@ class PageServer:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
-    """The request up to its empty line; None if that is too far off."""
+    """The request up to its empty line; None if the empty line does not come within the limits."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
@@ -174,7 +175,8 @@ def _encode(page: Page) -> bytes:
 
 
 _STUCK_FLUSH_SECONDS = 15.0
-"""A disk that takes this long for one sync is as good as gone; a round over thousands of logs has as many syncs."""
+"""A disk that takes this long for a single sync counts as failed. The limit is for a sync, not for a round, since a
+round over thousands of logs has thousands of syncs."""
 
 
 class Monitoring:
@@ -189,7 +191,7 @@ class Monitoring:
         self._under_way: asyncio.Task[Page] | None = None
 
     async def bind(self, port: int) -> tuple[str, int]:
-        """Take the port; returns where the pages will be. Raises OSError."""
+        """Take the port; returns the address of the pages. Raises OSError."""
         await self._server.bind(port)
         return self._server.address
 
@@ -206,7 +208,8 @@ class Monitoring:
             await asyncio.wait([self._under_way])
 
     async def metrics(self) -> Page:
-        """The page of all metrics. A scrape while a page is made gets that page: frequent scrapes cost no more."""
+        """The page of all metrics. A scrape that comes while a page is being made gets that page, so frequent scrapes
+        cost no more."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._make_metrics())
         return await asyncio.shield(self._under_way)

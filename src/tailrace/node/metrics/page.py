@@ -28,11 +28,11 @@ from tailrace.server.quorum.measure import QuorumMeasure
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
 _RAFT_STATES = ("unattached", "prospective", "candidate", "follower", "observer", "leader", "resigned")
-"""Kafka's words for the roles of a replica of the metadata log."""
+"""Kafka's names for the roles of a replica of the metadata log."""
 
 
 def take(parts: NodeParts, walked: Measurements) -> list[Row]:
-    """The rows of the page, in their order. For the event loop's thread: the numbers change in its turns."""
+    """The rows of the page, in their order. Only on the event loop's thread, whose turns change the numbers."""
     return list(_rows(parts, walked))
 
 

@@ -55,7 +55,8 @@ def broker_config(
 def controller_machine(
     config: NodeConfig, *, random_bytes: Callable[[int], bytes], founding_settings: Mapping[str, str]
 ) -> ControllerMachine:
-    """The controller of this node. `founding_settings` become the settings of all brokers in a log that it founds."""
+    """The controller of this node. `founding_settings` become the settings of all brokers in a log that this controller
+    founds."""
     rules = TopicRules(
         num_partitions=config.integer("num.partitions"),
         replication_factor=config.integer("default.replication.factor"),
@@ -79,9 +80,9 @@ _logger = logging.getLogger("tailrace.node")
 def founding_settings(config: NodeConfig) -> dict[str, str]:
     """The settings of all brokers in a new log: `min.insync.replicas`, and the decisive settings that this node states.
 
-    Every node derives the same elections from the log, and they depend on these settings, so they hold for the whole
-    cluster. `min.insync.replicas` is stated with its default, as by `kafka-storage format`: a client sees that the
-    setting is the cluster's. Later a node's own value changes nothing, and the node logs that.
+    Every node derives the same elections from the log. The elections depend on these settings, so the settings must
+    hold for the whole cluster. `min.insync.replicas` is stated with its default, as by `kafka-storage format`: so a
+    client sees that the cluster has the setting. Later a node's own value has no effect, and the node logs that.
     """
     setting = BROKER_SETTINGS[MIN_IN_SYNC]
     default = setting.format(setting.default)
@@ -101,7 +102,8 @@ def _stated(config: NodeConfig) -> dict[str, str]:
 
 
 def log_overruled_settings(config: NodeConfig, image: ClusterImage) -> None:
-    """Log each decisive setting for which this node states another value than the cluster's, and the way out."""
+    """Log each decisive setting for which this node states another value than the cluster, and what an administrator
+    can do."""
     agreed = image.overrides(ALL_BROKERS)
     for name, stated in _stated(config).items():
         value = agreed.get(name)

@@ -1,7 +1,8 @@
 """A node's settings: from a file, the environment and the command line, checked before anything starts.
 
 Precedence, highest first: `--set`, the environment (TAILRACE_LOG_RETENTION_MS), the file (server.properties or TOML),
-the defaults of `dev.mode`, the defaults. An unknown name refuses the start; the refusal offers the nearest known name.
+the defaults of `dev.mode`, the defaults. With an unknown name the node does not start; the error offers the nearest
+known name.
 """
 
 import logging
@@ -58,7 +59,8 @@ class NodeConfig:
     """The settings of a node, with defaults filled in."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """Parse and check. Raises KafkaError(INVALID_CONFIG) that names the setting and the way out."""
+        """Parse and check the given settings. Raises KafkaError(INVALID_CONFIG) that names the setting and how to
+        correct it."""
         known = ((known_setting(name), text) for name, text in given.items())
         stated = {setting.name: setting.parse(text) for setting, text in known}
         defaults = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
@@ -102,7 +104,8 @@ class NodeConfig:
         return value or ()
 
     def fill(self, reader: type[T], **others: Any) -> T:
-        """A `reader`, a dataclass: each field that has the name of a setting (`a_b` for `a.b`) has its value here."""
+        """An instance of `reader`, a dataclass: each field with the name of a setting (`a_b` for `a.b`) gets the value
+        of the setting."""
         values = {attribute_name(name): value for name, value in self._values.items()}
         wanted = [field.name for field in fields(reader)]
         return reader(**{name: values[name] for name in wanted if name in values}, **others)
@@ -143,7 +146,7 @@ class NodeConfig:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether a record must be on disk before it counts, and not only in memory."""
+        """Whether a record must be on disk, not only in memory, before it counts as written."""
         return self.text("log.durability") == FLUSHED
 
     @property
@@ -162,7 +165,7 @@ class NodeConfig:
     def entry(self, name: str) -> SettingInForce:
         """The setting of this name, which exists."""
         layers = tuple((source, _shown(name, layer[name])) for source, layer in self._layers if name in layer)
-        if name == "node.id" and len(layers) == 1:  # tools expect of each node that its file has it
+        if name == "node.id" and len(layers) == 1:  # tools expect that each node's file sets node.id
             layers = ((ConfigSource.STATIC_BROKER_CONFIG, self.node_id), *layers)
         return SettingInForce(setting=BROKER_SETTINGS[name], layers=layers)
 
@@ -171,7 +174,8 @@ class NodeConfig:
         return map(self.entry, sorted(BROKER_SETTINGS))
 
     def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "NodeConfig":
-        """The settings with the cluster's dynamic settings above; this broker's dynamic settings win over all brokers'.
+        """A copy in which the cluster's dynamic settings take precedence: first the settings of this broker, then the
+        settings of all brokers.
 
         A dynamic setting that this release refuses is ignored: only another release can have accepted the value.
         """
@@ -215,7 +219,8 @@ def load_config(
     environment: Mapping[str, str],
     flags: Mapping[str, str],
 ) -> NodeConfig:
-    """The settings of a node from all sources. `overrides` are `name=value`; `flags` come from options of their own.
+    """The settings of a node from all sources. `overrides` are `name=value`; `flags` are settings from separate
+    command-line options.
 
     Raises KafkaError(INVALID_CONFIG).
     """
@@ -229,7 +234,8 @@ def load_config(
 
 
 def _topic_defaults(values: Mapping[str, Value]) -> TopicConfig:
-    """The settings of a topic without its own. Of several units the finest one given wins, as in Kafka."""
+    """The settings of a topic without settings of its own. If a setting is given in several units, the finest unit
+    wins, as in Kafka."""
     defaults = {attribute_name(topic_name): values[name] for name, topic_name in TOPIC_SETTING_OF.items()}
     defaults["retention_ms"] = _in_ms(
         values, (("log.retention.ms", 1), ("log.retention.minutes", _MINUTE_MS), ("log.retention.hours", _HOUR_MS))
@@ -248,7 +254,7 @@ def _in_ms(values: Mapping[str, Value], units: Sequence[tuple[str, int]]) -> int
 
 
 def _check(config: NodeConfig) -> None:
-    """Checks of several settings together. Raises KafkaError(INVALID_CONFIG)."""
+    """Check combinations of settings. Raises KafkaError(INVALID_CONFIG)."""
     directory = config.text("log.dirs") or config.text("log.dir") or ""
     if not directory:
         raise _refusal("log.dir: a node needs a directory for its data, as in log.dirs=/var/lib/tailrace")
@@ -267,7 +273,7 @@ def _check(config: NodeConfig) -> None:
 def _check_times_of_brokers(config: NodeConfig) -> None:
     """Refuse a wait that is longer than the timeout of the waiting node: no answer would come in time."""
     _check_heartbeats(config, "broker.heartbeat.interval.ms", "broker.session.timeout.ms")
-    wait = "replica.fetch.wait.max.ms"  # both as in Kafka
+    wait = "replica.fetch.wait.max.ms"  # both settings as in Kafka
     for limit in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
         if config.integer(wait) > config.integer(limit):
             raise _refusal(f"{wait}={config.integer(wait)}: say at most {limit}={config.integer(limit)}")

@@ -1,9 +1,9 @@
-"""Settings that Apache Kafka knows and that have no effect here, and settings that are refused for their promises.
+"""Settings of Apache Kafka that have no effect here, and settings that are refused because they promise protection.
 
-A file or a script made for Kafka works as it stands, as far as leaving a setting out does no harm: sizes of threads,
-buffers and windows of metrics, quotas of replication, tiered storage that is off. A setting by which Kafka protects a
-node (TLS, SASL, an authorizer) is refused at the start: a node that took it would look protected and be open.
-`kafka-configs` may alter the same settings here as in Kafka. Names, types and defaults are Kafka's.
+A file or a script made for Kafka works unchanged if ignoring a setting does no harm: sizes of threads, buffers and
+windows of metrics, quotas of replication, tiered storage that is off. A setting by which Kafka protects a node (TLS,
+SASL, an authorizer) is refused at the start: a node that accepted the setting would look protected, and would be open.
+`kafka-configs` may alter the same settings here as in Kafka. Names, types and defaults are those of Kafka.
 """
 
 from collections.abc import Mapping
@@ -101,7 +101,7 @@ WITHOUT_EFFECT = (
     _accepted("early.start.listeners", STRING, None),
     _accepted("max.request.partition.size.limit", INT, 2_000),
     _accepted("remote.fetch.max.wait.ms", INT, 500, dynamic=True),
-    # The client's side of Kerberos and OAuth: nothing that a node could be reached by
+    # The client's side of Kerberos and OAuth: no setting that opens a node
     _accepted("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", dynamic=True),
     _accepted("sasl.kerberos.min.time.before.relogin", LONG, 60_000, dynamic=True),
     _accepted("sasl.kerberos.ticket.renew.jitter", DOUBLE, 0.05, dynamic=True),
@@ -111,7 +111,7 @@ WITHOUT_EFFECT = (
     _accepted("sasl.login.refresh.window.factor", DOUBLE, 0.8, dynamic=True),
     _accepted("sasl.login.refresh.window.jitter", DOUBLE, 0.05, dynamic=True),
 )
-"""The values are parsed, shown, and used for nothing."""
+"""Settings whose values are parsed and shown, but not used."""
 
 _PROTECTING: Final = (
     "ssl.",
@@ -134,7 +134,8 @@ _PROTECTING_NAMES: Final[Mapping[str, str]] = {
 
 
 def refusal_of(name: str) -> str | None:
-    """The reason why a node does not start with this setting of Kafka's, and the way out; None: the node starts."""
+    """The reason why a node does not start with this setting of Kafka's, and how to correct it; None: the node
+    starts."""
     why = _PROTECTING_NAMES.get(name)
     if why is None and name.startswith(_PROTECTING):
         why = "protects a listener or what passes through it"

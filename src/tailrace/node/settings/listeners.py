@@ -44,7 +44,7 @@ def parse_endpoint(text: str, *, setting: str = "listeners") -> ListenerAddress:
 
 
 def parse_address(text: str, setting: str) -> Address:
-    """`HOST:PORT`, neither of them empty."""
+    """The address `HOST:PORT`, with a host and a port."""
     endpoint = parse_endpoint(text, setting=setting)
     if not endpoint.host or not endpoint.port or "://" in text:
         raise _refusal(f"{setting}={text!r}: say HOST:PORT")
@@ -68,7 +68,8 @@ def is_wildcard_host(host: str) -> bool:
 
 _PLAINTEXT = "PLAINTEXT"
 _SECURE_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Listeners of these names have this protocol unless the map says otherwise, as in Kafka."""
+"""A listener with such a name has the protocol of that name, unless listener.security.protocol.map says otherwise, as
+in Kafka."""
 
 
 class SettingValues(Protocol):
@@ -111,7 +112,7 @@ class ListenerConfig:
 
 
 def read_listener_config(settings: SettingValues) -> ListenerConfig:
-    """Raises KafkaError(INVALID_CONFIG) that names the setting at fault, and the way out."""
+    """Raises KafkaError(INVALID_CONFIG) that names the wrong setting and how to correct it."""
     metrics = settings.text("metrics.listener")
     config = ListenerConfig(
         listeners=tuple(parse_endpoint(text) for text in settings.words("listeners")),

@@ -1,6 +1,6 @@
 """Java's properties files, read by the rules of `java.util.Properties`, but in UTF-8.
 
-Programs that write properties escape: Java's own `Properties.store` writes listeners=PLAINTEXT\\://localhost\\:9092.
+Programs that write properties escape colons: Java's `Properties.store` writes listeners=PLAINTEXT\\://localhost\\:9092.
 """
 
 import re
@@ -16,7 +16,7 @@ _CHARACTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The names and values; of a name that comes twice the last value. Raises ValueError for a malformed \\uxxxx.
+    """The names and values; a repeated name has its last value. Raises ValueError for a malformed \\uxxxx.
 
     Blanks at the end of a value are left out, as Kafka does for every setting.
     """

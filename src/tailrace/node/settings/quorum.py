@@ -133,9 +133,10 @@ class QuorumConfig:
     is_broker: bool
     is_controller: bool
     listener_names: tuple[str, ...]
-    """The listeners of controllers; on a node without that role, the names of its controllers' listeners."""
+    """The listeners of controllers; on a node without the controller role, the names of the listeners at which it
+    reaches controllers."""
     founders: Mapping[int, Address]
-    """`controller.quorum.voters`, by id."""
+    """The addresses in `controller.quorum.voters`, by id."""
     places: tuple[Address, ...]
     """`controller.quorum.bootstrap.servers`."""
     raft: RaftConfig
@@ -210,7 +211,7 @@ def _raft_config(settings: SettingValues) -> RaftConfig:
 
 
 def _snapshot_max_bytes(settings: SettingValues) -> int:
-    """The smaller of KIP-630's and KIP-1219's limits, and at least a byte: at 0 no snapshot would ever arrive."""
+    """The smaller of the limits of KIP-630 and KIP-1219, but at least 1 byte: with 0 no snapshot would ever arrive."""
     names = ("controller.quorum.fetch.snapshot.max.bytes", "replica.fetch.response.max.bytes")
     return max(1, min(map(settings.integer, names)))
 

@@ -1,8 +1,9 @@
 """Sources of a node's settings: files, the environment, words of the form `name=value`. Each gives names and texts.
 
-An unknown name is refused, with the nearest known name; a setting of Kafka's that protects a node, with the way out. In
-the environment a name may be a user's own, or Kubernetes has made the name of a Service: a name is refused only where
-it is nearly a setting's. A variable without a text is not set: Docker Compose passes variables so that its host lacks.
+An unknown name is refused, with the nearest known name. A setting by which Kafka protects a node is refused, with a way
+to protect a node here. An environment variable may belong to a user, or Kubernetes may have made it for a Service: so a
+variable is refused only if its name is nearly the name of a setting. A variable with an empty text counts as not set:
+Docker Compose passes a variable that its host does not have as an empty text.
 """
 
 import difflib
@@ -21,7 +22,7 @@ from tailrace.node.settings.table import BROKER_SETTINGS
 
 ENVIRONMENT_PREFIX = "TAILRACE_"
 _OF_RECORDS = ("TOPIC", "PARTITION", "OFFSET", "TIMESTAMP", "ATTEMPT", "HEADERS", "KEY", "KEY_BASE64", "NO_VALUE")
-"""Variables of a record, which `tailrace work` gives its command: the command may start a node."""
+"""Variables about a record, which `tailrace work` sets for its command: the command may start a node."""
 _NOT_SETTINGS = frozenset(
     (
         "TAILRACE_BOOTSTRAP",
@@ -41,9 +42,10 @@ _OF_A_SERVICE: Final = re.compile(
 _PLAIN_PORT: Final = re.compile(r"\s*\d+\s*")
 """The text of TAILRACE_PORT that a user has set: Kubernetes makes tcp://10.0.0.1:9092."""
 _NEARLY: Final = 0.88
-"""The likeness from which on a name is taken for a misspelt setting: NODE_IDD for NODE_ID has 0.93, NODE_IP 0.86."""
+"""From this similarity on a name counts as a misspelt setting: NODE_IDD for NODE_ID has 0.93, NODE_IP 0.86."""
 _WORDS_OF_PROTECTION: Final = 3
-"""Words that Kafka's names of settings for protection have as a rule: TAILRACE_SASL_PASSWORD is a user's own."""
+"""Kafka's names of settings for protection mostly have at least this many words: so TAILRACE_SASL_PASSWORD counts as a
+user's own variable."""
 
 _FORMER: Final = tuple(name for name, current in FORMER_NAMES.items() if current in BROKER_SETTINGS)
 _logger = logging.getLogger("tailrace.node")
@@ -56,7 +58,7 @@ _ELSEWHERE = {
 
 
 def known_setting(name: str) -> Setting:
-    """The setting of this name. Raises KafkaError(INVALID_CONFIG) that says what to do about any other name."""
+    """The setting of this name. Raises KafkaError(INVALID_CONFIG) for any other name; the message says what to do."""
     if current_name(name) not in BROKER_SETTINGS:
         if name in _ELSEWHERE:
             raise _refusal(f"unknown setting {name!r}; {_ELSEWHERE[name]}")
@@ -131,9 +133,9 @@ def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, st
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The settings among environment variables: TAILRACE_NODE_ID is node.id.
 
-    Other names are ignored, with one line of the log for the names that are not a Service's. Raises
-    KafkaError(INVALID_CONFIG) for a name that is nearly a setting's, in whatever case, or the name of a setting by
-    which Kafka protects a node.
+    Other names are ignored, with one line of the log for the names that do not belong to a Service. Raises
+    KafkaError(INVALID_CONFIG) for a name that is nearly the name of a setting, in upper or lower case, and for the name
+    of a setting by which Kafka protects a node.
     """
     names = {ENVIRONMENT_PREFIX + attribute_name(name).upper(): name for name in (*BROKER_SETTINGS, *_FORMER)}
     given: dict[str, str] = {}

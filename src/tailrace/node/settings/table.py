@@ -1,7 +1,7 @@
 """The table of a node's settings: Kafka's names, units and defaults, and a few of our own (decision 0044).
 
-Where a default differs from Kafka's, the text says so. Settings of topics stand here under their broker names; a value
-here is the default of every topic that does not set its own.
+Where a default differs from Kafka's default, the setting's text says so. Settings of topics are listed under their
+broker names; the value is the default of every topic that does not set its own value.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _IDENTITY = (
 )
 
 TOPIC_SETTING_OF: Mapping[str, str] = {names[0]: topic for topic, names in BROKER_NAMES.items() if len(names) == 1}
-"""Broker settings that are a topic setting under another name, in the same unit."""
+"""The topic settings that a broker has under another name in the same unit, by the broker's name."""
 
 _TOPIC_DEFAULTS = tuple(
     Setting(
