@@ -50,7 +50,7 @@ class GroupConfig:
     """The ranges that a group may have committed beyond its offset in a partition (KIP-X). Ours."""
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 3
-    """The most; a cluster with fewer brokers takes as many as it has."""
+    """The replicas of a partition of this topic, or as many replicas as the cluster has brokers, if that is less."""
     offsets_topic_segment_bytes: int = 104_857_600
 
     @property
@@ -100,7 +100,7 @@ class TransactionConfig:
     """Transactional ids per node. Ours."""
     transaction_state_log_num_partitions: int = 50
     transaction_state_log_replication_factor: int = 3
-    """The most; a cluster with fewer brokers takes as many as it has."""
+    """The replicas of a partition of this topic, or as many replicas as the cluster has brokers, if that is less."""
     transaction_state_log_min_isr: int = 2
-    """The most; never more than there are replicas."""
+    """The replicas in sync that the topic needs; never more than the topic has replicas."""
     transaction_state_log_segment_bytes: int = 104_857_600

@@ -59,7 +59,7 @@ Steps = Generator[None, None, T]
 def departure_steps(
     broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, *, unclean: bool = False
 ) -> Steps[Derived]:
-    """The partitions a fenced broker must give up."""
+    """The changes of the partitions that a fenced broker must give up, in steps."""
 
     def concerns(state: PartitionState) -> bool:
         return (
@@ -75,7 +75,7 @@ def departure_steps(
 
 
 def arrival_steps(broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances) -> Steps[Derived]:
-    """The partitions without a leader that this broker may now lead."""
+    """The changes of the partitions without a leader that this broker may now lead, in steps."""
 
     def concerns(state: PartitionState) -> bool:
         return state.leader == NO_LEADER

@@ -39,7 +39,7 @@ class ListenerLimits:
     """Not applied to clients on this machine. Twice as many connections may come at once; further connections wait."""
     idle_ms: int = 600_000
     frame_ms: int = 30_000
-    """From a frame's first byte to its last; longer for a large frame, see `frame_time_ms`."""
+    """The longest time from a frame's first byte to its last; longer for a large frame, see `frame_time_ms`."""
     frame_in_the_way_ms: int = 2_000
     """As `frame_ms`, for a frame that holds memory for which frames of other connections wait."""
     unsent_bytes: int = 64 << 20

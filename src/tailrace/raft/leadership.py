@@ -102,7 +102,8 @@ class RaftLeadership:
     # Time
 
     def poll(self, leader: Leader, now_ms: int) -> None:
-        """Resign without a majority; announce the leader to voters that have not fetched."""
+        """Resign if a majority has been out of contact for too long; announce the leader to voters that have not
+        fetched."""
         replica = self._replica
         if self._majority_deadline_ms(leader) <= now_ms:
             self.resign(leader, now_ms)
@@ -150,7 +151,7 @@ class RaftLeadership:
     # The end
 
     def resign(self, leader: Leader, now_ms: int) -> None:
-        """Stop leading in this epoch, for good, and name the successors: the longest log first."""
+        """Stop leading in this epoch for good, and name the successors, the replica with the longest log first."""
         replica = self._replica
         others = replica.other_voters
         furthest = sorted(others, key=lambda key: (-self._durable_end(leader, key), key.id))

@@ -166,7 +166,8 @@ class RaftNode:
             replica.role = Unattached(now_ms if replica.is_alone or self._stands_first() else timeout_ms)
 
     def _stands_first(self) -> bool:
-        """Whether the quorum is new and this is the voter with the lowest id: it stands for election at once."""
+        """Whether the quorum is new and this replica is the voter with the lowest id, which stands for election at
+        once."""
         replica = self._replica
         is_new = replica.epoch == 0 and replica.end_offset == 0 and replica.state.voted is None
         return is_new and replica.is_voter and replica.voters.current.keys[0].id == replica.key.id

@@ -114,7 +114,8 @@ class Partition:
         self.replica.check_leader(leader_epoch)
 
     def check_replica(self, leader_epoch: int) -> None:
-        """As `check_leader`, for a request that a follower carries out too: NotLeader (6) only without any role."""
+        """As `check_leader`, for a request that followers carry out too: NotLeader (6) only if this broker neither
+        leads nor follows."""
         replica = self.replica
         replica.check_epoch(leader_epoch)
         if replica.is_closed or replica.state is None:

@@ -62,7 +62,8 @@ UNVERIFIED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
 """No verification: for batches of coordinators, and with transaction.partition.verification.enable=false."""
 
 UNNAMED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
-"""For batches in a request without a transactional id: their producer is not verified for a transaction."""
+"""The verification of batches in a request without a transactional id: their producer is not verified for a
+transaction."""
 
 
 class Verifications:

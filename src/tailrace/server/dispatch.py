@@ -68,7 +68,7 @@ class HotHandler(Protocol):
         ...
 
     def learn(self, frame: memoryview, request: Any, context: RequestContext) -> None:
-        """Learn from a request that had to be decoded."""
+        """Remember the form of a request that had to be decoded, for later frames."""
         ...
 
 

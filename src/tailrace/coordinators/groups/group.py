@@ -110,7 +110,7 @@ class ClassicGroup:
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
-        """By member id, in the order of their joins."""
+        """The members by member id, in the order of their joins."""
         self.static_members: dict[str, str] = {}
         """Instance id -> member id."""
         self.pending_members: dict[str, int] = {}

@@ -51,7 +51,7 @@ class EndTransaction:
     client_version: int = 0
     """The transaction.version of the producer."""
     fresh_producer_id: int = NO_PRODUCER_ID
-    """As for InitializeProducer."""
+    """A new producer id, as in `InitializeProducer`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

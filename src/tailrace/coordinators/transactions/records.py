@@ -85,9 +85,10 @@ class TransactionLogValue:
     transaction_start_timestamp_ms: Int64
     client_transaction_version: Int16 = field(versions="1+", tag=2, default=0)
     last_producer_epoch: Int16 = field(versions="1+", tag=10_000, default=NO_EPOCH)
-    """Ours: Kafka keeps the epoch in memory, so that a retry after a change of the coordinator is fenced (KIP-360)."""
+    """A field of ours. Kafka keeps this epoch only in memory, so in Kafka a retry after a change of the coordinator is
+    fenced (KIP-360)."""
     sink: SinkSchema | None = field(versions="1+", tag=10_010, default=None)
-    """Ours: only in the record of a sink."""
+    """A field of ours, only in the record of a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,7 +92,7 @@ class BrokerMeasurements:
     groups_by_state: Mapping[str, int] | None
     """The number of groups in each state; None while a coordinator is loading, as the numbers are not known."""
     ranged_progress: tuple[RangedProgressMeasure, ...]
-    """At most MOST_RANGED."""
+    """The progress of groups with committed ranges, at most MOST_RANGED measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

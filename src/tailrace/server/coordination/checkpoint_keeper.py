@@ -76,8 +76,8 @@ class _Making:
         self.writer: SnapshotWriter | None = None
         self._end_offset = partition.high_watermark
         self._log = log_of_checkpoint(partition)
-        # A compaction must not remove a tombstone that is not read yet if its value was read before: it waits for
-        # seconds.
+        # If the value of a key was read, a compaction must not remove the key's tombstone before it is read, too. A
+        # compaction waits for seconds.
         self._draft = checkpoint.begin(self._log.log_start_offset)
 
     def check(self) -> None:

@@ -58,7 +58,7 @@ class InTransaction(NamedTuple):
 
 
 IN_NONE = InTransaction(-1, -1)
-"""For an append outside of transactions."""
+"""The value for an append outside of transactions."""
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:

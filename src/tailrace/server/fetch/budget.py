@@ -26,7 +26,7 @@ class FetchLimits:
     __slots__ = ("max_bytes", "may_wait", "wait_ms", "wanted_bytes")
 
     def __init__(self, request: FetchRequest, fetch_max_bytes: int) -> None:
-        """A negative limit counts as 0: one batch is read all the same."""
+        """A negative limit counts as 0: one batch is still read."""
         max_bytes, min_bytes, wait_ms = request.max_bytes, request.min_bytes, request.max_wait_ms
         if max_bytes > fetch_max_bytes:
             max_bytes = fetch_max_bytes

@@ -27,7 +27,8 @@ from tailrace.storage import ReadLimits
 
 _UNKNOWN: Final = -1
 _NOT_STATED: Final = 2**63 - 1
-"""The high watermark in the fetch of a follower that does not state its own: the default of v18, and before v18."""
+"""The value of the high watermark in a fetch that states no high watermark: the default from v18 on, and every fetch
+before v18."""
 
 
 class FollowerReaders:

@@ -141,8 +141,8 @@ class PartitionReader:
         return FetchOutcome(data, got, size_bytes if got.reaches_end else max(size_bytes, limit_bytes))
 
     def _unavailable(self, partition: Partition, offset: int, got: PartitionRead) -> KafkaError | None:
-        """The error of a reader that has waited in vain; None for an old client, which retries after an empty answer
-        (KIP-207)."""
+        """The error of a reader whose wait has ended without its record; None for an old client, which retries after an
+        empty answer (KIP-207)."""
         error = partition.unavailable(offset) if offset > partition.high_watermark else None
         if error is None and isinstance(got, PendingRead):
             error = got.fault

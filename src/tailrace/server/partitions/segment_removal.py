@@ -37,7 +37,7 @@ class SegmentRemoval:
         """Whether the disk is short of space."""
 
     def set_short(self, is_short: bool) -> None:
-        """Set whether the disk is short of space. While it lacks space, renamed files are removed at once."""
+        """Set whether the disk is short of space. While space is short, renamed files are removed at once."""
         self.is_short = is_short
         if is_short:
             self._alarm.set(self._clock.monotonic_ms())

@@ -130,7 +130,7 @@ class QuorumController:
 
     @property
     def is_active(self) -> bool:
-        """Whether decisions are made here."""
+        """Whether this node is the active controller, which decides."""
         return self._active.is_active
 
     @property

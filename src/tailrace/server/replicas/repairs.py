@@ -122,7 +122,7 @@ class ReplicaRepairs:
         self._controller = controller
         self._clock = clock
         self._under_way: set[TopicPartition] = set()  # the old log is being renamed, or the new log is not durable yet
-        self._fetching: dict[TopicPartition, int] = {}  # with the times of their first fetch
+        self._fetching: dict[TopicPartition, int] = {}  # with the time at which the repair began
         self._repairs: dict[TopicPartition, _Repairs] = {}
         self._given_up: dict[TopicPartition, PartitionState] = {}
         """The states in which a cut has failed: the replica leaves, since each further attempt would copy the log

@@ -199,7 +199,7 @@ class _WaitingMarkers:
         """The codes of each marker that are known so far."""
 
     def written(self, codes: Sequence[MarkerCodes]) -> None:
-        """Answer: all markers are committed or refused."""
+        """Answer the request: all markers are committed or refused."""
         if not self._is_answered:
             self._deadlines.remove(self, REQUEST_TIMEOUT_MS)
             self._answer(codes)

@@ -25,7 +25,7 @@ class ConsumerGroupDecision(Generic[R]):
     """The records and the answer of a decision, with the events for the history."""
 
     group: ConsumerGroup
-    """The group after the records; without members if it ends."""
+    """The group after the records; a group that ends has no members."""
     response: R
     records: tuple[GroupLogRecord, ...]
     events: tuple[tuple[GroupEventKind, str, str], ...]

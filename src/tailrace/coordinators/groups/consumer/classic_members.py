@@ -96,7 +96,8 @@ class ClassicMembers:
         )
         is_changed = steps.subscribe(self._change, member_id, None if before is None else before.subscription, new)
         if steps.downgrade(self._change, self._topics, self._config):
-            # A static member has replaced the last member with the other protocol: it joins the classic group next.
+            # A static member has replaced the last member with the other protocol: next the static member joins the
+            # classic group.
             return answers.join_refused(ErrorCode.REBALANCE_IN_PROGRESS, member_id)
         self._settle(member_id if is_changed else None)
         owned = subscription_of(next(iter(protocols.values()))).owned_partitions
