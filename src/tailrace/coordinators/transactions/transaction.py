@@ -146,8 +146,7 @@ class Transaction:
         )
 
     def sealed(self, *, is_commit: bool, now_ms: int) -> "Transaction":
-        """The state in which the end of a sink's member is decided. Its next epoch fences the member's producer in all
-        partitions."""
+        """The end of a sink's member is decided, with the next epoch, which fences its producer in all partitions."""
         return replace(
             self.prepared(is_commit=is_commit, now_ms=now_ms),
             producer_epoch=self.producer_epoch + 1,

@@ -121,7 +121,7 @@ class PartitionCheckpoints:
             if len(outcomes) == len(_BOUNDS):
                 on_lowered(next((fault for fault in outcomes if fault is not None), None))
 
-        for name in _BOUNDS:  # both are written in one batch
+        for name in _BOUNDS:  # written in one go
             self.write(name, lowered, of=(partition,))
 
 
