@@ -121,7 +121,7 @@ def record_batches(
                     yield whole.slice(start, max_rows)
     except CorruptRecords as error:
         if on_corrupt is not None:
-            raise  # it names the partition
+            raise  # the error names the partition already
         raise CorruptRecords(f"{topic}-{partition}: {error.detail}", error.code) from error
 
 
@@ -162,7 +162,7 @@ def _to_arrow(decoded: RecordColumns, schema: pa.Schema, topic: str, partition: 
 
 
 def _repeated_text(text: str, count: int) -> pa.Array:
-    """Not by `pa.scalar`, which imports pandas if that is installed: 0.4 s for the first batch of a process."""
+    """The text, so many times. `pa.scalar` would import pandas if installed: 0.4 s for the first batch of a process."""
     content = text.encode()
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(content))
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(content * count)])
@@ -204,7 +204,8 @@ class PartitionBatch(NamedTuple):
 
 
 def partitions_for_keys(keys: pa.Array, partition_count: int, *, keyless: int) -> Partitions:
-    """The partition of each row, by murmur2 as in every Kafka client; `keyless` for a null key."""
+    """The partition of each row, by murmur2 as in every Kafka client; a row with a null key gets the partition
+    `keyless`."""
     column = _binary_buffers(keys)
     if column is None:
         return np.full(len(keys), keyless, np.int64)
@@ -238,9 +239,9 @@ def partition_batches(
 ) -> Iterator[PartitionBatch]:
     """The rows as record batches of at most `max_bytes` before compression, partition by partition, in row order.
 
-    A single row larger than that makes a batch of its own. Key and value: binary or string columns of the same length
-    as `partitions`, None for nulls only; headers: list of (key string, value binary); timestamps: Arrow timestamps,
-    null or absent ones are `default_timestamp` (ms).
+    A single row larger than `max_bytes` makes a batch of its own. Key and value: binary or string columns of the same
+    length as `partitions`, None for nulls only; headers: list of (key string, value binary); timestamps: Arrow
+    timestamps, a null or absent timestamp becomes `default_timestamp` (ms).
     """
     order = _by_partition(partitions)
     sorted_partitions = partitions[order]

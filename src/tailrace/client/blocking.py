@@ -87,7 +87,7 @@ __all__ = (
 _log = logging.getLogger(__name__)
 
 _EXIT_STOP_S = 2.0
-"""The longest wait for a consumer to stop at the end of the interpreter; that needs no answer from a server."""
+"""The longest wait for a consumer to stop at the end of the interpreter; the stop needs no answer from a server."""
 
 
 class Admin(Facade[AsyncAdmin]):
@@ -199,7 +199,7 @@ class RangedFetch(Facade[AsyncRangedFetch]):
             # At the end of the interpreter the background thread has stopped already.
             if os.getpid() == process_id and not sys.is_finalizing():
                 # The garbage collector may free an abandoned generator on any thread, inside any lock, also on the
-                # loop's own thread. So this does not wait.
+                # loop's own thread. So this code does not wait for the close.
                 thread.loop.call_soon_threadsafe(_begin_close, generator)
 
     def arrow(
@@ -227,7 +227,7 @@ class RangedFetch(Facade[AsyncRangedFetch]):
         )
 
     def metrics(self) -> dict[MetricName, int]:
-        """The batches that were skipped since it was made, as in the metrics of a consumer."""
+        """The batches that this reader has skipped since it was made, as in the metrics of a consumer."""
         return self._client.get().metrics()
 
 
@@ -239,9 +239,9 @@ _closing: set[asyncio.Task[None]] = set()
 
 
 def _begin_close(generator: Any) -> None:
-    """On the loop."""
+    """Begin to close the generator. Runs on the loop."""
     task = asyncio.get_running_loop().create_task(_close(generator))
-    _closing.add(task)  # this is its only reference
+    _closing.add(task)  # the only reference to the task
     task.add_done_callback(_closing.discard)
 
 
@@ -321,7 +321,7 @@ class Consumer(Facade[AsyncConsumer]):
 
 
 async def _metrics(client: AsyncConsumer) -> dict[MetricName, int]:
-    """On the loop, which changes what the metrics are taken from."""
+    """The metrics, taken on the loop: the loop changes the state that they count."""
     return client.metrics()
 
 

@@ -36,7 +36,7 @@ _ENQUEUE_AT_ONCE = 2_000
 
 
 def _in_order(method: Callable[[AsyncProducer], Awaitable[T]]) -> "Callable[[Producer], T]":
-    """The method for the blocking producer: after all records that were handed over before."""
+    """The method for the blocking producer: the call is made after all records that were handed over before."""
 
     @wraps(method)
     def call(producer: "Producer", /) -> T:
@@ -115,7 +115,8 @@ class Producer(Facade[AsyncProducer]):
     def _hand_over(self, client: AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
         with self._space:
             is_full = self._buffered_bytes + item.cost > self._settings.buffer_memory and self._buffered_bytes
-            # A callback of a future runs on the loop's thread, which frees the space: it may not wait.
+            # A callback of a future runs on the loop's thread, and this thread frees the space: so a callback may not
+            # wait.
             if is_full and not loop_thread().is_current:
                 self._wait_for_space(item.cost)
             self._buffered_bytes += item.cost
@@ -136,7 +137,7 @@ class Producer(Facade[AsyncProducer]):
             raise self._settings.buffer_full()
 
     def _take_over(self, client: AsyncProducer) -> None:
-        """On the loop: pass records on, in order."""
+        """Pass records on to the asyncio producer, in order. Runs on the loop."""
         self._is_scheduled = False
         inbox = self._inbox
         for _ in range(min(len(inbox), _ENQUEUE_AT_ONCE)):
@@ -146,7 +147,7 @@ class Producer(Facade[AsyncProducer]):
             loop_thread().loop.call_soon(self._take_over, client)
 
     def _released(self, cost: int) -> None:
-        """On the loop: these bytes of buffer.memory are free again."""
+        """Note that these bytes of buffer.memory are free again. Runs on the loop."""
         with self._space:
             self._buffered_bytes -= cost
             if self._waiters:
@@ -201,7 +202,7 @@ class Producer(Facade[AsyncProducer]):
     abort_transaction = _in_order(AsyncProducer.abort_transaction)
 
     def transaction(self) -> BlockingTransactionScope:
-        """A transaction for a `with` block: committed at its end, aborted by an exception, which is raised on."""
+        """A transaction for a `with` block: committed at its end, aborted by an exception, which is raised again."""
         return BlockingTransactionScope(self._client.get(), self.call_in_order)
 
     def call_in_order(self, call: Callable[[], Awaitable[T]]) -> T:

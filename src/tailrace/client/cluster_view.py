@@ -4,7 +4,8 @@
    come from a node that lags behind.
 2. A topic is due when it is unknown, stale or too old, or has a partition without a leader, or a partition whose leader
    is not among the brokers any more, as an answer about another topic may show.
-3. A topic does not exist if the last answer about it says so. Before the first answer nothing is known of it.
+3. A topic does not exist if the last answer about the topic says so. Before the first answer nothing is known of the
+   topic.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -70,7 +71,7 @@ class _Known:
     asked_at_ms: int
     is_stale: bool = False
     has_every_leader: bool = False
-    """Whether each partition has a leader, and that is among the brokers."""
+    """Whether each partition has a leader, and every leader is among the brokers."""
 
 
 class ClusterView:
@@ -85,14 +86,14 @@ class ClusterView:
         self.controller_id = BrokerId(-1)
         self.cluster_id: str | None = None
         self.generation = 0
-        """Another number after each answer: leaders, epochs and brokers may have changed."""
+        """A number that changes with each answer: leaders, epochs and brokers may have changed."""
         self.refreshes = 0
         """The number of answers to Metadata requests."""
         self._staleness = 0
 
     @property
     def version(self) -> tuple[int, int]:
-        """Another value after each change, of a mark too: what `refresh_due_ms` says may be another time."""
+        """A value that changes with each answer and each mark: `refresh_due_ms` may give another time then."""
         return self.generation, self._staleness
 
     def update(self, response: MetadataResponse, now_ms: int) -> None:
@@ -196,7 +197,8 @@ class ClusterView:
         return self._names.get(TopicId(topic_id))
 
     def partition(self, topic_partition: TopicPartition) -> PartitionInfo:
-        """The partition. Raises AbsentTopic that names the partitions of the topic, and as `topic`."""
+        """The partition. Raises as `topic`, and AbsentTopic if the topic does not have the partition; the message names
+        the topic's partitions."""
         info = self.topic(topic_partition.topic)
         if not 0 <= topic_partition.partition < len(info.partitions):
             raise AbsentTopic(

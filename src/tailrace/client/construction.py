@@ -19,7 +19,7 @@ class Configured(Generic[S]):
 
     @classmethod
     def of(cls, settings: S, *parts: Any) -> Self:
-        """The client with these settings. `parts`: further arguments of its own constructor."""
+        """The client with these settings. `parts`: further arguments of the client's constructor."""
         client = cls.__new__(cls)
         inspect.unwrap(cls.__init__)(client, settings, *parts)
         return client
@@ -42,9 +42,10 @@ class AsyncClient(Configured[S], ABC):
 
 
 def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Callable[Concatenate[C, P], None]]:
-    """The constructor that is decorated gets a settings value; the decorated one takes the keywords of its class.
+    """The decorator of a constructor. The constructor gets a settings value; its caller gives the keywords of the
+    settings.
 
-    An unknown keyword is a TypeError that names it.
+    For an unknown keyword the caller gets a TypeError that names the keyword.
     """
     signature = inspect.signature(settings)
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -76,7 +76,8 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     With `group` and `topics` it shares the topics' partitions with the group's other members and keeps its progress
     there; `assign` reads chosen partitions without sharing. Partitions change hands inside `poll` only. Without a
     committed offset it starts at auto_offset_reset: latest, earliest, or none, which is an error. At a batch that
-    cannot be decoded each `poll` raises CorruptRecords; with on_corrupt="skip" it goes on behind it, and says so.
+    cannot be decoded each `poll` raises CorruptRecords; with on_corrupt="skip" the consumer goes on behind the batch,
+    and logs a line.
 
     A fault that keeps it from reading is retried; `trouble` has it, and the log `tailrace.client` warns of it, at once
     and every 30 s. `poll` raises when no broker at all has answered for bootstrap_timeout_ms of polling.
@@ -113,9 +114,9 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def assign(self, partitions: Mapping[TopicPartition, Sequence[KeyRange]] | Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, outside any group's sharing.
 
-        A mapping gives each partition the ranges of key hashes whose records are read; an empty one stands for the
-        whole partition (KIP-X). A broker that does not know ranges sends all records, and they are left out here.
-        Raises KafkaError INVALID_REQUEST for ranges that are malformed, or overlap.
+        A mapping gives each partition the ranges of key hashes whose records are read; without ranges the whole
+        partition is read (KIP-X). A broker that does not know ranges sends all records, and this consumer leaves out
+        the rest. Raises KafkaError INVALID_REQUEST for ranges that are malformed, or overlap.
         """
         wanted = dict(partitions) if isinstance(partitions, Mapping) else dict.fromkeys(partitions, ())
         self._reader.check_assignable(wanted)
@@ -124,7 +125,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         self._reader.assign(wanted)
 
     def _changes(self, name: TopicPartition, ranges: Sequence[KeyRange]) -> bool:
-        """Whether the partition gets other ranges: then its records that are at hand do not count."""
+        """Whether the partition gets other ranges: then its fetched records are not returned."""
         partition = self._reader.assigned.get(name)
         return partition is not None and partition.key_ranges != joined(ranges)
 
@@ -136,7 +137,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def seek(self, topic_partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
         """Read on from this offset. Raises KafkaError unless the partition is assigned.
 
-        The leader epoch of an OffsetAndMetadata is that of the record before the offset: with it the position is
+        The leader epoch of an OffsetAndMetadata is the epoch of the record before the offset: with it the position is
         compared with the leader's log, and a truncation is found.
         """
         at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
@@ -146,15 +147,15 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch and return no records of these partitions until `resume`; records fetched already are kept.
 
-        Polls go on, and with them the membership in the group. A rebalance forgets it for partitions that this consumer
-        loses, be it for a moment. Raises KafkaError unless all are assigned.
+        Polls go on, and with them the membership in the group. A rebalance ends the pause of each partition that this
+        consumer loses, even for a moment. Raises KafkaError unless all the partitions are assigned.
         """
         wanted = frozenset(partitions)
         self._reader.set_paused(wanted, True)
         self._put_ahead_back(wanted)
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read on in these partitions. Raises KafkaError unless all are assigned."""
+        """Read on in these partitions. Raises KafkaError unless all the partitions are assigned."""
         self._reader.set_paused(frozenset(partitions), False)
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -201,7 +202,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
         """Poll for an iteration: `next_ahead` returns these records singly."""
         self._ahead.add(await self.poll(timeout))
-        self._unpassed.pass_all()  # the caller has none of them yet
+        self._unpassed.pass_all()  # the caller has no record of this poll yet
 
     def next_ahead(self) -> ConsumerRecord | None:
         """The next record of an iteration, which counts as returned now; None: poll ahead. From any thread."""
@@ -230,8 +231,9 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         The default includes positions that have not moved: a group's offsets expire unless they are renewed. Raises
         KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS when this member is out of the group.
 
-        With `ranges` no offset is committed: these offsets of these key hashes are done, beside all that was (KIP-X).
-        Returns the ranges of the group in each of the partitions; raises as `RangeProgress.commit`.
+        With `ranges` no offset is committed: the records with these offsets and key hashes become done, in addition to
+        earlier commits (KIP-X). Returns the ranges of the group in each of the partitions; raises as
+        `RangeProgress.commit`.
         """
         self._reader.check_open()
         self._reader.check_member()
@@ -281,8 +283,8 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     ) -> KeyProgress | dict[TopicPartition, OffsetAndMetadata] | None:
         """The group's committed offsets; a partition without an offset is left out.
 
-        Of a single partition, its progress with the ranges of offsets and key hashes that are done beyond its offset
-        (KIP-X); None without any. Commits of ranges are made from there on.
+        For a single partition: the progress of the group, with the ranges of offsets and key hashes that are done
+        beyond the offset (KIP-X); None without a commit. Later commits of ranges build on this progress.
         """
         progress = self._reader.progress
         if isinstance(partitions, TopicPartition):
@@ -308,7 +310,8 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def close(self) -> None:
         """Commit (with auto commit), leave the group, close the connections. May be called again.
 
-        A cancelled call commits and leaves no more, but still closes the connections, within a second.
+        A call that is cancelled does not finish the commit or the leaving of the group, and still closes the
+        connections, within a second.
         """
         try:
             await self._reader.close()

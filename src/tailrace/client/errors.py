@@ -7,10 +7,11 @@ from tailrace.model.partitions import TopicPartition
 
 
 class LogTruncation(KafkaError):
-    """Records that a consumer has read were lost in an unclean election, and it has no reset policy (KIP-320).
+    """Records that a consumer has read were lost in an unclean election, and the consumer has no reset policy
+    (KIP-320).
 
-    `offset` is its position, `epoch` the leader epoch of the last record before it. From `diverging_offset` on the log
-    has other records or none; None: unknown.
+    `offset` is the consumer's position, `epoch` the leader epoch of the last record before the position. From
+    `diverging_offset` on the log has other records or no records; None: unknown.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class LogTruncation(KafkaError):
 class AbortableTransactionError(KafkaError):
     """The open transaction cannot be committed: call `abort_transaction`, and go on with the next transaction.
 
-    `code` is that of the error which the transaction met.
+    `code` is the code of the error that the transaction met.
     """
 
 

@@ -50,9 +50,9 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of the coroutine, run on the loop. An interrupted wait cancels it.
+        """The result of the coroutine, run on the loop. An interrupted wait cancels the coroutine.
 
-        Raises KafkaError(NETWORK_EXCEPTION) after `stop`, and when that cancels the coroutine.
+        Raises KafkaError(NETWORK_EXCEPTION) after `stop`, and when `stop` cancels the coroutine.
         """
         assert not self.is_current, "a blocking call inside the loop would never return"
         if self._is_stopped:
@@ -110,7 +110,7 @@ _lock = threading.Lock()
 def _forget_after_fork() -> None:
     global _lock
     _threads.clear()
-    _lock = threading.Lock()  # the parent may have held it
+    _lock = threading.Lock()  # a thread of the parent may have held the lock
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
@@ -155,7 +155,7 @@ class PerProcess(Generic[C]):
         _all.add(self)
 
     def renew_lock(self) -> None:
-        """In a child made by a fork: a thread of the parent may have held the lock."""
+        """Make a new lock in a child made by a fork: a thread of the parent may have held the old lock."""
         self._lock = threading.Lock()
 
     def existing(self) -> C | None:
@@ -181,8 +181,8 @@ class PerProcess(Generic[C]):
     def close(self) -> None:
         """Close this process's client, if any. May be called again.
 
-        When the interpreter ends there is nothing left to close. A daemon thread may still come here then, out of its
-        `with` block: it must not print a traceback.
+        When the interpreter ends there is nothing left to close. A daemon thread may still call this then, at the end
+        of a `with` block: an exception would print a traceback.
         """
         with self._lock:
             self._is_closed = True
@@ -230,7 +230,7 @@ class Facade(Configured[Any], Generic[C]):
 def blocking(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Facade[C], P], T]:
-    """The method of the asyncio client as one of its facade: the caller waits for the result."""
+    """The method of the asyncio client as a method of the blocking client: the caller waits for the result."""
 
     @wraps(method)
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:

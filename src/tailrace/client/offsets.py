@@ -54,8 +54,8 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAt]:
     """For each partition the offset that its spec names: LATEST, EARLIEST, MAX_TIMESTAMP, or of a time in ms.
 
-    A time stands for the first record at or after it. Requests are repeated until `timeout_ms` while a leader moves.
-    Raises KafkaError, UNKNOWN_TOPIC_OR_PARTITION at once for a topic that does not exist.
+    A time stands for the first record at or after that time. Requests are repeated until `timeout_ms` while a leader
+    moves. Raises KafkaError, UNKNOWN_TOPIC_OR_PARTITION at once for a topic that does not exist.
     """
     found: dict[TopicPartition, OffsetAt] = {}
     final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
@@ -119,7 +119,7 @@ async def request_end(router: Router, partition: TopicPartition) -> int:
 async def request_log_starts(
     router: Router, node_id: int, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetAt]:
-    """The log start of each partition in the replica of this node; a partition that it refuses is left out."""
+    """The log start of each partition in the replica of this node; a partition that the node refuses is left out."""
     try:
         if node_id not in router.view.brokers:
             return {}

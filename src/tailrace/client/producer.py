@@ -172,7 +172,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     async def send_batch(self, topic: str, partition: int, payload: Buffer) -> "asyncio.Future[RecordMetadata]":
         """Hand over a whole record batch (format v2, offsets from 0, at most max.request.size).
 
-        The future's offset is that of its first record. Order with single records is kept.
+        The future's offset is the offset of the batch's first record. Order with single records is kept.
         """
         self.check_ready()
         check_topic(topic)
@@ -222,7 +222,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
             self._refuse(item, self._fault)
             return
         if self._transactions is not None and self._transactions.machine.phase is not TransactionPhase.IN_TRANSACTION:
-            self._fail(item, self._transactions.machine.refusal("send"))  # it belongs to no transaction
+            self._fail(item, self._transactions.machine.refusal("send"))  # the record belongs to no transaction
             return
         info = None if item.topic in self._parked else self._router.view.find(item.topic)
         if info is None:
@@ -240,7 +240,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     async def _resolve(self, topic: str) -> None:
         async def attempt() -> TopicInfo | None:
             if not self._parked[topic]:
-                return None  # they were dropped with their transaction
+                return None  # the records were dropped with their transaction
             # A partition without a leader does not hold back other partitions: the sender waits for its leader.
             await self._router.ensure_fresh((topic,), allow_auto_create=True)
             return self._router.view.topic(topic)
@@ -356,7 +356,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     ) -> None:
         """Commit offsets of a consumer's group with the transaction: of each partition the next record to read.
 
-        `group_metadata` is that of the consumer that has read the records. Raises AbortableTransactionError when the
+        `group_metadata` comes from the consumer that has read the records. Raises AbortableTransactionError when the
         consumer is no member of its group any more (KIP-447), and when the call is not done within max.block.ms; a
         cancelled call too leaves a transaction that can only be aborted.
         """
@@ -369,7 +369,8 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         """Commit all records and offsets of the transaction, when all its records are written.
 
         Raises AbortableTransactionError if a record is not. After another KafkaError (max.block.ms is over, no
-        coordinator), and after a cancelled call, the outcome is open: call it again, with nothing else in between.
+        coordinator), and after a cancelled call, the outcome is open: call `commit_transaction` again, with nothing
+        else in between.
         """
         await self._transactional().commit()
 
@@ -381,12 +382,14 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     async def abort_transaction(self) -> None:
         """Abort the transaction: drop its unsent records, whose futures fail, and wait for answers under way.
 
-        Its failed records are reported by nothing else then. Raises KafkaError after max.block.ms: call it again.
+        The transaction's failed records are not reported anywhere else. Raises KafkaError after max.block.ms: call it
+        again.
         """
         await self._transactional().abort()
 
     def transaction(self) -> TransactionScope:
-        """A transaction for an `async with` block: committed at its end, aborted by an exception, which is raised on.
+        """A transaction for an `async with` block: committed at its end, aborted by an exception, which is raised
+        again.
 
         A commit that fails with AbortableTransactionError is aborted too, and raised.
         """

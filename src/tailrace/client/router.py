@@ -69,7 +69,8 @@ class Router:
     # connections
 
     async def any_connection(self) -> Connection:
-        """To the first node that answers. Raises KafkaError(NETWORK_EXCEPTION) with every node's fault if none does."""
+        """A connection to the first node that answers. Raises KafkaError(NETWORK_EXCEPTION) with every node's fault if
+        no node does."""
         addresses = [Address(broker.host, broker.port) for broker in self.view.brokers.values()]
         addresses += [address for address in self.bootstrap if address not in addresses]
         began_ms = self.now_ms()
@@ -118,7 +119,7 @@ class Router:
         return self._silent_until_ms.get(address, 0) > self.now_ms()
 
     async def _ask_any(self, request_for: Callable[[Connection], object], response_type: type[R]) -> R:
-        """The answer of some node, of another one if the first hangs. Raises KafkaError."""
+        """The answer of some node; of another node if the first hangs. Raises KafkaError."""
         while True:
             connection = await self.any_connection()
             request, timeout_ms = request_for(connection), self.request_timeout_ms
@@ -136,7 +137,7 @@ class Router:
         return any(each != address and not self._is_silent(each) for each in addresses)
 
     async def node_connection(self, node_id: int, use: str = "") -> Connection:
-        """To this node; refreshes the list of brokers if the node is unknown."""
+        """A connection to this node; refreshes the list of brokers if the node is unknown."""
         if node_id not in self.view.brokers:
             await self.refresh(())
         broker = self.view.brokers.get(BrokerId(node_id))
@@ -145,7 +146,7 @@ class Router:
         return await self.broker_connection(broker, use)
 
     async def broker_connection(self, broker: BrokerAddress, use: str = "") -> Connection:
-        """To this node. If it cannot be reached, the topics that it leads are marked stale."""
+        """A connection to this node. If the node cannot be reached, the topics that it leads are marked stale."""
         try:
             return await self._pool.get(Address(broker.host, broker.port), use)
         except KafkaError:
@@ -157,12 +158,12 @@ class Router:
         return self._pool.open_connection(Address(broker.host, broker.port), use)
 
     async def leader_connection(self, topic_partition: TopicPartition, use: str = "") -> Connection:
-        """To the leader, after a refresh if its topic is unknown or stale."""
+        """A connection to the leader, after a refresh if the topic is unknown or stale."""
         await self.ensure_fresh((topic_partition.topic,))
         return await self.broker_connection(self.view.leader(topic_partition), use)
 
     async def controller_connection(self) -> Connection:
-        """To the controller that metadata names, or else to any node, which forwards the request."""
+        """A connection to the controller that metadata names, or else to any node, which forwards the request."""
         if self.view.controller_id not in self.view.brokers:
             await self.refresh(())
         if self.view.controller_id in self.view.brokers:
@@ -176,7 +177,7 @@ class Router:
     async def coordinator_connection(
         self, name: str, use: str = "", *, key_type: int = GROUP_COORDINATOR
     ) -> Connection:
-        """To the coordinator of this group, or transactional id."""
+        """A connection to the coordinator of this group, or transactional id."""
         broker = await self.coordinator(name, key_type=key_type)
         return await self.broker_connection(broker, use)
 

@@ -34,7 +34,7 @@ R = TypeVar("R")
 def _method(
     function: Callable[Concatenate[Router, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate["AsyncAdmin", P], Coroutine[Any, Any, R]]:
-    """The function as a method of the client, whose router it gets."""
+    """The function as a method of the client: it is called with the client's router."""
 
     @wraps(function)
     async def method(admin: "AsyncAdmin", /, *args: P.args, **kwargs: P.kwargs) -> R:

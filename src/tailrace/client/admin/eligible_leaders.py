@@ -29,8 +29,8 @@ class EligibleLeaders(NamedTuple):
 async def describe_eligible_leaders(router: Router, topics: Iterable[str]) -> dict[TopicPartition, EligibleLeaders]:
     """The eligible leaders of all partitions of these topics.
 
-    A partition is left out if the cluster does not report it: nothing is reported by Kafka before 3.8, and there is no
-    error then; a topic that does not exist, or that this user may not describe, is left out too.
+    A partition that the cluster does not report is left out, without an error: Kafka before 3.8 reports no partition. A
+    topic that does not exist, or that this user may not describe, is left out too.
     """
     wanted = tuple(TopicRequest(name=name) for name in sorted(set(several(topics))))
     if not wanted:

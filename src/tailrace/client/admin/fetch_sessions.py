@@ -34,24 +34,24 @@ class FetchSessionListing(NamedTuple):
     uses_topic_ids: bool
     age_ms: int
     idle_ms: int
-    """The time since its last fetch."""
+    """The time since the last fetch of the session."""
     incremental_fetches: int
     saved_bytes: int
-    """An estimate of the bytes that full fetches would have taken more."""
+    """The bytes by which full fetches would have been larger, estimated."""
 
 
 class SessionCacheListing(NamedTuple):
     """The session cache of one broker."""
 
     slots: int
-    """The most sessions that it keeps."""
+    """The most sessions that the broker keeps."""
     session_count: int
     partition_count: int
     """The partitions of all sessions together."""
     evictions: int
     """Sessions that other sessions have displaced since the broker started."""
     sessions: tuple[FetchSessionListing, ...]
-    """By id. Sessions come and go during the listing, so their number may differ from `session_count`."""
+    """The sessions by id. Sessions come and go during the listing, so their number may differ from `session_count`."""
 
 
 async def describe_fetch_sessions(
@@ -59,8 +59,8 @@ async def describe_fetch_sessions(
 ) -> dict[BrokerId, SessionCacheListing | KafkaError]:
     """The fetch sessions of these brokers, or of every unfenced broker.
 
-    A KafkaError stands for a broker without an answer: UNSUPPORTED_VERSION if it does not serve this request, which is
-    Tailrace's own, or the fault if it cannot be reached.
+    A KafkaError stands for a broker without an answer: UNSUPPORTED_VERSION for a broker that does not know the request
+    (only Tailrace's brokers do), or the fault of an unreachable broker.
     """
 
     async def of(node_id: BrokerId) -> SessionCacheListing | KafkaError:

@@ -31,7 +31,7 @@ from tailrace.protocol.records.record import read_records
 
 STUCK_AFTER_MS = 60_000
 SLOW_BELOW = 0.95
-"""A share of the records that arrived; the rest is the unevenness of commits."""
+"""A member is slow if it commits less than this share of the records that arrived; commits are a little uneven."""
 
 
 _ONE_BATCH_BYTES = 1

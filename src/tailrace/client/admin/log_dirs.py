@@ -45,20 +45,20 @@ class ReplicaLog(NamedTuple):
     """The ends of one replica's log; -1 if unknown."""
 
     good_end_offset: int
-    """The end offset; of a damaged log the end of its good part."""
+    """The end offset of the log; of a damaged log the end of the good part."""
     acknowledged_end_offset: int
-    """The offset up to which it was flushed or committed, according to its checkpoints."""
+    """The offset up to which the log was flushed or committed, according to the checkpoints."""
     fault: str
-    """The reason why it cannot be used; empty if it can be."""
+    """The reason why the log cannot be used; empty if the log can be used."""
 
 
 async def describe_replica_logs(
     router: Router, partitions: Mapping[BrokerId, Sequence[TopicPartition]]
 ) -> dict[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]:
-    """The log ends of these partitions on these brokers, of unusable logs too.
+    """The log ends of these partitions on these brokers, also of logs that cannot be used.
 
-    A KafkaError stands for a broker without an answer: UNSUPPORTED_VERSION of a broker without such an answer, as
-    Apache Kafka's, or the fault of an unreachable broker. A replica that a broker does not have is left out.
+    A KafkaError stands for a broker without an answer: UNSUPPORTED_VERSION of a broker that does not report log ends,
+    as Apache Kafka's, or the fault of an unreachable broker. A replica that a broker does not have is left out.
     """
 
     async def of(node_id: BrokerId) -> Mapping[TopicPartition, ReplicaLog] | KafkaError:

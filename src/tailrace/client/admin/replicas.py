@@ -45,11 +45,11 @@ async def elect_leaders(
     desired_leaders: Mapping[TopicPartition, int] | None = None,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Elect leaders; by partition None or the error. No partitions: elects wherever an election is needed, and only
-    these partitions are in the result.
+    """Elect leaders. Returns None or the error for each partition. Without `partitions`, leaders are elected wherever
+    an election is needed, and no other partition is in the result.
 
-    `desired_leaders`, for an unclean election: these replicas lead, and records that they lack are lost, records behind
-    damage in their logs. Apache Kafka has no such election; it elects any replica.
+    `desired_leaders` names the new leaders of an unclean election. Records that a named replica does not have are lost,
+    and records behind damage in its log too. Apache Kafka takes no names: it elects any replica.
 
     Raises KafkaError if the request fails as a whole.
     """

@@ -56,7 +56,7 @@ async def create_topics(
     timeout_ms: int = 30_000,
     validate_only: bool = False,
 ) -> None:
-    """Create them all and wait until they can be used; short: `{name: partitions}`.
+    """Create the topics and wait until all of them can be used; in short: `{name: partitions}`.
 
     Raises the first topic's KafkaError; every other topic is created nevertheless.
     """
@@ -226,7 +226,7 @@ async def delete_topics(router: Router, names: Iterable[str], *, timeout_ms: int
 async def delete_records(
     router: Router, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
 ) -> dict[TopicPartition, int]:
-    """Delete the records below these offsets (-1: below the high watermark). Returns where each log starts then.
+    """Delete the records below these offsets (-1: below the high watermark). Returns the new start of each log.
 
     Raises the first partition's KafkaError; the records of the other partitions are deleted nevertheless.
     """

@@ -24,7 +24,7 @@ class UncleanCandidate(NamedTuple):
     state: str
     """complete, behind, short, damaged, offline, unreachable or unknown."""
     good_end: int | None = None
-    """The end of the good part of its log; None if that is not known."""
+    """The end of the good part of its log; None if unknown."""
     acknowledged_end: int | None = None
     lost: int | None = None
     """The most records that are lost if this replica is chosen."""

@@ -1,6 +1,7 @@
 """Probes of a server, step by step: its addresses, a connection, one request. Each failure has its own error.
 
-A client would only retry. A probe blocks, has a connection of its own, and a limit for every wait.
+A client retries after a fault; a probe reports the fault. A probe blocks, has a connection of its own, and a limit for
+every wait.
 """
 
 import errno
@@ -178,7 +179,7 @@ class Probe:
         return self._receive(most, is_partial_allowed=True)
 
     def _receive(self, length: int, *, is_partial_allowed: bool = False) -> bytes:
-        """This number of bytes, or those before the end of the stream."""
+        """This number of bytes, or fewer bytes if the stream ends before."""
         received = bytearray()
         deadline = time.monotonic() + self._timeout_s
         while len(received) < length:
@@ -232,7 +233,7 @@ def identify(target: Target, *, timeout_s: float) -> Trouble | None:
 
 
 def certificate_fault(target: Target, *, server_name: str, timeout_s: float) -> str | None:
-    """The reason why this machine does not trust the server's certificate; None if it does."""
+    """The reason why this machine does not trust the server's certificate; None for a trusted certificate."""
     try:
         with (
             socket.create_connection(target.socket_address[:2], timeout=timeout_s) as plain,

@@ -44,7 +44,7 @@ def _broker(admin: Admin, broker: BrokerListing, timeout_s: float) -> RackBroker
 
 
 def _newest_fetch(broker: BrokerListing, timeout_s: float) -> int | None:
-    """The newest Fetch that the broker announces. Raises ProbeFault if it cannot be reached."""
+    """The newest Fetch that the broker announces. Raises ProbeFault if the broker cannot be reached."""
     (target, *_) = resolve(broker.host, broker.port)
     with Probe(target, timeout_s=timeout_s) as probe:
         versions = probe.ask_versions()

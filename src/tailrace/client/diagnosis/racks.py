@@ -1,8 +1,8 @@
 """A diagnosis of reads from the closest replica (KIP-392): why a client of one rack is not served in that rack. Pure.
 
-A partition is served in a rack if its leader is there. Otherwise four things must come together, and the first missing
-thing is the finding: a replica in the rack, that runs, and is in sync; and a leader that redirects the client to it,
-which has a selector for racks and knows Fetch 11.
+A partition is served in a rack if its leader is there. Otherwise four conditions must hold, and the first that does not
+hold is the finding: the rack has a replica; its broker runs; the replica is in sync; the leader redirects the client to
+the replica, for which it needs a selector for racks and Fetch 11.
 """
 
 from collections import defaultdict
@@ -41,7 +41,7 @@ class RackBroker:
     fetch_version: int | None = None
     """The newest Fetch that the broker answers; None if unknown."""
     fault: str = ""
-    """The reason why the broker did not describe itself; empty if it did."""
+    """The reason why the broker did not describe itself; empty if there is a description."""
 
     @property
     def selector_kind(self) -> SelectorKind:
@@ -53,7 +53,7 @@ class RackBroker:
 
     @property
     def redirects(self) -> bool:
-        """Whether it redirects clients to the replicas of their racks, if it leads."""
+        """Whether the broker redirects clients to the replicas of their racks, where the broker leads."""
         return self.selector_kind is SelectorKind.RACK_AWARE and not self.is_too_old
 
     @property

@@ -128,7 +128,8 @@ class RemovalCause(Enum):
     SILENCE = auto()
     """The coordinator has not answered for session.timeout.ms."""
     UNKNOWN_MEMBER = auto()
-    """The coordinator has removed the member: no heartbeat came for session.timeout.ms, or an administrator did it."""
+    """The coordinator has removed the member: no heartbeat came for session.timeout.ms, or an administrator removed
+    it."""
     OLD_GENERATION = auto()
     """The group has gone on to another generation without the member."""
 

@@ -244,7 +244,7 @@ class GroupMember:
         return None
 
     def _told(self, cause: RemovalCause) -> str:
-        """The removal of this member from the group, with its cause and the way out."""
+        """The text of a warning that the group has removed this member, with the cause and the way out."""
         session = f"session_timeout_ms ({self._machine.session_timeout_ms})"
         again = "it joins again at its next poll, and records since the last commit may come again"
         match cause:

@@ -42,15 +42,15 @@ class KeyProgress:
     def __init__(self, committed: CommittedProgress, state_epoch: int) -> None:
         self._committed: Final = committed
         self.state_epoch: Final = state_epoch
-        """The number of resets, which a commit of ranges has to know; -1: the server has none."""
+        """The number of resets of the offset, which a commit of ranges has to name; -1: the server does not count
+        resets."""
 
     def __repr__(self) -> str:
         return f"KeyProgress(stable_offset={self.stable_offset}, ranges={self.ranges})"
 
     @property
     def stable_offset(self) -> int:
-        """Every record below the stable offset is done. Clients that know no ranges take it for the committed
-        offset."""
+        """Every record below the stable offset is done. For clients that know no ranges it is the committed offset."""
         return self._committed.stable_offset
 
     @property
@@ -69,7 +69,8 @@ class KeyProgress:
 
     @property
     def ahead(self) -> int:
-        """The records beyond the stable offset that are done, about: offsets by their share of the hashes."""
+        """The approximate number of done records beyond the stable offset: offsets, weighted by the share of hashes
+        that are done."""
         return self._committed.ahead
 
     @property
@@ -98,12 +99,12 @@ class RangeProgress:
     """The progress of one group at its coordinator."""
 
     def __init__(self, router: Router, group: str, author: Callable[[], ConsumerGroupMetadata]) -> None:
-        """`author`: the member that commits now; it may raise KafkaError."""
+        """`author` returns the member that commits now, and may raise KafkaError."""
         self._router = router
         self._group = group
         self._author = author
         self._known: dict[TopicPartition, KeyProgress] = {}
-        """As they were fetched last: a commit is in that state epoch."""
+        """The progress as it was fetched last: a commit names the state epoch of that progress."""
         self._supporter: Connection | None = None
         """The last connection to a coordinator that takes ranges."""
 
@@ -116,7 +117,8 @@ class RangeProgress:
             return True
         if connection.version_of(ApiVersionsRequest) < _FIRST_WITH_FEATURES:
             return False
-        # Not as of the time when the connection was made: a cluster learns it with its last broker.
+        # Asked anew, not taken from the start of the connection: the cluster knows ranges once its last broker is
+        # upgraded.
         answer = await self._router.ask(
             connection,
             ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__),
@@ -205,7 +207,7 @@ class RangeProgress:
         await self.committed(partition)
 
     async def _ask_to_commit(self, connection: Connection, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Raises UNSUPPORTED_VERSION if this coordinator takes no ranges: nothing is sent then."""
+        """Send the commit. Raises UNSUPPORTED_VERSION if this coordinator takes no ranges: nothing is sent then."""
         if not await self._announces(connection):
             raise _unsupported(self._group)
         return await self._router.ask(connection, request, OffsetCommitResponse, max_version=_LAST_WITH_NAMES)
@@ -247,7 +249,8 @@ class RangeProgress:
         )
 
     async def _too_many(self, partition: TopicPartition) -> KafkaError:
-        """The error of a commit with too many ranges, which names the place that holds the stable offset back."""
+        """The error of a commit with too many ranges. The message names the record that holds the stable offset
+        back."""
         topic = OffsetFetchRequestTopics(name=partition.topic, partition_indexes=(partition.partition,))
         progress = (await fetch_progress(self._router, self._group, (topic,))).get(partition)
         at = ""
@@ -268,7 +271,7 @@ _REPEATED: Final = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
 )
-"""The codes after which the whole commit is sent again: what it has done already changes nothing."""
+"""The codes after which the whole commit is sent again: ranges that are committed already do no harm."""
 
 
 async def fetch_progress(

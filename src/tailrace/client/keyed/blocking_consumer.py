@@ -47,16 +47,16 @@ class KeyedConsumer(Facade[AsyncKeyedConsumer]):
     def stop(self) -> None:
         """End `run`, also a later call: it begins no more records, finishes the records that run, and commits.
 
-        From any thread, or a signal handler.
+        May be called from any thread, or from a signal handler.
         """
         self._is_stopped = True
-        client = self._client.existing()  # without one `run` finds the flag; this takes no lock, in a signal handler
+        client = self._client.existing()  # without a client `run` finds the flag; takes no lock, for signal handlers
         if client is not None:
             loop_thread().loop.call_soon_threadsafe(client.stop)
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps it from reading, while it is retried; None without a fault."""
+        """The fault that keeps the consumer from reading, while the fault is retried; None without a fault."""
         return self._client.get().trouble
 
     def metrics(self) -> KeyedMetrics:
@@ -65,8 +65,8 @@ class KeyedConsumer(Facade[AsyncKeyedConsumer]):
 
 
 async def _ran(client: AsyncKeyedConsumer, handler: Handler, concurrency: int) -> BaseException | None:
-    """Run it. Returns the exception with which the handler ends the program: raised here it would end the loop, which
-    is that of all clients of the process."""
+    """Run the client. Returns the exception with which the handler ends the program: raised on the loop, the exception
+    would end the loop, which all clients of the process use."""
     try:
         await client.run(handler, concurrency=concurrency)
     except (SystemExit, KeyboardInterrupt) as end:
@@ -75,5 +75,5 @@ async def _ran(client: AsyncKeyedConsumer, handler: Handler, concurrency: int) -
 
 
 async def _keyed_metrics(client: AsyncKeyedConsumer) -> KeyedMetrics:
-    """On the loop, which changes what the metrics are taken from."""
+    """The metrics, taken on the loop: the loop changes the state that they count."""
     return client.metrics()

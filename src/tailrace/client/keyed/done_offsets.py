@@ -1,11 +1,12 @@
-"""The records of one partition that are done, and the commit that says so in few words (KIP-X). Pure.
+"""The records of one partition that are done, and the commit that describes these records with few rectangles (KIP-X).
+Pure.
 
 1. A commit covers offsets that were read, and no record in hand, which was read and is not done.
-2. A record that was in hand at the last commit already gets a hole of its own: its hash is covered up to it. Later
-   records hold back the frontier instead: all other hashes are covered up to the first later record. So a commit has
-   few rectangles however many keys are in hand, and a key that is stuck holds back itself alone.
-3. There are so many holes at most, at the lowest offsets. The next record holds back the frontier as well, and a
-   commit is due as soon as fewer are left.
+2. A record that was in hand at the last commit already gets a hole of its own: its hash is covered up to the record.
+   Later records hold back the frontier instead: all other hashes are covered up to the first later record. So a commit
+   has few rectangles however many keys are in hand, and a key that is stuck holds back itself alone.
+3. The number of holes is limited; the lowest offsets get the holes. The next old record holds back the frontier as
+   well, and a commit is due as soon as the old records in hand fit into the holes.
 4. The last commit before the partition leaves gives every record in hand a hole: nothing in hand will finish, and what
    the frontier held back would be repeated.
 5. A server that does not know rectangles gets the stable offset: the lowest offset in hand.
@@ -29,7 +30,7 @@ class ProgressCommit(NamedTuple):
     read_to: int
     holes: int
     left_out: int
-    """The records beyond the limit of holes that hold back the frontier."""
+    """The number of old records without a hole, since the limit was reached: these records hold back the frontier."""
 
 
 class DoneOffsets:
@@ -51,15 +52,16 @@ class DoneOffsets:
         self._committed_to: Final = 0 if committed is None else committed.stable_offset
         self._first: Final = min(start, self._committed_to)
         self.read_to = start
-        """Records with lower offsets were all added, unless missing in the log."""
+        """The reader has added every record that the log has below this offset."""
         self.known_end: Final = start if committed is None else max(start, committed.end_offset)
         """Records from here on are new to the group: no such record is committed."""
         self._in_hand: dict[int, bytes | None] = {}
-        """By offset, in order, the key."""
+        """The key of each record in hand, by offset, in order."""
         self._old_to = start
         """The offset up to which the last commit had read."""
         self._awaited_holes: int | None = None
-        """A commit is due when no more old records are in hand: the last one had more of them than holes."""
+        """The holes of the last commit, if it left out old records: a commit is due when no more old records than this
+        are in hand."""
 
     def is_committed(self, offset: int, key: bytes | None) -> bool:
         """Whether the group has done this record before: then the handler does not get the record."""
@@ -78,12 +80,13 @@ class DoneOffsets:
         self.read_to = max(self.read_to, read_to)
 
     def done(self, offset: int) -> None:
-        """This record is in hand no more."""
+        """Note that this record is done, and so not in hand any more."""
         del self._in_hand[offset]
 
     @property
     def stable_offset(self) -> int:
-        """The lowest offset in hand, else the one up to which all was read or committed before."""
+        """The lowest offset in hand; without a record in hand the offset up to which all records were read or committed
+        before."""
         return next(iter(self._in_hand), max(self.read_to, self._committed_to))
 
     def commit(self, most_holes: int, *, is_last: bool = False) -> ProgressCommit:
@@ -133,7 +136,7 @@ class DoneOffsets:
 
 
 def _strips(key_ranges: Iterable[KeyRange], heads: dict[int, int], frontier: int) -> Iterable[tuple[KeyRange, int]]:
-    """The ranges of hashes, cut at the holes, and per range the offset below which records are done."""
+    """The ranges of hashes, cut at the holes, each with the offset below which its records are done."""
     holes = iter(sorted(hole for hole in heads.items() if contains(tuple(key_ranges), hole[0])))
     hole = next(holes, None)
     for first, last in key_ranges:

@@ -20,7 +20,7 @@ Handler = Callable[[KeyedRecord], Awaitable[Outcome | None] | Outcome | None]
 
 LANE_RECORDS: Final = 16
 LEAST_RECORDS_IN_HAND: Final = 1_000
-"""The most records in hand are so many for each lane, and so many at least."""
+"""The limit of records in hand: LANE_RECORDS for each lane, LEAST_RECORDS_IN_HAND at least."""
 _SHOWN_CHARS: Final = 200
 
 _log = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 class HandlerWork:
     """The work of one run. The owner adds records to `lanes`, and asks for a turn when there may be something to do.
 
-    `on_finished` gets each record that is with the handler no more, and whether the record is done. `on_turn` is called
-    after each turn: there may be room for other records. `on_end` gets an exception that ends the program.
+    `on_finished` gets each record that has left the handler, and whether the record is done. `on_turn` is called after
+    each turn: there may be room for other records. `on_end` gets an exception that ends the program.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class HandlerWork:
         self._is_ending = True
 
     def plan_turn(self) -> None:
-        """Have a turn soon."""
+        """Let the loop make a turn soon."""
         if not self._is_turn_planned:
             self._is_turn_planned = True
             asyncio.get_running_loop().call_soon(self.turn)
 
     def turn(self) -> None:
-        """Begin what may run now."""
+        """Give the handler the records that may run now."""
         self._is_turn_planned = False
         if self._is_ending:
             return
@@ -96,22 +96,23 @@ class HandlerWork:
         self._on_turn()
 
     def cancel_timer(self) -> None:
-        """Have no turn for keys that wait for the time of a retry."""
+        """Cancel the turn that is planned for the next retry of a key."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def _handle(self, work: LaneWork) -> Outcome | None:
-        """The outcome of the handler; None: it ends the program. Raises its exceptions."""
+        """The outcome of the handler; None: the handler ends the program. Raises other exceptions of the handler."""
         assert self._calls is not None, "it runs"
         try:
             return outcome_of(await self._calls.call(work))
-        except (SystemExit, KeyboardInterrupt) as end:  # out of a task they would end the loop
+        except (SystemExit, KeyboardInterrupt) as end:  # raised out of a task, it would end the loop
             self._on_end(end)
             return None
 
     def _on_handled(self, task: "asyncio.Task[Outcome | None]") -> None:
-        """Take the outcome. Each record that was taken comes here once, be its task cancelled before it began."""
+        """Take the outcome. Each record that `take` gave comes here once, even if its task was cancelled before its
+        start."""
         work = self.running.pop(task)
         outcome, fault = result_of(task)
         if fault is not None and not isinstance(fault, Exception | asyncio.CancelledError):
@@ -127,7 +128,7 @@ class HandlerWork:
         self.plan_turn()
 
     def close(self, name: TopicPartition) -> None:
-        """Drop the records of this partition. Calls that can be cancelled are."""
+        """Drop the records of this partition, and cancel its calls of the handler if they can be cancelled."""
         self.lanes.close(name)
         if self._calls is not None and self._calls.is_async:
             for task, work in self.running.items():
@@ -211,7 +212,7 @@ class HandlerCalls:
     def _run(self, work: LaneWork) -> object:
         try:
             return self._handler(keyed_record(work.record, work.attempt, self._decode))
-        except StopIteration as end:  # a future takes none, and its reader would wait for ever
+        except StopIteration as end:  # a future takes no StopIteration, and its reader would wait for ever
             raise RuntimeError("the handler has raised StopIteration") from end
 
     def close(self) -> None:

@@ -25,7 +25,8 @@ _RETRY_S: Final = 0.1
 """The pause after a failed request to the coordinator."""
 
 _LAST_TRIES: Final = 3
-"""The tries of a last commit for which a server has no room; each has half as many holes."""
+"""The further tries of a last commit that the server has no room for; each try has half as many holes as the try
+before."""
 
 _OUT_OF_GROUP = frozenset(
     (
@@ -34,7 +35,8 @@ _OUT_OF_GROUP = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     )
 )
-"""The partitions leave, or have left: the next owner repeats what is not committed."""
+"""The codes of a member that is out of its group: its partitions have left or will leave, and the next owner repeats
+the records that are not committed."""
 
 T = TypeVar("T")
 
@@ -42,17 +44,17 @@ _log = logging.getLogger(__name__)
 
 
 class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
-    """A member of a group that works on records key by key, with `run`. It runs once.
+    """A member of a group that works on records key by key. `run` may be called once.
 
     Of each partition one record of a key is with the handler at a time, in the order of offsets; keys do not wait for
-    each other, and records without a key for none. A group without committed offsets starts at the earliest record.
-    Progress is committed every auto_commit_interval_ms and when partitions leave: what is done and no more, so that
-    every record reaches the handler at least once.
+    each other, and a record without a key waits for no other record. A group without committed offsets starts at the
+    earliest record. Progress is committed every auto_commit_interval_ms and when partitions leave. Only done records
+    are committed, so that every record reaches the handler at least once.
 
-    `decode` makes a handler's value of a record's; a record that does not decode has its bytes and the `fault`. At most
-    `max_records_in_hand` records (16 for each lane, 1,000 at least) and `max_bytes_in_hand` are read and not done; the
-    last poll may go beyond. At its end, and when partitions leave, handlers that run have `grace_ms` to finish.
-    The other settings are those of `tailrace.aio.Consumer`, without enable_auto_commit.
+    `decode` makes the handler's value from the bytes of a record; if `decode` fails, the handler gets the bytes and the
+    `fault`. At most `max_records_in_hand` records (16 for each lane, 1,000 at least) and `max_bytes_in_hand` are read
+    and not done; the last poll may go beyond. At its end, and when partitions leave, handlers that run have `grace_ms`
+    to finish. The other settings are those of `tailrace.aio.Consumer`, without enable_auto_commit.
     """
 
     @made_of(KeyedConsumerSettings)
@@ -107,7 +109,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
             raise self._fault
 
     def stop(self) -> None:
-        """End `run`: it begins no more records. On the event loop."""
+        """End `run`: the handler gets no more records. Must be called on the event loop."""
         self._work.stop()
         self._ending.set()
 
@@ -120,7 +122,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
         await self._closed.wait()
 
     def _fail(self, fault: BaseException) -> None:
-        """End the run with this."""
+        """End the run with this fault."""
         self._fault = self._fault or fault
         self.stop()
 
@@ -194,7 +196,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
         self._finished.set()
 
     async def _open(self, partition: KeyedPartition) -> None:
-        """Learn the progress of the group in a partition; then its records go to the handler."""
+        """Read the progress of the group in a partition; then the records of the partition go to the handler."""
         name = partition.name
         committed = await self._answer(name, lambda: self._store.read(name))
         cut: int | None = None
@@ -235,7 +237,8 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
     # logs that were cut
 
     def _cut(self, partition: KeyedPartition, offset: int) -> None:
-        """The log was cut there. Undone records come again, and committed progress beyond the cut does not count."""
+        """Start over after the log was cut at this offset. Undone records come again, and committed progress beyond the
+        cut does not count."""
         name = partition.name
         _log.warning("group %r: the log of %s was cut at %d; reading starts over", self._group, name, offset)
         self._close_partition(name)
@@ -301,7 +304,8 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
             self._close_partition(name)
 
     def _close_partition(self, name: TopicPartition) -> None:
-        """Drop its records: another member may have them already. Handlers that can be cancelled are."""
+        """Drop the records of the partition: another member may read them already. Calls of the handler are cancelled
+        if they can be."""
         partition = self._partitions.pop(name, None)
         self._work.close(name)
         if self._paused.pop(name, None) is not None:
@@ -340,13 +344,13 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
         for _ in range(_LAST_TRIES):
             if not any(partition.is_refused for partition in self._partitions.values()):
                 return
-            await self._commit(KeyedPartition.last_commit)  # the server keeps fewer rectangles
+            await self._commit(KeyedPartition.last_commit)  # with fewer rectangles than before
 
     async def _commit(
         self, commit_of: Callable[[KeyedPartition], ProgressCommit | None] = KeyedPartition.commit
     ) -> bool:
-        """Commit what is done; False if a second try may help. The commit includes offsets that have not moved: offsets
-        expire.
+        """Commit what is done; False if a second try may help. The commit includes offsets that have not moved, so that
+        these offsets do not expire.
 
         A fault that no retry cures ends the run.
         """
@@ -377,7 +381,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
         elif name in written.full:
             partition.refused()
         elif name in written.invalid:
-            self._reader.doubt(name)  # it finds a cut, and the records go
+            self._reader.doubt(name)  # the comparison finds a cut, and the records are dropped
         else:
             partition.committed(commit, written.uses.get(name))
 
@@ -388,7 +392,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps it from reading, while it is retried; None without a fault."""
+        """The fault that keeps the consumer from reading, while the fault is retried; None without a fault."""
         return self._reader.trouble
 
     def metrics(self) -> KeyedMetrics:

@@ -16,7 +16,7 @@ class HeldKey:
     offset: int
     key: bytes | None
     age_ms: int
-    """The time since its first failure."""
+    """The time since the key's first failure."""
     attempts: int
     fault: str
     """The last exception of the handler; empty if the handler returned Retry."""
@@ -33,20 +33,20 @@ def held_key(failure: Failure | None, now_ms: int) -> HeldKey | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedMetrics:
-    """Numbers about a keyed consumer now; totals are since it was made."""
+    """Numbers about a keyed consumer now; totals count from the making of the consumer."""
 
     in_hand: int
     """Records that were read and are not done."""
     in_hand_bytes: int
-    """The memory that they take, or so."""
+    """The memory that the records in hand take, approximately."""
     running: int
     """Records that the handler has now."""
     held: int
     """Keys that wait for the time of a retry."""
     oldest_held: HeldKey | None
-    """The key that has not gone on for the longest time since a failure, be it held or running again."""
+    """The key that has failed for the longest time without success since, whether it is held or runs again."""
     done_total: int
-    """Without skipped records."""
+    """Done records, without skipped records."""
     skipped_total: int
     retried_total: int
     """Outcomes after which a record ran again: retries that the handler asked for, and its failures."""

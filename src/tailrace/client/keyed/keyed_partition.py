@@ -28,9 +28,9 @@ class KeyedPartition:
         self.has_progress = False
         """Whether the group had committed something here when its progress became known."""
         self.is_leaving = False
-        """Whether the group takes it away: no more records of it begin."""
+        """Whether the group takes the partition away: the handler gets no more records of it."""
         self.is_cut = False
-        """Whether the log was cut: as soon as the group's progress takes note of it, reading starts over."""
+        """Whether the log was cut. Reading starts over as soon as the group's progress is cut at the same offset."""
         self.use: RangeBudget | None = None
         self.is_refused = False
         """Whether the server had no room for the latest commit."""
@@ -61,7 +61,7 @@ class KeyedPartition:
 
     @property
     def waits(self) -> bool:
-        """Whether no more are to be read now: records wait for the group's progress, or reading starts over."""
+        """Whether no more records are to be read now: records wait for the group's progress, or reading starts over."""
         return self.is_cut or bool(self._early)
 
     @property
@@ -82,23 +82,25 @@ class KeyedPartition:
         return min(cuts, default=None)
 
     def is_rewound(self, committed: CommittedProgress | None) -> bool:
-        """Whether the offset of the group went back after the start was found there."""
+        """Whether the group's offset was set back after reading had started at that offset."""
         return committed is not None and committed.stable_offset < self.start and not self.is_displaced
 
     # commits
 
     def commit(self) -> ProgressCommit | None:
-        """The commit of this moment; None while the group's progress is unknown, or is to take note of a cut."""
+        """The commit of this moment; None while the group's progress is unknown, or has yet to be cut as the log
+        was."""
         return None if self.done is None or self.is_cut else self.done.commit(self._holes)
 
     def last_commit(self) -> ProgressCommit | None:
-        """As `commit`, of a partition that leaves: exactly what is done, if the server keeps so many rectangles."""
+        """As `commit`, for a partition that leaves: covers exactly the done records, if the server keeps that many
+        rectangles."""
         if self.done is None or self.is_cut:
             return None
         return self.done.commit(self._last_holes, is_last=True)
 
     def committed(self, commit: ProgressCommit, use: RangeBudget | None) -> None:
-        """The server has this commit. `use`: None if it knows no rectangles."""
+        """The server has this commit. `use` is None if the server knows no rectangles."""
         assert self.done is not None, "its commit was made of this"
         self.done.committed(commit)
         self.use = use
@@ -117,7 +119,8 @@ class KeyedPartition:
 
     @property
     def has_room(self) -> bool:
-        """Whether records that are new to the group may be read; what comes once more always may."""
+        """Whether the next records may be read: there is room for the group's progress, or the records are not new to
+        the group."""
         if self.use is None or not self.use.is_high or self.done is None:
             return True
         return self.read_to < self.done.known_end

@@ -6,11 +6,11 @@
 1. A lane has one record running at most. A record without a key has a lane of its own: no order applies.
 2. Partitions take turns, and in a partition its lanes: a lane that has got its turn goes behind the other lanes.
 3. A held lane takes no part of the concurrency.
-4. Records in hand were added and are not done. A partition is full when it has its share of the bound
-   and all partitions together have the bound, or when the partition has the bound alone. So a partition that is full of
-   held keys stops itself and no other; no more than twice the bound is in hand, and what one poll brings.
-5. A partition that leaves drops the records that wait. Running records may end later: until then their lanes do not
-   run, should the partition come back.
+4. Records in hand were added and are not done. A partition is full when it has its share of the bound and all
+   partitions together have the bound, or when the partition has the bound alone. So a partition that is full of held
+   keys stops itself and no other; no more than twice the bound is in hand, plus the records of one poll.
+5. A partition that leaves drops the records that wait. Running records may end later: if the partition comes back, the
+   lanes of these records do not run before.
 
 Times are in ms, of any clock that does not go back.
 """
@@ -26,7 +26,7 @@ from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.partitions import TopicPartition
 
 RECORD_BYTES: Final = 200
-"""The memory that a record takes beside its key, value and headers, or so."""
+"""The memory that a record takes beside its key, value and headers, approximately."""
 
 LaneName = bytes | int
 """The key of its records, or the offset of the one record without a key."""
@@ -59,7 +59,7 @@ class Failure:
 class _KeyLane:
     name: LaneName
     records: deque[ConsumerRecord] = field(default_factory=deque)
-    """The first one waits, runs or is held."""
+    """The first record waits, runs or is held."""
     is_running: bool = False
     is_held: bool = False
     attempts: int = 0
@@ -76,7 +76,7 @@ class _Partition:
     bytes: int = 0
     held: int = 0
     is_leaving: bool = False
-    """Whether nothing of it begins to run any more."""
+    """Whether no record of the partition begins to run any more."""
 
 
 class Lanes:
@@ -100,7 +100,7 @@ class Lanes:
         """The records that the handler has now, records of partitions that have left included."""
         self.records = 0
         self.bytes = 0
-        """In hand."""
+        """The bytes of the records in hand; `records` is their number."""
 
     # partitions
 
@@ -111,7 +111,7 @@ class Lanes:
         self._partitions[name] = _Partition(self._epochs)
 
     def drop_waiting(self, name: TopicPartition) -> None:
-        """Drop the records of this partition that do not run: nothing more of it begins."""
+        """Drop the records of this partition that do not run: no record of the partition begins to run any more."""
         partition = self._partitions.get(name)
         if partition is None:
             return
@@ -126,7 +126,7 @@ class Lanes:
         self._turns.pop(name, None)
 
     def close(self, name: TopicPartition) -> None:
-        """The partition has left: outcomes of what still runs count no more."""
+        """Close a partition that has left: outcomes of records that still run do not count."""
         self.drop_waiting(name)
         partition = self._partitions.pop(name, None)
         if partition is None:
@@ -137,7 +137,7 @@ class Lanes:
             self._forget_lane(name, partition, lane)
 
     def is_idle(self, names: Iterable[TopicPartition]) -> bool:
-        """Whether nothing of these partitions runs."""
+        """Whether no record of these partitions runs."""
         partitions = (self._partitions.get(name) for name in names)
         return not any(
             lane.is_running for partition in partitions if partition is not None for lane in partition.lanes.values()
@@ -192,14 +192,15 @@ class Lanes:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The time at which `take` may have more; None: not by time alone."""
+        """The time at which a held lane may run again; None if no lane is held."""
         return self._holds[0][0] if self._holds else None
 
     def finish(self, work: LaneWork, outcome: Outcome, now_ms: int, *, fault: str | None = None) -> bool:
-        """The outcome of what `take` gave. Returns whether the record is done, and so in hand no more.
+        """Take the outcome of a record that `take` gave. Returns whether the record is done, and so not in hand any
+        more.
 
-        `fault`: the handler has failed, which the outcome does not tell from a retry that the handler has asked for. An
-        outcome for a partition that has left does not count.
+        `fault` is the failure of the handler; None if the handler has asked for the retry. An outcome for a partition
+        that has left does not count.
         """
         self.running -= 1
         lane_name: LaneName = work.record.offset if work.record.key is None else work.record.key
@@ -290,6 +291,6 @@ class Lanes:
 
 
 def size_of(record: ConsumerRecord) -> int:
-    """The bytes of memory that a record takes, or so."""
+    """The bytes of memory that a record takes, approximately."""
     headers = sum(len(name) + len(content or b"") for name, content in record.headers)
     return RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers

@@ -10,7 +10,7 @@ from tailrace.protocol.records.record import Header
 
 FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 60_000
-"""The pauses of a key after failures in a row: each twice as long as the last pause, up to this."""
+"""The pauses of a key after failures in a row: from the first pause to the longest, each twice as long as the last."""
 LONGEST_WAIT_S: Final = 86_400
 """The longest time for which a handler lets a record wait: a day."""
 
@@ -36,7 +36,7 @@ class KeyedRecord(NamedTuple):
 
 
 def keyed_record(record: ConsumerRecord, attempt: int, decode: Decode | None) -> KeyedRecord:
-    """The record for a handler; it comes undecoded if it does not decode."""
+    """The record for a handler. If `decode` fails, the value stays bytes, and `fault` is the exception."""
     if decode is None or record.value is None:
         return KeyedRecord(*record, attempt=attempt)
     try:
@@ -48,7 +48,7 @@ def keyed_record(record: ConsumerRecord, attempt: int, decode: Decode | None) ->
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The record is processed; so says None too."""
+    """The record is processed; a handler may return None instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ Outcome = Done | Retry | Skip
 
 
 def outcome_of(result: object) -> Outcome:
-    """The outcome that a handler has returned. Raises TypeError for anything else: a `Retry` without its brackets."""
+    """The outcome that a handler has returned. Raises TypeError for anything else, such as `Retry` without brackets."""
     if result is None:
         return Done()
     if isinstance(result, Done | Retry | Skip):

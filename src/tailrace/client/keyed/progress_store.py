@@ -1,8 +1,8 @@
 """The progress of a group at its coordinator: rectangles if the coordinator knows rectangles (KIP-X), else stable
-offsets, as Kafka's.
+offsets, as with Apache Kafka.
 
-With a server that knows rectangles, a restart repeats only what no commit covers. On any other, such as Apache Kafka,
-the lowest offset in hand is committed, and a restart repeats what was done behind it.
+With a server that knows rectangles, a restart repeats only the records that no commit covers. With any other server,
+such as Apache Kafka, the lowest offset in hand is committed, and a restart repeats the done records behind this offset.
 """
 
 import logging
@@ -30,12 +30,13 @@ _OF_ONE_PARTITION = (
 
 
 MOST_INVALID_COMMITS: Final = 3
-"""After so many commits in a row with offsets that the leader does not have reading starts over."""
+"""Reading starts over after this number of commits in a row with offsets that the leader does not have."""
 
 
 @dataclass(slots=True)
 class WrittenProgress:
-    """The result of a commit, by partition. A partition without a field has a server that knows no rectangles."""
+    """The result of a commit, by partition. For a partition in no field the stable offset was committed, or nothing had
+    to be."""
 
     uses: dict[TopicPartition, RangeBudget] = field(default_factory=dict)
     full: set[TopicPartition] = field(default_factory=set)
@@ -64,7 +65,7 @@ class WrittenProgress:
 
 
 class StableOffsets(Protocol):
-    """The part of a consumer that any server has the other end of."""
+    """The calls of a consumer that any server can answer."""
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> object:
         """Commit these offsets."""
@@ -86,7 +87,7 @@ class KnownProgress(Protocol):
 
 
 class RangeCommits(Protocol):
-    """The part of a consumer for servers that know rectangles."""
+    """The calls of a consumer that only servers with rectangles can answer."""
 
     async def takes_ranges(self) -> bool:
         """Whether the coordinator of the group takes rectangles."""
@@ -114,14 +115,13 @@ class ProgressStore:
         self._offsets: Final = offsets
         self._ranges: Final = ranges
         self._without_ranges: set[str] = set()
-        """Topics whose commits of rectangles were refused since a partition of theirs was read."""
+        """Topics that have refused commits of rectangles since `read` was last called for a partition of the topic."""
         self._invalid_commits: dict[TopicPartition, int] = defaultdict(int)
-        """In a row."""
+        """The number of invalid commits in a row, by partition."""
 
     async def read(self, name: TopicPartition) -> CommittedProgress | None:
-        """The progress in this partition; None: the group has none, or its server knows stable offsets only.
-
-        Raises MalformedMessage for a progress that cannot be.
+        """The progress in this partition; None: the group has no progress, or its server knows stable offsets only.
+        Raises MalformedMessage for impossible offsets or hashes.
         """
         if not await self._ranges.takes_ranges():
             return None
@@ -139,10 +139,11 @@ class ProgressStore:
         return CommittedProgress(found.stable_offset).with_committed(found.ranges)
 
     async def cut(self, name: TopicPartition, offset: int, *, not_done: int) -> None:
-        """The log was cut at this offset and has other records from there on: no commit covers the other records.
+        """Cut the progress as the log was cut at this offset: the log has other records from there on, which are not
+        done.
 
         The progress in the partition was read before. `not_done` is the lowest offset that is not done, as the reader
-        knows it: a server without rectangles has to have everything from there on repeated.
+        knows it: without rectangles every record from there on is repeated.
         """
         if await self._ranges.takes_ranges():
             try:
@@ -150,13 +151,14 @@ class ProgressStore:
                 return
             except KafkaError as fault:
                 if fault.code is ErrorCode.FENCED_STATE_EPOCH:
-                    return  # the offset was reset: nothing is committed beyond the new one
+                    return  # the offset was reset: nothing is committed beyond the new offset
                 if fault.code not in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.POLICY_VIOLATION):
                     raise
         await self._commit_offsets({name: min(offset, not_done)})
 
     async def write(self, commits: Mapping[TopicPartition, ProgressCommit]) -> WrittenProgress:
-        """Commit. Raises KafkaError of the server, but for the faults that `WrittenProgress` has."""
+        """Commit this progress. Raises the KafkaErrors of the server, except for the faults that `WrittenProgress`
+        has."""
         written = WrittenProgress()
         rest = dict(commits)
         if await self._ranges.takes_ranges():
@@ -175,10 +177,11 @@ class ProgressStore:
         return written
 
     def _count_invalid(self, written: WrittenProgress) -> None:
-        """Start reading over, once, where that may help; commit stable offsets where starting over did not help.
+        """After many invalid commits in a row reading starts over, once. If more invalid commits follow, stable offsets
+        are committed.
 
-        A log that was cut is found by its reader meanwhile, or after a start over. Another fault is there to stay,
-        such as the name of a view.
+        If the log was cut, the reader notices the cut, at the latest after the start over. Any other reason stays, such
+        as the name of a view.
         """
         for name in written.uses:
             self._invalid_commits.pop(name, None)
@@ -214,7 +217,7 @@ async def _write_ranges(ranges: RangeCommits, commits: Mapping[TopicPartition, P
         if fault.code not in _OF_ONE_PARTITION:
             raise
         if len(wanted) > 1:
-            # The error names no partition. Commits unite, so that another try harms none.
+            # The error names no partition. Commits unite, so that a second commit of a partition does no harm.
             return await _write_one_by_one(ranges, {name: commits[name] for name in wanted})
         (name,) = wanted
         _log.debug("commit of ranges of %s: %s", name, fault.detail)

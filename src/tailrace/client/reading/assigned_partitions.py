@@ -20,7 +20,7 @@ class AssignedPartitions:
     """The partitions by name."""
 
     def __init__(self, corrupt: CorruptBatches | None = None) -> None:
-        """`corrupt` decides about batches that cannot be decoded; without it they raise."""
+        """`corrupt` decides about batches that cannot be decoded; without `corrupt` such a batch raises."""
         self.corrupt = corrupt or CorruptBatches()
         self._partitions: dict[TopicPartition, ConsumedPartition] = {}
         self.topics: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class AssignedPartitions:
         self._changed[name] = None
 
     def note_all(self) -> None:
-        """There are new metadata: the next fetch of any partition may differ."""
+        """Note every partition: with new metadata the next fetch of any partition may differ."""
         self._changed.update(dict.fromkeys(self._partitions))
 
     def take_changed(self) -> Iterable[TopicPartition]:
@@ -114,7 +114,7 @@ class AssignedPartitions:
         return True
 
     def undecided(self) -> dict[TopicPartition, bool]:
-        """The partitions without a usable position or a record; True for those whose offset is not in the log."""
+        """The partitions without a usable position or a record; True for a partition whose offset is not in the log."""
         return {name: self._partitions[name].position.state is PositionState.AWAITING_RESET for name in self._undecided}
 
     def truncation(self, name: TopicPartition) -> Truncation | None:
@@ -164,7 +164,7 @@ class AssignedPartitions:
         return may_fetch
 
     def doubt(self, name: TopicPartition) -> None:
-        """The log may have changed: this position is compared with it once more."""
+        """Compare this position with the leader's log once more: the log may have changed."""
         if name in self._partitions:
             self._partitions[name].position.doubt()
             self.note(name)
@@ -174,7 +174,7 @@ class AssignedPartitions:
     ) -> Truncation | None:
         """The leader's answer for a position at this offset; see `FetchPosition.validated`. Returns a truncation."""
         if name not in self._unvalidated or self._partitions[name].position.offset != offset:
-            return None  # it was sought or revoked meanwhile
+            return None  # a seek or a revocation came meanwhile
         partition = self._partitions[name]
         truncation = partition.position.validated(epoch, end_offset, leader_epoch=leader_epoch, resets=resets)
         if truncation is not None and truncation.diverging_offset is not None:
@@ -208,7 +208,8 @@ class AssignedPartitions:
                 while len(taken) < limit and not partition.is_drained:
                     partition.take(limit - len(taken), taken)
             except KafkaError:
-                # Records of other partitions are returned first; the next turn of this one meets the damage again.
+                # Records of other partitions are returned first; the next turn of this partition meets the damage
+                # again.
                 self._ready.move_to_end(name)
                 damaged.add(name)
                 if not taken:

@@ -21,7 +21,7 @@ _MAX_EPOCHS: Final = 16
 
 
 class ConsumedPartition:
-    """The state of one partition. A fetch asks for a drained partition only: every fetched record is returned."""
+    """The state of one partition. Only a drained partition is fetched, of which every fetched record is returned."""
 
     __slots__ = (
         "_batches",
@@ -43,7 +43,7 @@ class ConsumedPartition:
     )
 
     def __init__(self, name: TopicPartition, corrupt: CorruptBatches | None = None) -> None:
-        """`corrupt` decides about batches that cannot be decoded; without it they raise."""
+        """`corrupt` decides about batches that cannot be decoded; without `corrupt` such a batch raises."""
         self.name: Final = name
         self._corrupt: Final = corrupt or CorruptBatches()
         self.position: Final = FetchPosition()
@@ -96,10 +96,10 @@ class ConsumedPartition:
         self._resume_at_position()
 
     def truncate(self, end: int) -> None:
-        """The log has lost the records from this offset on: of the records that were put back, the earlier records
-        stay.
+        """Note that the log has lost the records from this offset on. Records that were put back stay if they are below
+        the offset.
 
-        With a reset policy the position is at this offset already, without one it awaits a seek.
+        With a reset policy the position is at this offset already; without a policy the position awaits a seek.
         """
         while self._records and self._records[-1].offset >= end:
             self._records.pop()
@@ -162,9 +162,9 @@ class ConsumedPartition:
         return next((epoch for first, epoch in reversed(self._epochs) if first < offset), UNKNOWN_EPOCH)
 
     def take(self, limit: int, taken: list[tuple[TopicPartition, Record]]) -> None:
-        """Move up to `limit` records of one batch to `taken`. Raises CorruptRecords, and then takes none.
+        """Move up to `limit` records of one batch to `taken`. Raises CorruptRecords, and then takes no record.
 
-        A batch that cannot be decoded gives none if such batches are skipped.
+        A batch that cannot be decoded gives no record if such batches are skipped.
         """
         assert self.next_offset is not None, "records come from a position"
         if not self._records:

@@ -20,7 +20,7 @@ class MetricName(NamedTuple):
 
 
 def corrupt_metrics(corrupt: CorruptBatches) -> dict[MetricName, int]:
-    """The batches that a reader has stepped over since it was made."""
+    """The batches that a reader has stepped over since the reader was made."""
     return {
         MetricName("corrupt-batches-skipped-total"): corrupt.batches,
         MetricName("corrupt-offsets-skipped-total"): corrupt.offsets,

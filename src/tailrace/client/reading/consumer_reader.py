@@ -222,7 +222,7 @@ class ConsumerReader:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int = COMMIT_TIMEOUT_MS
     ) -> None:
-        """Commit these offsets, in the name of the group alone before the first poll."""
+        """Commit these offsets as this member; before the first poll, as a client outside the group."""
         if offsets:
             member = ConsumerGroupMetadata(self._group or "") if self._first_topics else self.group_metadata()
             await commit_group_offsets(self.router, member.group_id, offsets, member=member, timeout_ms=timeout_ms)
@@ -240,7 +240,7 @@ class ConsumerReader:
         member = self._member if self._is_subscribed else None
         identity = member.identity if member is not None else ConsumerGroupMetadata(self._group or "")
         if self._first_topics or (member and identity.generation_id < 0):
-            raise self._not_a_member()  # to the coordinator it would be a client outside the group
+            raise self._not_a_member()  # for the coordinator the author would be a client outside the group
         return identity
 
     def check_member(self) -> None:

@@ -1,4 +1,4 @@
-"""The batches that a reader cannot decode: it raises at the first, or steps over each and says so.
+"""The batches that a reader cannot decode: the reader raises at the first batch, or steps over each batch and logs it.
 
 A producer of another system can have written them to a broker that does not look inside, or bytes were damaged on a
 disk or on the way. No batch is left out in silence: a skipped batch has a line in the log `tailrace.client.corrupt`, 20
@@ -33,7 +33,7 @@ class CorruptBatches:
         self.batches = 0
         """The batches that were stepped over, in total."""
         self.offsets = 0
-        """Their offsets: as many records as they can have had."""
+        """The number of offsets in these batches: the most records that they can have had."""
         self.size_bytes = 0
         self._now_ms = now_ms
         self._period_began_ms: int | None = None
@@ -65,7 +65,7 @@ class CorruptBatches:
             self._unsaid += 1
 
     def flush(self) -> None:
-        """Say how many batches had no line of their own."""
+        """Log the number of skipped batches that had no log line of their own."""
         if self._unsaid:
             _logger.warning("%d more batches that cannot be read are skipped", self._unsaid)
             self._unsaid = 0

@@ -3,7 +3,7 @@
 1. A partition is fetched when it has a valid position and all its fetched records have been returned. An answer is used
    only if the partition is still read from that node and its position is the offset of the fetch: after a seek, a
    rebalance or a change of leader the answer is dropped. During a pause the answer is kept until the pause is over.
-2. A turn costs as much as there is news, see `reading.assigned_partitions`; all partitions are looked at only if there
+2. A turn costs as much as has changed, see `reading.assigned_partitions`; all partitions are looked at only if there
    are new metadata.
 3. Each node has a fetch session (KIP-227): a fetch names the changes since the last fetch, see `reading.node_fetches`.
 4. The leader may name a replica to read from (KIP-392), see `reading.replica_leases`. A follower that hangs is left
@@ -53,7 +53,7 @@ class Fetcher:
         max_partition_bytes: int,
         corrupt: CorruptBatches | None = None,
     ) -> None:
-        """`corrupt` decides about batches that cannot be decoded; without it they raise."""
+        """`corrupt` decides about batches that cannot be decoded; without `corrupt` such a batch raises."""
         self._router = router
         self._options = options
         self._max_partition_bytes = max_partition_bytes
@@ -64,8 +64,8 @@ class Fetcher:
         self._places: dict[TopicPartition, int] = {}
         """The node at which each partition is read now."""
         self._paused_places: dict[TopicPartition, int] = {}
-        """The node at which a partition was read when it was paused, until reading goes on: its fetch may be in flight,
-        and the answer counts."""
+        """The node at which a partition was read when it was paused, until reading goes on. A fetch from this node may
+        be in flight, and its answer counts."""
         self._unknown_replicas: set[BrokerId] = set()
         """Replicas that leaders have named, missing in the metadata."""
         self._leases = ReplicaLeases(lease_ms=router.view.max_age_ms)
@@ -76,9 +76,11 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._fault: KafkaError | None = None
         self._troubles: dict[TopicPartition | int, KafkaError] = {}
-        """By partition, by node for a whole fetch, and by `_METADATA`: each ends its own trouble alone."""
+        """Faults during retries: by partition, by node for a whole fetch, and by `_METADATA`. A success removes the
+        fault under its own key only."""
         self._doubted: set[TopicPartition] = set()
-        """Their followers have had nothing new for a while: new metadata decide."""
+        """Partitions whose followers have brought nothing new for a while: new metadata decide whether to leave the
+        follower."""
         self._warnings: Throttle = Throttle(_WARNING_PERIOD_MS)
 
     @property
@@ -92,9 +94,10 @@ class Fetcher:
         return self._nodes
 
     def assign(self, partitions: Mapping[TopicPartition, Sequence[KeyRange]] | Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, of some the records of key ranges alone (KIP-X).
+        """Read exactly these partitions. Of a partition with key ranges, only the records of the ranges are read
+        (KIP-X).
 
-        Those assigned before keep their positions.
+        Partitions that were assigned before keep their positions.
         """
         ranges = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, ())
         for name in self.assigned.assign(ranges):
@@ -115,7 +118,7 @@ class Fetcher:
         return taken
 
     def reset_at_leader(self, name: TopicPartition) -> None:
-        """The follower does not tell its log start: the leader's is the earliest offset."""
+        """Take the leader's log start for the earliest offset: the follower does not tell its own."""
         partition = self.assigned.get(name)
         if partition is not None:
             partition.reset_replica = None
@@ -205,7 +208,7 @@ class Fetcher:
             self._judge_replica(partition)
         leader_epoch = view.partition(name).leader_epoch
         if not self.assigned.check_leader(partition, leader_epoch):
-            self._troubles.pop(name, None)  # now the comparison may have a fault
+            self._troubles.pop(name, None)  # from now on the comparison reports its own faults
             return None
         wanted = PartitionFetch(
             topic_partition=name,
@@ -230,7 +233,7 @@ class Fetcher:
             self._troubles.pop(node, None)
         except KafkaError as fault:
             if fault.code.retriable or fault.code == ErrorCode.BROKER_NOT_AVAILABLE:
-                if self._is_needed(node):  # else there is no next fetch or refresh, which would end it
+                if self._is_needed(node):  # else no next fetch or refresh would end the trouble
                     self._troubles[node] = fault
                 for topic in self.assigned.topics:
                     self._router.view.mark_stale(topic)
@@ -246,7 +249,7 @@ class Fetcher:
             self._changed.set()
 
     def _is_needed(self, node: int) -> bool:
-        """Whether something is read at this node, or of any topic."""
+        """Whether there is a next fetch of this node, or for `_METADATA` a next refresh."""
         return bool(self.assigned.topics) and (node == _METADATA or self._nodes[node].partition_count > 0)
 
     async def _refresh(self, topics: Iterable[str]) -> None:
@@ -336,7 +339,7 @@ class Fetcher:
             self._on_out_of_range(partition, fetched)
             return False
         strikes, partition.strikes = partition.strikes, partition.strikes + 1
-        # A replica that lags behind says so every half a second. New metadata are of use, but not as often as that.
+        # A replica that lags behind answers so every half a second. New metadata help, but not as often.
         if code in STALE_LEADER and (code != ErrorCode.OFFSET_NOT_AVAILABLE or strikes & (strikes - 1) == 0):
             self._router.view.mark_stale(name.topic)
         if self._leases.is_enough(partition, code):
@@ -371,8 +374,8 @@ class Fetcher:
             self._unknown_replicas.add(BrokerId(replica))
 
     async def _look_for_replicas(self, leader: int) -> None:
-        """Refresh the brokers: a broker that has just started is in new metadata alone. Then the leader names the
-        broker again."""
+        """Refresh the brokers: a broker that has just started is only in new metadata. Then the leader names the broker
+        again."""
         unknown, self._unknown_replicas = self._unknown_replicas, set()
         await self._router.refresh(())
         if not unknown <= self._router.view.brokers.keys():
@@ -397,7 +400,8 @@ class Fetcher:
             self._leave_replica(partition)
 
     def _on_silence(self, node_id: int) -> None:
-        """A node owes an answer and sends nothing: ask others for metadata, and read at leaders what it only copies."""
+        """A node owes an answer and sends nothing: ask other nodes for metadata, and read partitions that this node
+        follows from their leaders."""
         router, node = self._router, self._nodes[node_id]
         router.pass_over(node_id)
         detail = f"node {node_id} has not answered a fetch for {SILENCE_MS // 1000} s"
@@ -436,5 +440,5 @@ class Fetcher:
 
 
 def _is_to_be_fetched(partition: ConsumedPartition) -> bool:
-    """Whether its next records must come from a node."""
+    """Whether the next records of the partition must come from a node."""
     return partition.is_drained and not partition.is_paused and partition.position.state is PositionState.FETCHING

@@ -64,7 +64,7 @@ class Fetched(NamedTuple):
     offset: int
     """The offset at which the fetch began."""
     next_offset: int
-    """The offset at which the next one begins."""
+    """The offset at which the next fetch begins."""
     buffers: list[Buffer]
     """Whole batches in order of offset. The first may begin below `offset` (KIP-74)."""
     size_bytes: int
@@ -93,7 +93,7 @@ class VisibleBatches(NamedTuple):
     last_epoch: int
     """The leader epoch of the last batch; -1 without a batch."""
     corrupt: tuple[CorruptBatch, ...]
-    """Batches whose headers cannot be decoded, and markers of which it matters what they say."""
+    """Batches whose headers cannot be decoded, and unreadable markers that may end an aborted transaction."""
 
 
 async def fetch(
@@ -218,7 +218,8 @@ def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTrans
 
     Left out are batches that end below the offset, control batches, and batches of aborted transactions: a producer's
     batches from the transaction's first offset up to its abort marker. An incomplete batch at the end is left out.
-    Raises CorruptRecords if it cannot be known where the first batch ends; a later batch is left for the next fetch.
+    Raises CorruptRecords if the end of the first batch cannot be found; a later batch of this kind is left for the next
+    fetch.
     """
     view = memoryview(records)
     transactions = _AbortedTransactions(aborted)
@@ -274,12 +275,12 @@ class _AbortedTransactions:
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._waiting = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
         self._aborting: set[int] = set()
-        """Their producers."""
+        """The producers of the aborted transactions that have begun and not ended."""
 
     def hide(self, batch: memoryview, header: BatchHeader) -> bool:
         """Whether the next batch is not for readers. Raises CorruptRecords for a marker that cannot be read.
 
-        Such a marker counts as that of the abort, which is the next that the producer gets.
+        A marker that cannot be read counts as the abort marker, which is the next marker that the producer gets.
         """
         while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
             self._aborting.add(self._waiting.pop().producer_id)
@@ -315,4 +316,5 @@ STALE_LEADER = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.REQUEST_TIMED_OUT,
 )
-"""Faults after which the metadata must be refreshed. Not UNKNOWN_LEADER_EPOCH: there the broker is the one behind."""
+"""Faults after which the metadata must be refreshed. UNKNOWN_LEADER_EPOCH is left out: there the broker's metadata is
+old, not the client's."""

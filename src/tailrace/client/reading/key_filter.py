@@ -1,5 +1,5 @@
-"""The filter of a reader of key ranges whose broker knows none (KIP-X): the same records, at the cost of every
-record."""
+"""The filter for key ranges where the broker does not know key ranges (KIP-X): the reader gets every record and keeps
+the wanted records."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -6,9 +6,10 @@
 1. A position keeps the leader epoch of the last record before it (KIP-320). Under a new leader epoch of the metadata it
    is compared with the leader's log (OffsetForLeaderEpoch) before the next fetch: the log of that epoch must reach up
    to the position. A position without an epoch, such as a position that the user has sought, cannot be compared.
-2. If the log ends before the position, the records in between are lost: the log was truncated in an unclean
-   election. With a reset policy, earliest or latest, reading goes on where the logs diverge, as KIP-320 says: "to reset
-   the offset as precisely as possible". Without one the truncation is an error of each poll until the user seeks.
+2. If the log ends before the position, the records in between are lost: the log was truncated in an unclean election.
+   With a reset policy, earliest or latest, reading goes on where the logs diverge, as KIP-320 says: "to reset the
+   offset as precisely as possible". Without a reset policy the truncation is an error of each poll until the user
+   seeks.
 3. OFFSET_OUT_OF_RANGE of a follower is not final (KIP-392), see `refused`.
 """
 
@@ -78,8 +79,8 @@ class FetchPosition:
         self.truncation: Truncation | None = None
         """The truncation that is the reason for a reset, if any."""
         self.is_displaced = False
-        """Whether reading began anew where it did because the log did not have the offset before: it was reset by
-        policy, or truncated."""
+        """Whether reading began anew at this offset because the log did not have the last offset: by the reset policy,
+        or after a truncation."""
         self._valid_under = UNKNOWN_EPOCH
         """The leader epoch of the metadata under which the position is known to be valid; -1: none."""
         self._is_refused_by_leader = False
@@ -115,15 +116,16 @@ class FetchPosition:
         return self.state is PositionState.FETCHING
 
     def is_valid_under(self, leader_epoch: int) -> bool:
-        """Whether a fetch under this leader epoch may have begun here: nothing has to be compared or noted first."""
+        """Whether a fetch under this leader epoch may have begun here, with no comparison or note before."""
         return self.state is PositionState.FETCHING and leader_epoch in (UNKNOWN_EPOCH, self._valid_under)
 
     def refused(self, log_start_offset: int, *, by_leader: bool) -> Recourse:
-        """OFFSET_OUT_OF_RANGE, with the log start of the replica that says so, -1 without a log start.
+        """Take the answer OFFSET_OUT_OF_RANGE, with the log start of the replica that has answered; -1 without a log
+        start.
 
-        A follower may lag behind, so its word on an offset that is too large counts only when the leader confirms it.
-        An offset below its log start goes by the reset policy without that (KIP-392). Apache Kafka's followers give no
-        log start: as in Java's client, the leader has the last word then.
+        A follower may lag behind, so its refusal of an offset above its log counts only when the leader confirms it. An
+        offset below the follower's log start goes by the reset policy, and the leader is not asked (KIP-392). Apache
+        Kafka's followers give no log start: as in Java's client, the leader has the last word then.
         """
         if log_start_offset < 0 and not by_leader:
             return Recourse.ASK_LEADER
@@ -136,7 +138,8 @@ class FetchPosition:
         return Recourse.VALIDATE
 
     def validated(self, epoch: int, end_offset: int, *, leader_epoch: int, resets: bool) -> Truncation | None:
-        """Take the leader's answer: the largest epoch up to the position's own, and its end; -1 without such an epoch.
+        """Take the leader's answer: the largest epoch up to the position's own, and the end of that epoch; -1 without
+        such an epoch.
 
         `leader_epoch` was in the request; `resets`: there is a reset policy. Returns the truncation that
         the answer shows.
@@ -156,8 +159,8 @@ class FetchPosition:
         return truncation
 
     def doubt(self) -> None:
-        """Something else shows that the log may have changed: compare the position, if possible, before the next
-        fetch."""
+        """Compare the position, if possible, before the next fetch: a fault elsewhere shows that the log may have
+        changed."""
         if self.state is PositionState.FETCHING and self.offset_epoch >= 0:
             self.state = PositionState.AWAITING_VALIDATION
 
@@ -166,8 +169,8 @@ class FetchPosition:
         self._stand(leader_epoch)
 
     def _stand(self, leader_epoch: int) -> None:
-        """No record before the position is lost. If the leader refuses the position all the same, records were
-        deleted."""
+        """Note that no record before the position is lost. If the leader has refused the position nevertheless, records
+        were deleted."""
         self._valid_under = leader_epoch
         self.state = PositionState.AWAITING_RESET if self._is_refused_by_leader else PositionState.FETCHING
         self._is_refused_by_leader = False

@@ -7,9 +7,9 @@
 3. The next fetch is sent before the last answer is returned, so that network and reader work at the same time.
 4. Records come from the replica that the leader names (KIP-392), for the rack or by a selector of its own, records of
    later ranges too, for metadata.max.age.ms at most. After a fault of that replica, or a few answers without records
-   that the range must have, the leader serves for a minute, and is asked in a version in which it names none.
-5. A topic is gone if it stays absent from metadata, or stays there with another id: it was created again. One answer is
-   no proof: a node may not have applied the topic yet.
+   that the range must have, the leader serves for a minute, and is asked in a version in which it names no replica.
+5. A topic is gone if it stays absent from metadata, or stays in metadata with another id, as it was created again. One
+   answer is no proof: a node may not have applied the topic yet.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ _FORGET_ABSENCE_MS = 30_000
 
 
 def _now_ms() -> int:
-    """The time for log lines, also on threads without an event loop: Arrow is decoded on that of the caller."""
+    """The time for log lines, also on threads without an event loop: Arrow is decoded on the caller's thread."""
     return int(monotonic() * 1000)
 
 
@@ -116,7 +116,8 @@ class _NearReplicas:
         self._avoided_until_ms[partition] = now_ms + _AVOIDANCE_MS
 
     def may_be_named(self, partition: TopicPartition, now_ms: int) -> bool:
-        """Whether the leader may name a replica, which it would do at once, or has to answer itself."""
+        """Whether the leader may name a replica; after a fault of the replica the leader would name it again, and has
+        to answer itself for a while."""
         return now_ms >= self._avoided_until_ms.get(partition, now_ms)
 
 
@@ -150,7 +151,7 @@ class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
         self._router.close()
 
     def metrics(self) -> dict[MetricName, int]:
-        """The batches that were skipped since it was made, as in the metrics of a consumer."""
+        """The batches that this reader has skipped since it was made, as in the metrics of a consumer."""
         return corrupt_metrics(self.corrupt)
 
     async def fetch_range(
@@ -164,8 +165,8 @@ class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
     ) -> AsyncIterator[Chunk]:
         """The batches that hold the offsets from `start` up to `end` (exclusive), of the topic with this id if given.
 
-        With key ranges, in order and joined, they hold the records of these hashes alone (KIP-X): the broker leaves out
-        records of other keys, or, if it knows no key ranges, this reader does.
+        With key ranges, in order and joined, the batches hold only the records of these hashes (KIP-X): the broker
+        leaves out records of other keys, or, if it knows no key ranges, this reader does.
 
         Waits for records if `end` is above the log end. Raises KafkaError: OFFSET_OUT_OF_RANGE for deleted records,
         UNKNOWN_TOPIC_OR_PARTITION for a deleted partition, INCONSISTENT_TOPIC_ID if the topic was deleted and created
@@ -234,8 +235,8 @@ class _Reading:
         self._near_replicas = near_replicas
         self._offset = wanted.start
         self._may_wait = not wanted.key_ranges
-        """Whether the next fetch waits for records. One of key ranges would wait at the end of the log for records of
-        its keys although the range is over: it waits after an answer that brought nothing."""
+        """Whether the next fetch waits for records. A fetch of key ranges would wait at the end of the log for records
+        of its keys although the range is over: so such a fetch waits only after an answer that brought nothing."""
         self._bytes_read = 0
         self._node: int | None = None
         """The replica that the last fetch went to; None for the leader."""
@@ -378,8 +379,8 @@ class _Reading:
             raise fault
 
     def _check_absence(self) -> None:
-        """Raise KafkaError if the partition is gone. Returns while metadata has the partition, or has lacked it for a
-        moment."""
+        """Raise KafkaError if the partition is gone. Returns if metadata has the partition, or has not had it for a
+        moment only."""
         partition = self._topic_partition
         info = self._router.view.find(partition.topic)
         is_made_anew = info is not None and self._is_another(info.topic_id)

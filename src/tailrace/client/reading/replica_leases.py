@@ -21,8 +21,7 @@ AVOIDANCE_MS: Final = 60_000
 at most a lease, until a follower has served."""
 
 LEAST_LEASE_MS: Final = 1_000
-"""A lease lasts so long at least: if leases were over before the first fetch, requests would go to the leader for
-ever."""
+"""The shortest lease: if leases were over before the first fetch, requests would go to the leader for ever."""
 
 STILL_MS: Final = 2_000
 """The time without anything new after which a follower is looked at."""
@@ -57,7 +56,7 @@ class ReplicaLeases:
         self._leased: dict[TopicPartition, ConsumedPartition] = {}
         """The partitions with a lease, in the order of its end."""
         self._avoidance_ms: dict[int, int] = {}
-        """By leader, the length of the next avoidance."""
+        """The length of the next avoidance, by leader."""
         self._rackless_until_ms: dict[int, int] = {}
         self._looks: dict[TopicPartition, _Look] = {}
         self._next_look_ms = 0
@@ -102,7 +101,7 @@ class ReplicaLeases:
             self._avoidance_ms[leader] = avoidance_ms * 2
 
     def tells_rack(self, leader: int, now_ms: int) -> bool:
-        """Whether this leader may name a follower."""
+        """Whether this leader receives the rack, and so may name a follower."""
         return self._rackless_until_ms.get(leader, now_ms) <= now_ms
 
     def served(self, partition: ConsumedPartition, now_ms: int) -> None:
@@ -123,5 +122,6 @@ class ReplicaLeases:
 
     @staticmethod
     def is_enough(partition: ConsumedPartition, code: ErrorCode) -> bool:
-        """Whether this fault of its follower sends a partition back to the leader. Counts the faults in a row."""
+        """Whether this fault of its follower sends a partition back to the leader: at once, or after several faults in
+        a row."""
         return code not in _PATIENT or partition.strikes >= _MAX_STRIKES

@@ -122,8 +122,8 @@ class StartSearch:
     ) -> None:
         """Start at the log starts of the followers that have refused the positions as too small (KIP-392).
 
-        The leader's log start may be below theirs: the consumer would be refused again. For a follower that does not
-        answer the leader is asked.
+        The leader's log start may be below a follower's, and the follower would refuse the consumer again. For a
+        follower that does not answer, the leader's log start counts.
         """
         by_replica: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition in partitions:

@@ -27,7 +27,7 @@ class UnpassedRecords:
         """The caller gets these records, in order of offset per partition, beside its unpassed records."""
         offsets, topic, partition = self._offsets, "", -1
         for record in records:
-            if record.partition != partition or record.topic != topic:  # most follow a record of the same partition
+            if record.partition != partition or record.topic != topic:  # most records follow one of their partition
                 topic, partition = record.topic, record.partition
                 offsets.setdefault(TopicPartition(topic, partition), record.offset)
 
@@ -38,7 +38,8 @@ class UnpassedRecords:
         self._current = record
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The caller has committed these offsets: more or less of the received records is processed."""
+        """The caller has committed these offsets: the received records below these offsets are processed, and no
+        others."""
         firsts = self._firsts()
         self._offsets = {name: offsets.get(name, first) for name, first in firsts.items()}
         self._current = None

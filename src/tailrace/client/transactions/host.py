@@ -90,7 +90,7 @@ class TransactionHost:
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], member: ConsumerGroupMetadata
     ) -> None:
-        """Have the offsets of the member's group committed with the transaction.
+        """Let the group's coordinator commit the member's offsets with the transaction.
 
         A call that is cut short leaves a transaction that can only be aborted: the offsets may be in it or not.
         """
@@ -195,14 +195,16 @@ class TransactionHost:
         machine = self.machine
         partitions, group = machine.take_wanted(), machine.unanswered_group
         if partitions:
-            # Not for the whole time of the call: when a partition stays unknown there is another way to the end.
+            # Only for half the time of the call: if a partition stays unknown, the rest is for the next epoch, which
+            # ends the transaction too.
             adding = self._add(partitions, timeout_ms=self._max_block_ms // 2)
             await self._asked(TransactionCall.PARTITIONS, adding)
         elif group is not None:
             await self._asked(TransactionCall.GROUP, self._add_group(group))
 
     async def add_partitions(self) -> None:
-        """Have the partitions added that batches wait for. Raises KafkaError for an error that is to be retried."""
+        """Ask the coordinator to add the partitions that batches wait for. Raises KafkaError for an error that is to be
+        retried."""
         async with self._adding:
             while self.machine.has_wanted:
                 try:

@@ -60,7 +60,7 @@ class EndStep(Enum):
     """The next thing to do at the end of a transaction."""
 
     ADD_AGAIN = auto()
-    """Ask again for what was asked for without an answer, to learn whether the coordinator knows of the transaction."""
+    """Repeat the additions that had no answer, to learn whether the coordinator knows of the transaction."""
     END = auto()
     RENEW = auto()
     """Ask for the next epoch."""
@@ -79,7 +79,7 @@ _WAY_OUT = {
 }
 _OPEN = frozenset((TransactionPhase.IN_TRANSACTION, TransactionPhase.HANDING_OVER, TransactionPhase.ABORTABLE_ERROR))
 _WRITING = frozenset((TransactionPhase.IN_TRANSACTION, TransactionPhase.COMMITTING, TransactionPhase.HANDING_OVER))
-"""A record that fails in these makes an abort necessary."""
+"""The phases in which a failed record makes an abort necessary."""
 _DOOMED = frozenset((TransactionPhase.ABORTABLE_ERROR, TransactionPhase.ABORTING, TransactionPhase.FATAL_ERROR))
 
 
@@ -108,7 +108,7 @@ class ProducerTransaction:
 
     @property
     def is_open(self) -> bool:
-        """Whether the application has to end a transaction, and has not begun to."""
+        """Whether a transaction is open that the application has to end, and its end has not begun."""
         return self.phase in _OPEN
 
     @property
@@ -130,7 +130,7 @@ class ProducerTransaction:
         self.phase = TransactionPhase.IN_TRANSACTION
 
     def check_send(self, call: str = "send") -> None:
-        """Refuse what belongs to a transaction while none takes it."""
+        """Refuse this call unless a transaction is open that takes records and offsets."""
         if self.phase is not TransactionPhase.IN_TRANSACTION:
             self._refuse(call)
 
@@ -152,7 +152,8 @@ class ProducerTransaction:
         self.phase = TransactionPhase.HANDING_OVER
 
     def hand_over(self) -> Identity | None:
-        """Leave the end to another process, with this identity; None if the coordinator knows of no transaction.
+        """Leave the end to another process. Returns the identity for that process; None if the coordinator knows of no
+        transaction.
 
         Refused if a record has failed since it began.
         """
@@ -224,7 +225,8 @@ class ProducerTransaction:
         return self.version < EPOCH_OF_EACH
 
     def begin_group(self, group: str) -> None:
-        """The request for this group, or in version 2 that with its offsets, is about to be sent."""
+        """Note that the request to add this group is about to be sent; in version 2, the request with the group's
+        offsets."""
         self.check_send("send_offsets_to_transaction")
         if self.must_add_group:
             self._unanswered_group = group
@@ -232,12 +234,13 @@ class ProducerTransaction:
             self._is_known = True
 
     def group_added(self) -> None:
-        """The coordinator has added the group whose turn it was."""
+        """Note that the coordinator has added the group of `begin_group`."""
         self._unanswered_group = None
         self._is_known = True
 
     def cut_short(self, detail: str) -> None:
-        """Offsets were sent, perhaps not into the transaction: a commit is refused."""
+        """Refuse a commit from now on: the call that sends offsets was cut short, and the transaction may not have the
+        offsets."""
         if self.phase is TransactionPhase.IN_TRANSACTION:
             self._doom(
                 KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"send_offsets_to_transaction() did not finish: {detail}")
@@ -246,7 +249,7 @@ class ProducerTransaction:
     # errors
 
     def batch_failed(self, fault: KafkaError, *, is_numbered: bool) -> None:
-        """A record or batch of the transaction is not written, or may not be."""
+        """Note that a record or batch of the transaction is not written, or perhaps not written."""
         self._needs_epoch |= is_numbered
         if self.phase in _WRITING:
             self._judge(TransactionCall.RECORDS, fault)
@@ -285,7 +288,7 @@ class ProducerTransaction:
         self.phase = TransactionPhase.ABORTABLE_ERROR
 
     def give_up(self, fault: KafkaError, *, fenced: bool = False) -> None:
-        """The producer cannot go on."""
+        """End the producer with this fault: it cannot go on."""
         if self.phase is TransactionPhase.FATAL_ERROR:
             return
         self.phase = TransactionPhase.FATAL_ERROR
@@ -300,7 +303,7 @@ class ProducerTransaction:
     # identity, and the end
 
     def renewed(self, identity: Identity, *, version: int) -> None:
-        """The coordinator has given this identity. `version`: the cluster's transaction.version."""
+        """Take the identity that the coordinator has given. `version`: the cluster's transaction.version."""
         self.identity = identity
         self._needs_epoch = False
         self._next_version = version
@@ -319,7 +322,8 @@ class ProducerTransaction:
         return self._unanswered_group
 
     def ended(self, next_identity: Identity | None, *, version: int) -> None:
-        """The coordinator has decided the end. `next_identity`: that of the next transaction, in version 2."""
+        """Note that the coordinator has decided the end. `next_identity`: the identity of the next transaction, in
+        version 2."""
         self._is_ended = True
         if next_identity is not None:
             self.identity = next_identity

@@ -138,7 +138,8 @@ class TransactionRequests:
         *,
         version: int,
     ) -> None:
-        """Have the group's coordinator keep the offsets until the end of the transaction. Raises the first error."""
+        """Send the offsets to the group's coordinator, which keeps them until the end of the transaction. Raises the
+        first error."""
         topics: dict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
         for partition, offset in offsets.items():
             topics[partition.topic].append(

@@ -30,7 +30,7 @@ class TransactionalProducer(Protocol):
 
 
 class TransactionScope:
-    """For `async with`."""
+    """A transaction for `async with`."""
 
     def __init__(self, producer: TransactionalProducer) -> None:
         self._producer = producer
@@ -59,7 +59,7 @@ class TransactionScope:
 
 
 class BlockingTransactionScope:
-    """For `with`: the scope for `async with`, whose calls block."""
+    """A transaction for `with`: the scope for `async with`, with calls that block."""
 
     def __init__(self, producer: TransactionalProducer, call: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         """`call` runs a function of asyncio and returns at its end."""

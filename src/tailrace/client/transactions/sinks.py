@@ -234,12 +234,13 @@ async def commit_sink(
 ) -> CommittedBatch:
     """Commit the batch: these members, and nothing else that was written for the batch.
 
-    Returns when every member is committed in its partitions. Other members of the batch are aborted, which may end
-    later: until then readers of committed data stand where such a member begins.
+    Returns when every member is committed in its partitions. Other members of the batch are aborted; these aborts may
+    end later, and until then readers of committed data do not get past the first record of such a member.
 
-    `origin` says where the writer keeps its progress, such as its checkpoint and the id of its query; another one than
-    the sink's is refused unless it `takes_over`. `rows` is kept with the batch: if it comes again with other rows it is
-    refused, OUT_OF_ORDER_SEQUENCE_NUMBER (45); None, or a cluster of an older release: without a comparison.
+    `origin` says where the writer keeps its progress, such as its checkpoint and the id of its query; an origin that
+    differs from the sink's is refused unless it `takes_over`. `rows` is kept with the batch: a repetition of the batch
+    with other rows is refused, OUT_OF_ORDER_SEQUENCE_NUMBER (45). With None, or in a cluster of an older release, rows
+    are not compared.
 
     Raises SinkRefusal with a code of `CommitSink`
     (docs/decisions/0063-a-batch-of-a-sink-is-one-decision.md); with a retriable code the batch may be committed or not,

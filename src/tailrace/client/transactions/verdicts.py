@@ -31,8 +31,9 @@ class TransactionVerdict(Enum):
 
 
 _FENCED = frozenset((ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH))
-"""INVALID_PRODUCER_EPOCH is the older name for it at coordinators. A leader says it of a batch, and the abort that
-follows finds out: the epoch may have been raised by the coordinator on behalf of this very producer (KIP-588)."""
+"""INVALID_PRODUCER_EPOCH is the older name of PRODUCER_FENCED at coordinators. From a leader, for a batch, it does not
+prove another producer: the coordinator may have raised the epoch on behalf of this producer (KIP-588). The abort that
+follows finds out."""
 
 _REFUSED_FOR_GOOD = frozenset(
     (

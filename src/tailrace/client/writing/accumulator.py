@@ -13,7 +13,8 @@ from tailrace.protocol.schema import Buffer
 
 _FOREVER_MS = 2**63
 _LARGEST_BATCH = 262_144
-"""The size that a batch may grow to, beyond batch.size, while its partition has as much in flight as it may."""
+"""The size that a batch may grow to, beyond batch.size, while its partition has the most batches in flight that it may
+have."""
 
 
 class Accumulator:
@@ -50,7 +51,7 @@ class Accumulator:
         completion: Completion,
         now_ms: int,
     ) -> bool:
-        """Add a record. True if it began or sealed a batch: the sender must look again.
+        """Add a record. True if the record began or sealed a batch: the sender must look again.
 
         Raises KafkaError(MESSAGE_TOO_LARGE) for a record above max.request.size.
         """
@@ -60,7 +61,7 @@ class Accumulator:
         queue = self._active.get(topic_partition) or self._activate(topic_partition)
         batch = queue.open
         news = batch is None
-        # While the broker is slower than the producer, a further small batch would only wait: the open one fills up.
+        # While the broker is slower than the producer, a further small batch would only wait: the open batch fills up.
         is_busy = len(queue.in_flight) >= queue.most_in_flight
         limit = self.largest_batch if is_busy and queue.may_grow else self.batch_size
         if batch is not None and (batch.size_bytes + cost > limit or batch.count >= MAX_RECORDS_PER_BATCH):

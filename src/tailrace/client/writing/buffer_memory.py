@@ -46,7 +46,7 @@ class BufferMemory:
             watcher.set()
 
     async def wait_until(self, is_over: Callable[[], bool]) -> None:
-        """Return when this holds, which is asked after each release."""
+        """Return when `is_over` is true; it is called again after each release."""
         released = asyncio.Event()
         self._watchers.append(released)
         try:

@@ -31,7 +31,7 @@ _making = threading.Lock()
 """Held only while a future decides whether a caller waits for its result, or has read it already."""
 
 _counting = threading.Lock()
-"""Held for a few assignments only. Futures fail on the loop's thread and are read on any."""
+"""Held for a few assignments only. Futures fail on the loop's thread and are read on any thread."""
 
 
 def _renew_locks() -> None:
@@ -131,8 +131,9 @@ _LAZY = ("_condition", "_waiters", "_done_callbacks")
 class DeliveryFuture(Future[RecordMetadata]):
     """A concurrent future that makes its lock and lists at the first wait or callback.
 
-    Most futures of records are never waited for, and an ordinary one consists of eight objects that Python's garbage
-    collector walks again and again: half of a producer's time. It is running from the start, so it cannot be cancelled.
+    Most futures of records are never waited for, and an ordinary future consists of eight objects that Python's garbage
+    collector walks again and again: half of a producer's time. This future is running from the start, so it cannot be
+    cancelled.
     """
 
     _state = "RUNNING"
@@ -145,7 +146,8 @@ class DeliveryFuture(Future[RecordMetadata]):
     _ticket: Ticket | None = None
 
     def __init__(self, failures: WriteFailures) -> None:
-        """`failures` counts it if it fails and is not read; nothing else is made yet: see the class."""
+        """`failures` counts the failure of this future unless it is read. Locks and lists are not made yet: see the
+        class."""
         self._failures = failures
 
     def __getattr__(self, name: str) -> Any:
@@ -221,7 +223,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         with _making:
             self._readers -= 1
             self._is_read |= has_outcome
-            is_unreported = not self._readers and not self._is_read and self._count()  # if failed just now
+            is_unreported = not self._readers and not self._is_read and self._count()  # it may have failed just now
         if is_unreported and self._failure is not None:
             self._failures.log(self._failure)
 
@@ -229,8 +231,8 @@ class DeliveryFuture(Future[RecordMetadata]):
 class AwaitedDelivery(asyncio.Future[RecordMetadata]):
     """The future of a record for asyncio; on its event loop only.
 
-    A registered callback counts as a reader: `asyncio.wait` and `asyncio.shield` remove theirs when they end before the
-    record is complete.
+    A registered callback counts as a reader: `asyncio.wait` and `asyncio.shield` remove their callbacks when they end
+    before the record is complete.
     """
 
     def __init__(self, failures: WriteFailures, *, loop: asyncio.AbstractEventLoop) -> None:

@@ -73,7 +73,7 @@ class PrebuiltBatch(NamedTuple):
 
     @property
     def records_count(self) -> int:
-        """The count in its header; 1 for bytes that are no batch."""
+        """The count of records in the batch's header; 1 for bytes that are no batch."""
         try:
             return max(1, read_header(self.payload).records_count)
         except CorruptRecords:
@@ -116,7 +116,8 @@ class OutgoingBatch:
         self.topic_partition = topic_partition
         self.builder = builder
         self.number = number
-        """The order of sending: rises per partition, by at least the number of records, for the parts of a split."""
+        """The place in the order of sending. Numbers of a partition rise by at least the number of records, so that
+        each part of a split batch gets a place."""
         self.payload = bytearray()
         self.count = 0
         self.cost = 0
@@ -127,7 +128,7 @@ class OutgoingBatch:
         self.halves: tuple[OutgoingBatch, ...] = ()
         """The two parts that are sent instead, after a split."""
         self.may_be_written = False
-        """An attempt has ended without a clear answer."""
+        """Whether an attempt has ended without a clear answer."""
         self.identity: Identity | None = None
         self.base_sequence = -1
         self.completions: list[Completion] = []
@@ -140,7 +141,7 @@ class OutgoingBatch:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether other sequence numbers could write it a second time."""
+        """Whether other sequence numbers could write the batch a second time."""
         return self.may_be_written and self.identity is not None
 
     @property
@@ -168,7 +169,7 @@ class OutgoingBatch:
         return part
 
     def close(self) -> None:
-        """Turn the records into bytes; none can be added afterwards."""
+        """Turn the records into bytes; no record can be added afterwards."""
         if self.builder is not None:
             self.payload = self.builder.build()
             self.builder = None

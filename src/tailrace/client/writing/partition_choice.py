@@ -32,7 +32,7 @@ class PartitionChoice:
 
 
 def existing(partition: int, info: TopicInfo) -> int:
-    """The partition. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if the topic lacks the partition."""
+    """The partition. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if the topic does not have it."""
     if not 0 <= partition < len(info.partitions):
         detail = f"topic {info.name!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}"
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
@@ -40,7 +40,8 @@ def existing(partition: int, info: TopicInfo) -> int:
 
 
 class StickyPartitioner:
-    """Partitions for records without a key: one partition until batch.size bytes went there, then another (KIP-794).
+    """Partitions for records without a key: the same partition until it got batch.size bytes, then another partition
+    (KIP-794).
 
     `choose(n)` returns a random number in [0, n).
     """

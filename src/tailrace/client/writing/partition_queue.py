@@ -66,11 +66,13 @@ class PartitionQueue:
         self.most_in_flight = 1
         """The limit of batches in flight now: one until a batch of the epoch is written (invariant 4)."""
         self.may_grow = True
-        """Whether a waiting batch may grow beyond batch.size; False after the broker has refused one as too large."""
+        """Whether a waiting batch may grow beyond batch.size; False after the broker has refused a batch as too
+        large."""
         self._last_written = -1
         """The number of the last batch written under this epoch, -1 for none."""
         self._has_lost_track = False
-        """A failed batch may have been written; later batches in doubt cannot be told apart from the failed batch."""
+        """Whether a failed batch may have been written: then the answers do not tell which of the later batches in
+        doubt are written."""
 
     @property
     def is_empty(self) -> bool:
@@ -128,7 +130,7 @@ class PartitionQueue:
             self.open = None
 
     def restart(self) -> None:
-        """Begin again under another producer id: the cluster is another one and has none of the batches."""
+        """Begin again under another producer id: the cluster is another cluster, which has no batch of this queue."""
         if self.identity is not None:
             self.identity = None
             self.must_renew = True

@@ -151,9 +151,11 @@ class Sender:
             self._send_to(leader, queues, now_ms)
 
     def _has_identity(self) -> bool:
-        """Whether there is an identity of this cluster, or none is needed; if not, it is being asked for."""
+        """Whether the producer has an identity of this cluster, or needs no identity; if not, the identity is
+        requested."""
         if self._identity is not None and self._identity_cluster != self._router.view.cluster_id:
-            # Another producer may have this id there, and the broker would drop the records as repetitions.
+            # Another producer may have this id in the new cluster, and the broker would drop the records as
+            # repetitions.
             self._identity = None
             self._accumulator.restart()
         if self._idempotent and self._identity is None:
@@ -257,8 +259,8 @@ class Sender:
     ) -> None:
         """Send Produce with acks=0, then ApiVersions: the answer confirms that the node has read both requests.
 
-        Without it, the bytes in the socket's buffer would have no bound, and `close` would lose them. A node that does
-        not lead any more closes the connection: acks=0 has no error response.
+        Without the second request, the bytes in the socket's buffer would have no bound, and `close` would lose them. A
+        node that does not lead any more closes the connection: acks=0 has no error response.
         """
         connection.send_unanswered(request, max_version=_LAST_WITH_NAMES)
         question = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
