@@ -63,11 +63,12 @@ class AcrossSegments:
             self._log.fail(f"a failed append could not be cut back: {fault.detail}")
 
     def roll(self, base_offset: int, *, retires_old: bool = False) -> None:
-        """Begin a new segment at this offset. The next flush syncs its name. `retires_old`: the old one goes at once.
+        """Begin a new segment at this offset. The next flush syncs its name. `retires_old`: the old segment is retired
+        at once.
 
-        Until then a power cut may take it back: recovery cuts the log where the old segment is not whole, and a torn
-        snapshot has a wrong checksum. Only the first segment's name must be durable: without it the log would begin at
-        the new segment, as after retention.
+        Before that flush a power cut may take the new segment back: recovery cuts the log where the old segment is not
+        whole, and a torn snapshot has a wrong checksum. Only the first segment's name must be durable: without it the
+        log would begin at the new segment, as after retention.
         """
         log, segments = self._log, self._log.segments
         if len(segments) == 1 and self._flushes.has_unsynced_names:
@@ -79,7 +80,7 @@ class AcrossSegments:
         if log.gaps.is_legal_before(base_offset, is_compacted=log.config.is_compacted):
             # After a truncation below the gap bound, or on a follower: a lost segment would pass for a gap.
             self._sync_below_gaps((segments.active,))
-        if not retires_old:  # there may be no space for its indexes, which a start after a crash makes anew
+        if not retires_old:  # there may be no space for index files; a start after a crash makes them anew
             segments.active.write_indexes()
         self._flushes.note_new(self._producers.begin_snapshot(base_offset), log.directory)
         segments.add(base_offset)
@@ -122,12 +123,12 @@ class AcrossSegments:
                     segment.sync()
             self._files.sync_dir(log.directory)
         except StorageError as fault:
-            log.fail(f"what lies below a gap could not be synced: {fault.detail}")  # a second try would prove nothing
+            log.fail(f"what lies below a gap could not be synced: {fault.detail}")  # a second sync would prove nothing
             raise
 
     def cut(self, segment: Segment, position: int, end_offset: int) -> None:
-        """Cut the log at this position of a segment, durably; it ends at this offset. Its note and its checkpoint
-        have come down before. Raises StorageError and CorruptRecords."""
+        """Cut the log at this position of a segment, durably; the log then ends at this offset. The caller has lowered
+        the log's note and checkpoint before. Raises StorageError and CorruptRecords."""
         log, segments = self._log, self._log.segments
         segments.remove_after(segments.index_of(segment.base_offset) + 1)
         segment.remove_index_files()
@@ -149,7 +150,8 @@ class AcrossSegments:
         """Take the first `count` segments out of the log, as `Segments.retire`; the log then starts later."""
         log = self._log
         start_offset = log.segments.all[count].base_offset
-        # The only record, from now on, of the producers there; a roll leaves its sync to the next flush.
+        # From now on the snapshot is the only record of the producers at the new start; a roll leaves the snapshot's
+        # sync to the next flush.
         self._producers.sync_snapshot(start_offset)
         log.advance_log_start(start_offset)
         log.segments.retire(count, deadline_ms=deadline_ms)

@@ -76,13 +76,13 @@ def write_offsets(files: FileSystem, directory: str, name: str, offsets: Mapping
 
 
 def read_offsets(files: FileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
-    """The offsets that `write_offsets` wrote last; empty if it never did."""
+    """The offsets that `write_offsets` wrote last; empty without a file."""
     path = join(directory, name)
     return parse_offsets(files.read_bytes(path), path=path) if files.exists(path) else {}
 
 
 def write_gap_bound(files: FileSystem, directory: str, offset: int) -> None:
-    """Say that this log may have gaps below this offset; durable before the first gap is."""
+    """Note that this log may have gaps below this offset. The note is durable on return, before the first gap."""
     replace_file(files, join(directory, GAP_BOUND), f"0\n{offset}\n".encode("ascii"))
 
 
@@ -99,7 +99,7 @@ def read_gap_bound(files: FileSystem, directory: str) -> int:
 
 
 def write_clean_shutdown(files: FileSystem, directory: str, *, broker_epoch: int) -> None:
-    """Say that every log of this directory was closed cleanly by a broker of this epoch (-1: no epoch)."""
+    """Note that every log of this directory was closed cleanly by a broker of this epoch (-1: no epoch)."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     replace_file(files, join(directory, CLEAN_SHUTDOWN), content.encode("ascii"))
 
@@ -127,12 +127,13 @@ class MetaProperties:
     """The topic and partition that this directory belongs to."""
 
     cluster_id: str | None
-    """None: the directory has not joined a cluster yet."""
+    """None if the directory has not joined a cluster yet."""
     node_id: int
     directory_id: TopicId | None = None
     """A new id is a new disk: the node must not claim what the old disk held (KIP-858)."""
     directory_secret: bytes = field(default=NO_SECRET, repr=False)
-    """Proves that a request is of the node with this directory, if its id needs that (`model.proofs`)."""
+    """A secret that proves that a request comes from the node with this directory, if the node's id needs a proof
+    (`model.proofs`)."""
 
 
 def write_meta_properties(files: FileSystem, directory: str, properties: MetaProperties) -> None:

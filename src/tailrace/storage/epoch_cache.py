@@ -17,7 +17,7 @@ from tailrace.model.ids import LeaderEpoch
 from tailrace.model.partitions import OffsetAndEpoch
 
 UNDEFINED: Final = OffsetAndEpoch(-1, LeaderEpoch(-1))
-"""The answer for an epoch that nothing is known of."""
+"""The answer for an unknown epoch."""
 
 LAST_OFFSET: Final = 2**63 - 1
 
@@ -65,7 +65,7 @@ class EpochCache:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Let `epoch` begin at `start_offset`; a leader does so when elected, a log when it meets a new epoch.
 
-        Nothing happens for the latest epoch at a later offset. Entries that contradict the new one are dropped.
+        Nothing happens for the latest epoch at a later offset. Entries that contradict the new entry are dropped.
         """
         if self._entries:
             last = self._entries[-1]
@@ -95,7 +95,7 @@ class EpochCache:
         return max((entry.epoch for entry in self._entries if entry.start_offset <= offset), default=-1)
 
     def range_of(self, offset: int) -> tuple[int, int]:
-        """The epoch of this offset, -1 if it lies before all entries, and where the next one begins."""
+        """The epoch of this offset, -1 if it lies before all entries, and the start offset of the next epoch."""
         entries = self._entries
         if entries and offset >= entries[-1].start_offset:
             return entries[-1].epoch, LAST_OFFSET
@@ -108,7 +108,8 @@ class EpochCache:
             self.replace(tuple(entry for entry in self._entries if entry.start_offset < end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end at or before the new start of the log; the epoch of the start now begins there."""
+        """Forget epochs that end at or before the new start of the log; the epoch of the new start now begins at the
+        new start."""
         entries = self._entries
         if not entries or entries[0].start_offset >= start_offset:
             return

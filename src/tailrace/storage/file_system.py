@@ -1,4 +1,4 @@
-"""The ports to a disk, `File`, `Note` and `FileSystem`, and the few functions that need nothing else.
+"""The ports to a disk, `File`, `Note` and `FileSystem`, and the few functions that need only these ports.
 
 Rules of the ports:
 
@@ -38,7 +38,8 @@ class File(Protocol):
         ...
 
     def lend(self, length: int, position: int) -> Buffer:
-        """As `pread`, in memory that is used again when no view of it exists: for answers that are sent at once."""
+        """As `pread`, in memory that is used again once no view of the memory exists: for answers that are sent at
+        once."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
@@ -73,7 +74,7 @@ class Note(Protocol):
     """A file of a few bytes that is written in place, again and again."""
 
     def overwrite(self, content: Buffer) -> None:
-        """Overwrite as many present bytes with these bytes.
+        """Write these bytes in place, from the start of the file on.
 
         The bytes are not durable before `sync_file`, nor a new name before `sync_dir`; a power cut may tear the bytes.
         """
@@ -132,7 +133,7 @@ class FileSystem(Protocol):
     def write_durably(self, path: str, content: Buffer, *, is_secret: bool = False) -> None:
         """Make the file at this path anew with this content, which is durable on return; its name is not.
 
-        Only the owner of the process may read a secret file; other files are read by every user that the umask lets.
+        Only the owner of the process may read a secret file; every user that the umask admits may read other files.
         From any thread, as `sync_file` and `sync_dir`.
         """
         ...
@@ -155,8 +156,8 @@ class FileSystem(Protocol):
     def sync_all(self, path: str) -> bool:
         """Return when everything on the disk that holds this path is durable, files and names; from any thread.
 
-        False if this system has no such call. One call serves a thousand new files, whose own syncs would wait for the
-        disk.
+        False if this system has no such call. One call serves a thousand new files; a sync for each file would wait for
+        the disk each time.
         """
         ...
 

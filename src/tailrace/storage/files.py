@@ -22,7 +22,7 @@ from tailrace.storage.read_buffers import ReadBuffers
 DEFAULT_MAX_OPEN_FILES = 4096
 _READ_BYTES = 1 << 16
 _COPIED_BYTES = 4096
-"""Up to this size new bytes are cheaper than a buffer that is looked for: they come from the allocator's cache."""
+"""Up to this size new bytes, from the allocator's cache, are cheaper than the search for a free buffer."""
 _REWRITE_BYTES = 1 << 20
 _NOT_OFFERED = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP)
 """The errors of a sandbox for system calls that it blocks: no disk has failed."""
@@ -41,7 +41,7 @@ class OsFile:
         self._pins = 0
         self._closing = False
         self.used = True
-        """Touched since the last look for a descriptor to close."""
+        """Whether the file was used since the last search for a descriptor to close."""
 
     @property
     def path(self) -> str:
@@ -92,7 +92,7 @@ class OsFile:
 
     def rewrite(self, position: int) -> None:
         try:
-            # Not the usual descriptor: that one appends, at whatever position it writes.
+            # # Not the usual descriptor, which always appends, whatever the position.
             descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 while content := os.pread(descriptor, _REWRITE_BYTES, position):

@@ -15,7 +15,7 @@ from tailrace.storage.readable_log import ReadableLog
 from tailrace.storage.segment_files.segment import Segment
 
 _MANY: Final = 17
-"""As many directories are cheaper to sync with the whole file system."""
+"""From this number of directories on, a sync of the whole file system is cheaper."""
 
 
 class FlushTicket:
@@ -90,7 +90,8 @@ class FlushTicket:
 
     @property
     def epochs_crc(self) -> int | None:
-        """The checksum of the file of leader epochs that this flush has written; None: no file written."""
+        """The checksum of the file of leader epochs that this flush has written; None if it has not written the
+        file."""
         return None if self._epoch_checkpoint is None else crc32c(self._epoch_checkpoint[1])
 
 

@@ -1,7 +1,7 @@
 """The flushed offset of one log, noted in its directory after every flush: the line between damage and a torn tail.
 
-Recovery has to tell bytes that were flushed and have changed (damage, never cut) from a write that was under way when
-the power went (a torn tail, cut). The recovery point of the whole node is written once a minute only; this note is as
+Recovery has to distinguish bytes that were flushed and have changed (damage, never cut) from a write that was under way
+at a power cut (a torn tail, cut). The recovery point of the whole node is written once a minute only; this note is as
 new as the last acknowledged flush. The note is written after the sync of the batches and never before.
 
 The note is written in place, without a sync of its own: it survives every crash of the process. A power cut may take it
@@ -14,7 +14,7 @@ One line of ours beside Kafka's files, always of the same length:
 
 The words are a version, the offset, the CRC-32C of `leader-epoch-checkpoint` at that time (Kafka's format has none),
 the offset from which on the headers of the batches were checked (decision 0069), and the CRC-32C of the preceding
-words. Version 0, of older releases, has no such offset; a number that is not known is written as dashes.
+words. Version 0, of older releases, has no offset of checked headers; a number that is not known is written as dashes.
 """
 
 from typing import Final, NamedTuple
@@ -42,7 +42,7 @@ class FlushedEnd(NamedTuple):
     epochs_crc: int | None
     """The checksum of the file of leader epochs at that time; None if it was not known."""
     checked_from: int | None = None
-    """The headers of all batches from this offset on were checked; None if that is not known of any."""
+    """The headers of all batches from this offset on were checked; None if no header is known to have been checked."""
 
 
 def format_note(end: FlushedEnd) -> bytes:
@@ -88,7 +88,7 @@ class FlushedNote:
         self._noted: FlushedEnd | None = None
         self._count = 0
         self.checked_from: int | None = None
-        """As in `FlushedEnd`, for all notes that are written from now on."""
+        """As in `FlushedEnd`, for the notes that are written from now on."""
 
     def read_checked_from(self) -> int | None:
         """The offset that the note has, which this process has not written yet. Raises StorageError."""

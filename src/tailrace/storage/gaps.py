@@ -26,7 +26,7 @@ class Gaps:
         self._directory = directory
         self._files = files
         self.bound = bound
-        """UNKNOWN_GAPS if nothing is noted: then a compacted log may have them anywhere."""
+        """UNKNOWN_GAPS if nothing is noted: then a compacted log may have gaps anywhere."""
 
     @property
     def is_known(self) -> bool:

@@ -107,18 +107,18 @@ class Log(ReadableLog):
     ) -> "Log":
         """Opens the log in this directory, which is made if need be.
 
-        `recovery_point` and `high_watermark` are the values that were last made durable outside: below these, and below
-        what the log itself has noted as flushed, nothing is ever cut (`recovery.loader`). `leader_epoch` is the
+        `recovery_point` and `high_watermark` are the values that were last made durable outside: below these values,
+        and below the flushed end in the log's own note, nothing is ever cut (`recovery.loader`). `leader_epoch` is the
         partition's in the metadata: a batch of a later epoch is damaged. `clean`: the log was closed cleanly and
         nothing has to be checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog,
         which names file and position, or with `allow_damage` gives an offline log whose part before the damage can be
         read (`recovery.damage`), or with `cuts_damage`, if an administrator has accepted the loss, a log that is cut
-        there. With `check_from`, the part behind that offset is checked too if it lies below the recovery point, and a
-        segment that ends before it is not cut: damage there is DamagedLog again. A bound of gaps that cannot be read is
-        CorruptRecords, and with `cuts_damage` everything missing below the flushed end passes for a gap.
-        `recovery.lost_acknowledged` says whether something that was acknowledged is missing. `is_durable=False` is for
-        page-cache durability: recovery does not suspect the page cache, and a power cut may cut below the high
-        watermark. Nothing that is stored needs `now_ms` today.
+        there. With `check_from`, the part behind that offset is checked too if it lies below the recovery point. A
+        segment that ends before `check_from` is not cut: damage in such a segment is DamagedLog again. A bound of gaps
+        that cannot be read is CorruptRecords, and with `cuts_damage` everything missing below the flushed end passes
+        for a gap. `recovery.lost_acknowledged` says whether something that was acknowledged is missing.
+        `is_durable=False` is for page-cache durability: recovery does not suspect the page cache, and a power cut may
+        cut below the high watermark. Nothing that is stored needs `now_ms` today.
         """
         if not files.exists(directory):
             files.make_dirs(directory)
@@ -152,11 +152,12 @@ class Log(ReadableLog):
         is_new: bool = False,
         unsynced_files: tuple[File, ...] = (),
     ) -> "Log":
-        """Opens the log that was closed like this: what `open` with `clean` gives, without reading the directory.
+        """Opens the log that was closed with this note: the same log as `open` with `clean` gives, without reading the
+        directory.
 
-        `is_new`: names in the directory, and its own, may not be durable yet, and neither may `unsynced_files`: the
-        first flush syncs them. Raises CorruptRecords or StorageError if the closed files have changed; then `open` must
-        look.
+        `is_new`: the names in the directory, and the directory's own name, may not be durable yet. Neither may
+        `unsynced_files`. The first flush syncs the names and files. Raises CorruptRecords or StorageError if the closed
+        files have changed; then `open` must look.
         """
         loaded = reload(
             directory,
@@ -169,7 +170,8 @@ class Log(ReadableLog):
         return cls(directory, loaded, files=files, config=config, first_dirty_offset=closed.first_dirty_offset)
 
     def _note_recovered(self, loaded: LoadedLog) -> None:
-        """Note the flushed end as recovery has made it durable: no flush follows, or the log has become shorter."""
+        """Note the flushed end that recovery has made durable: no flush may follow, or the log may have become
+        shorter."""
         if loaded.report.damage is not None:
             return
         if not loaded.report.clean and self.flushed_offset > 0:
@@ -193,12 +195,13 @@ class Log(ReadableLog):
         )
 
     def watch_writes(self, callback: Callable[[StorageError | None], None]) -> None:
-        """Call `callback` with the fault after an append that has failed, and with None when one succeeds again."""
+        """Call `callback` with the fault after an append that has failed, and with None when an append succeeds
+        again."""
         self._on_write_outcome = callback
 
     def begin_scrub(self, *, mends: bool) -> Scrub:
-        """A pass over this log that compares its files with what was written; `mends` as in `Scrub`."""
-        self.times.read_note()  # which headers the index files are made of
+        """A pass over this log that compares its files with the written bytes; `mends` as in `Scrub`."""
+        self.times.read_note()  # the note tells which headers the index files are made of
         return Scrub(self, mends=mends)
 
     def update_config(self, config: TopicConfig) -> None:
@@ -222,7 +225,7 @@ class Log(ReadableLog):
         the times of the other batches are read from their records.
 
         With `may_have_gaps` offsets only have to ascend: the batches come from a leader whose log may have been
-        compacted, under settings of an earlier time. In a compacted log they always may.
+        compacted, under settings of an earlier time. In a compacted log offsets may always be missing.
 
         Staged producer batches (`producers.stage`) are applied with the batches, and discarded if the append fails.
         Raises StorageError, also for damage of the log's own files; only a failure that could not be undone puts the
@@ -240,7 +243,7 @@ class Log(ReadableLog):
             if checked_from > first_offset or limits.checked_from > first_offset or not limits.has_read_note:
                 self.times.append(first_offset, checked_from)
             if not active.knows_aborted:
-                self.segments.aborted_of(active)  # before anything is written: its file may not be readable
+                self.segments.aborted_of(active)  # before anything is written: the note may not be readable
             end_offset = self._check_offsets(batches, may_have_gaps=may_have_gaps)
             if active.count_that_fit(batches) == len(batches):
                 active.append(batches)
@@ -253,7 +256,7 @@ class Log(ReadableLog):
             self._across.cut_back()
             self._note_write_outcome(fault)
             if isinstance(fault, CorruptRecords):
-                # The sender of the batches must not take them for corrupt.
+                # # The sender must not take its batches for corrupt.
                 raise StorageError(fault.detail) from fault
             raise
         if self._writes_fail:
@@ -305,7 +308,7 @@ class Log(ReadableLog):
             end_offset = offset
             if position < segment.size_bytes:
                 end_offset = min(offset, segment.header_at(position).base_offset)
-            self.segments.aborted_of(segment)  # in memory: the file goes
+            self.segments.aborted_of(segment)  # loaded into memory before the file is removed
             if end_offset < self.log_start_offset:
                 # The log starts inside the batch that goes.
                 self.truncate_fully_and_start_at(self.log_start_offset)
@@ -320,7 +323,7 @@ class Log(ReadableLog):
         except (StorageError, CorruptRecords) as fault:
             reason = f"a truncation to {offset} failed: {fault.detail}"
             if isinstance(fault, CorruptRecords):
-                self.condemn(reason)  # the damage may be in any segment that was read
+                self.condemn(reason)  # the damage may be in any of the segments that were read
             else:
                 self.fail(reason)
             raise
@@ -393,7 +396,7 @@ class Log(ReadableLog):
             snapshot_offset=self._log_producers.snapshot_offset,
             has_producers=bool(self.producers),
             segments=tuple(ClosedSegment(segment.base_offset, segment.size_bytes) for segment in self.segments.all),
-            # As in recovery: an epoch without a record is begun again by the elected leader.
+            # As in recovery, an epoch without a record is left out: the elected leader begins the epoch again.
             epochs=tuple(entry for entry in self.epochs.entries if entry.start_offset < self.log_end_offset),
         )
 

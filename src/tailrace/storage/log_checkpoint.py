@@ -1,11 +1,13 @@
 """The checkpoint beside a coordinator's log: the state of its records below an offset, in a file of KIP-630.
 
 1. A checkpoint saves the time to read the log again, and nothing else: the log start does not depend on checkpoints.
-2. Every record from its end offset on is in the log. So a compaction ends there (`compaction_bound`): it removes
-   tombstones and markers, and without the tombstones values of the checkpoint would stay that are deleted.
+2. Every record from the checkpoint's end offset on is in the log. So a compaction ends at this offset
+   (`compaction_bound`): a compaction removes tombstones and markers, and without the tombstones deleted values of the
+   checkpoint would stay.
 3. A checkpoint goes before the log is cut below its end. Opening drops a contradicted checkpoint: another program,
    which knows nothing of checkpoints, may have cut or compacted the log.
-4. A new checkpoint replaces the old when the new is durable. If two are found, the older is removed.
+4. A new checkpoint replaces the old when the new is durable. If two checkpoints are found, the older checkpoint is
+   removed.
 
 Not thread-safe, except what a `Publication` does with a part.
 """
@@ -52,7 +54,7 @@ class CheckpointReader:
     __slots__ = ("_file", "_is_closed", "_owner", "_size_bytes", "id")
 
     def __init__(self, owner: "LogCheckpoint", checkpoint_id: OffsetAndEpoch, files: FileSystem) -> None:
-        """Raises StorageError."""
+        """Open the file. Raises StorageError."""
         self.id: Final = checkpoint_id
         self._owner = owner
         self._size_bytes = files.size_of(owner.path_of(checkpoint_id))
@@ -75,7 +77,7 @@ class CheckpointReader:
                 yield batch
 
     def close(self) -> None:
-        """Let the checkpoint go. Harmless if done twice."""
+        """Give the checkpoint back. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._owner.release(self)
@@ -116,7 +118,8 @@ class LogCheckpoint:
     def drop_if_contradicted(
         self, epochs: EpochCache, *, log_start_offset: int, log_end_offset: int, first_dirty_offset: int
     ) -> str:
-        """Drop a checkpoint that contradicts such a log; returns the reason, empty if nothing was dropped.
+        """Drop the checkpoint if it contradicts a log with these offsets and epochs; returns the reason, empty if
+        nothing was dropped.
 
         Raises StorageError.
         """
@@ -144,7 +147,8 @@ class LogCheckpoint:
         return min(bounds, default=LAST_OFFSET)
 
     def cut(self, end_offset: int) -> None:
-        """The log is about to end here: drop, durably, what stands for more. Raises StorageError."""
+        """Prepare for a cut of the log at this offset: drop, durably, a checkpoint that reaches beyond. Raises
+        StorageError."""
         if self._draft is not None:
             self._draft.is_void = True
         if self.id is not None and self.id.offset > end_offset:
@@ -174,7 +178,7 @@ class LogCheckpoint:
         return reader
 
     def release(self, reader: CheckpointReader) -> None:
-        """A reader is done."""
+        """Note that this reader is done."""
         self._readers.discard(reader)
 
     def begin(self, bound: int) -> CheckpointDraft:
@@ -193,7 +197,7 @@ class LogCheckpoint:
             raise
 
     def finish(self, draft: CheckpointDraft, part: SnapshotPartFile) -> OffsetAndEpoch | None:
-        """Take over a part that was published; returns the replaced checkpoint, whose file is to be removed.
+        """Take over a part that was published. Returns the replaced checkpoint; the caller removes its file.
 
         If the log was cut meanwhile the part is removed instead. Raises StorageError.
         """

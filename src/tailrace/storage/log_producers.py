@@ -34,7 +34,8 @@ class LogProducers:
         """The offset of the newest snapshot, -1 for none."""
 
     def append(self, segment: Segment, batches: Sequence[AppendBatch]) -> None:
-        """Apply batches that were just appended to this segment: from the staged state if without transactions."""
+        """Apply batches that were just appended to this segment: from the staged state if no batch has a
+        transaction."""
         state = self._state
         if state.has_staged and not state.stages_transactions:
             state.apply_staged()

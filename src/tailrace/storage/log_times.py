@@ -1,4 +1,4 @@
-"""The times of a log's batches: whose headers were compared with their records, and the walk over the other batches.
+"""The times of a log's batches: which headers were compared with their records, and the walk over the other batches.
 
 A leader compares each produced batch with its records before it stores it (`replication.admission`), and vouches for
 the batch to its followers (decision 0069). Batches of an older release, of a directory that another program has filled,
@@ -23,11 +23,11 @@ from tailrace.storage.segment_files.segment import Segment
 from tailrace.storage.segment_files.segment_limits import SegmentLimits
 
 UNCHECKED: Final = LAST_OFFSET
-"""In place of the offset: no batch is known to have been checked."""
+"""The value in place of an offset if no batch is known to have been checked."""
 
 
 class LogTimes:
-    """The times of one log: its segments see the offset in their limits."""
+    """The times of one log: the segments find the offset of checked headers in their limits."""
 
     __slots__ = ("_changes", "_end_at_open", "_index", "_limits", "_log", "_note", "_position", "_segment")
 
@@ -44,14 +44,14 @@ class LogTimes:
 
     @property
     def checked_from(self) -> int:
-        """The headers of batches below this offset are not known to agree with their records."""
+        """The offset from which on the headers of batches are known to agree with their records."""
         self.read_note()
         return self._limits.checked_from
 
     def read_note(self) -> None:
         """Read the note, once, at the first use: a node that starts reads none of 100,000 notes.
 
-        A note that cannot be read says nothing.
+        A note that cannot be read is ignored.
         """
         if not self._limits.has_read_note:
             try:
@@ -62,8 +62,8 @@ class LogTimes:
             self._limits.has_read_note = True
 
     def append(self, first_offset: int, vouched_from: int) -> None:
-        """Batches from `first_offset` on are about to be appended; their sender vouches for batches from `vouched_from`
-        on. Raises StorageError.
+        """Note that batches from `first_offset` on are about to be appended, whose sender vouches for batches from
+        `vouched_from` on. Raises StorageError.
         """
         limits = self._limits
         if not limits.has_read_note:
@@ -80,7 +80,8 @@ class LogTimes:
 
     @property
     def are_doubtful(self) -> bool:
-        """Whether a lookup by time may be wrong: some headers were not checked, and the records not read yet.
+        """Whether a lookup by time may be wrong: some headers were not checked, and the records of these batches are
+        not read yet.
 
         `check_on` reads the records.
         """
@@ -95,8 +96,8 @@ class LogTimes:
         return next((segment for segment in readable if segment.has_doubtful_times), None)
 
     def await_check(self, now_ms: int) -> bool:
-        """Whether retention would let the oldest segment go by the times of headers that were not checked, or by that
-        of its file. Raises StorageError."""
+        """Whether retention would remove the oldest segment by the times of headers that were not checked, or by the
+        time of its file. Raises StorageError."""
         segments, config = self._log.segments.all, self._log.config
         if len(segments) == 1 or not segments[0].base_offset < self.checked_from or config.retention_ms < 0:
             return False
@@ -111,7 +112,7 @@ class LogTimes:
         """Look at the records of batches whose headers were not checked: 4 MiB as stored, or 10 ms, and at most one
         batch more.
 
-        Whether there is more to do. Raises StorageError; damage puts the log offline.
+        Returns whether there is more to do. Raises StorageError; damage puts the log offline.
         """
         log = self._log
         log.check_online()
@@ -136,7 +137,7 @@ class LogTimes:
         if self._index is None or is_other or self._position > segment.size_bytes:
             self._segment, self._changes, self._position = segment, segments.changes, 0
             self._index = IndexCheck(segment)
-            self._index.is_right = False  # the files are replaced in any case, so nothing is read
+            self._index.is_right = False  # the files are replaced in any case, so they are not read
         index = self._index
         for position, batch, header in segment.batches(self._position):
             index.note(position, batch)

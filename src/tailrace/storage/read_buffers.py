@@ -18,7 +18,7 @@ KEEP_BYTES: Final = 16 << 20
 
 
 _TRIES: Final = 4
-"""Buffers that are looked at before a new buffer is made."""
+"""The number of buffers that are tried before a new buffer is made."""
 
 
 class ReadBuffers:
@@ -30,7 +30,7 @@ class ReadBuffers:
         self._keep_bytes = keep_bytes
         self._rings: dict[int, deque[bytearray]] = {}
         self.kept_bytes = 0
-        """The bytes in the rings, lent or not. A buffer that has left its ring is its reader's alone."""
+        """The bytes in the rings, lent or not. A buffer that has left its ring belongs to its reader alone."""
 
     def lend(self, size_bytes: int) -> bytearray:
         """A buffer of at least this many bytes, contents undefined. Take a view before the next call of `lend`."""
@@ -54,6 +54,6 @@ class ReadBuffers:
         return buffer
 
     def _forget_one(self, ring: deque[bytearray]) -> None:
-        """Drop one buffer: of another size, which may be out of use, or the oldest of this ring."""
+        """Drop one buffer: a buffer of another size, which may be out of use, or the oldest of this ring."""
         other = next((other for other in self._rings.values() if other and other is not ring), ring)
         self.kept_bytes -= len(other.popleft())

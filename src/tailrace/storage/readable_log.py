@@ -45,7 +45,8 @@ def _max_timestamp_offset(segments: Segments, *, log_start_offset: int) -> Times
     found = _find(holder, largest, from_offset=log_start_offset)
     if found is not None or holder is not first:
         return found
-    # It lies below the log start: the other records of that segment decide. Only one segment is ever searched.
+    # The record lies below the log start: the other records of its segment decide. Only one segment is searched like
+    # this.
     largest, holder = _largest_readable(first, log_start_offset), first
     for segment in later:
         if segment.max_timestamp > largest:
@@ -78,9 +79,10 @@ def _largest_readable(segment: Segment, log_start_offset: int) -> int:
 
 
 MAX_READS: Final = 64
-"""Segments that one read looks into while it finds empty batches alone: some milliseconds, if none is in memory."""
+"""The number of segments that one read searches while it finds only empty batches: some milliseconds, if no segment is
+in memory."""
 _MOST_EMPTY_BYTES: Final = 1 << 16
-"""Bytes of empty batches that a read skips to return a record at any rate: about a thousand batches."""
+"""The bytes of empty batches that a read skips to return at least one record: about a thousand batches."""
 
 
 class ReadableLog:
@@ -143,7 +145,8 @@ class ReadableLog:
         self._on_offline: Callable[[], None] | None = None
 
     def when_offline(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once if the log goes offline other than by `close`: from within what fails."""
+        """Call `callback` once if the log goes offline other than by `close`. The call is made inside the method that
+        fails."""
         self._on_offline = callback
 
     def check_online(self) -> None:
@@ -207,9 +210,9 @@ class ReadableLog:
     def read(self, limits: ReadLimits, end_offset: int | None = None) -> ReadResult:
         """Whole batches of one segment below `end_offset`, from the batch that contains the offset on (KIP-74).
 
-        If a compaction has removed that batch, from the next batch on. If all batches of a segment are empty, batches
-        of the next segments too, until there is a record: readers take an answer without a record for a batch that is
-        too large.
+        If a compaction has removed that batch, the result begins with the next batch. If all batches of a segment are
+        empty, the result has batches of the next segments too, until there is a record: a reader would take a result
+        without a record for a batch that is too large.
 
         With `min_one_message` the first batch is given even if it is larger than `max_bytes`, and so is the first batch
         with a record behind a few empty batches. Empty at the end. Raises StorageError, and OFFSET_OUT_OF_RANGE outside
@@ -236,7 +239,7 @@ class ReadableLog:
         expected = Expected(end_offset, self.log_end_offset, gap_limit, self.epochs)
         result = self.segments.read(limits, expected)
         if result is None:
-            self._check_gap(offset, self.log_end_offset)  # the log was truncated into a gap, and ends with it
+            self._check_gap(offset, self.log_end_offset)  # the log was truncated into a gap, and ends with the gap
             return ReadResult([], 0, offset, offset, 0)
         if not result.size_bytes:
             return ReadResult([], 0, offset, offset, result.end_position)

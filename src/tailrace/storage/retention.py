@@ -3,7 +3,8 @@
 Rules: only a run of the oldest segments goes; never an offset at or above the high watermark; never the active segment.
 The last rule is ours, and does not hold while the disk is short of space. In Kafka the active segment goes too when all
 its records are too old or too many; here a topic without writes keeps its last segment, which segment.ms and
-segment.bytes keep small, until a record begins the next segment. DeleteRecords makes its records go without that.
+segment.bytes keep small, until a record begins the next segment. DeleteRecords removes the records of such a segment
+nevertheless.
 """
 
 from collections.abc import Sequence
@@ -38,17 +39,17 @@ class StoredSegment(Protocol):
 
     @property
     def age_timestamp(self) -> int:
-        """The largest timestamp, or the file's without timestamps. Only asked for where time decides."""
+        """The largest timestamp; without timestamps the time of the file. Only read where time decides."""
         ...
 
     @property
     def has_doubtful_times(self) -> bool:
-        """Whether its records must be looked at before time decides."""
+        """Whether the segment's records must be read before time decides."""
         ...
 
 
 class NoSegment:
-    """The segment that would come behind the active segment, which may go too then."""
+    """A stand-in for a segment behind the active segment, so that the active segment may be removed too."""
 
     size_bytes = 0
     age_timestamp = 0
@@ -99,11 +100,12 @@ class RetiredSegment(NamedTuple):
     size_bytes: int
     reason: Reason
     newest_timestamp: int
-    """The largest time of its records, in ms since 1970; -1 without times, or unread below the log start."""
+    """The largest time of its records, in ms since 1970; -1 without times, and for a segment below the log start, whose
+    times are not read."""
 
 
 class LogRetention:
-    """The retention of one log: its oldest segments go, first by name, some time later from the disk."""
+    """The retention of one log: its oldest segments are renamed first, and removed from the disk some time later."""
 
     __slots__ = ("_across", "_compactions", "_log", "_times")
 
@@ -128,10 +130,10 @@ class LogRetention:
     ) -> list[RetiredSegment]:
         """Retire the segments that are too old, too many or below the log start; to be called now and then.
 
-        `only_below_log_start`: a follower's log begins where its leader's does, whatever the settings say.
-        Only whole segments below the high watermark, and the active one only with `frees_all`, for a disk that is short
-        of space: an empty one follows it. Their files are renamed at once, and `remove_retired` removes them
-        `file.delete.delay.ms` later.
+        `only_below_log_start`: a follower's log begins where its leader's does, whatever the settings say. Only whole
+        segments below the high watermark are retired. The active segment is retired only with `frees_all`, for a disk
+        that is short of space: an empty segment follows. The files are renamed at once, and `remove_retired` removes
+        the files `file.delete.delay.ms` later.
         """
         log, segments = self._log, self._log.segments
         log.check_online()
@@ -156,7 +158,7 @@ class LogRetention:
             except StorageError:
                 if len(reasons) == 1:
                     raise
-                reasons.pop()  # there is no space for the files of another segment: the older ones go all the same
+                reasons.pop()  # no space for the files of a new segment: only the older segments go
         retired = [
             RetiredSegment(
                 segment.base_offset,

@@ -1,7 +1,7 @@
 """Looks through a log at rest, a little at a time: whether its files still hold the written bytes.
 
-Every batch below the flushed end: checksum, offset, length, leader epoch, and that batches and segments tile. The index
-files of sealed segments are held against the batches; a wrong file is made anew.
+The checks of every batch below the flushed end: checksum, offset, length, leader epoch, and that batches and segments
+tile. The index files of sealed segments are compared with the batches; a wrong file is made anew.
 
 The log's owner asks for a slice, carries it out (`ScrubSlice.run`, on any thread: it reads files and nothing else), and
 hands it back. Batches that the log has lost or changed meanwhile, by a truncation, a compaction or retention, are
@@ -26,7 +26,7 @@ from tailrace.storage.segment_files.segment import Segment
 _CHECKED: Final = Struct(">qi5xI")
 """Base offset, length and checksum."""
 _CRC_START: Final = 21
-"""The checksum covers the bytes of a batch from here on."""
+"""The checksum covers the bytes of a batch from this position on."""
 
 
 class IndexCheck:
@@ -54,9 +54,9 @@ class IndexCheck:
         self._largest = (-1, 0)
         self._since_entry = 0
         self.is_right = True
-        """Whether nothing in the files has turned out to be wrong so far."""
+        """Whether no fault was found in the index files so far."""
         self.fresh = Indexes(OffsetIndex(), TimeIndex())
-        """Their right content, as far as the segment was walked over."""
+        """The right content of the index files, as far as the segment was walked over."""
 
     def load(self) -> None:
         """Read the files. On any thread, before the first `note`. A file that cannot be read is wrong.
@@ -71,7 +71,7 @@ class IndexCheck:
         self.is_right = self._stored is not None
 
     def note(self, position: int, batch: Buffer) -> None:
-        """The next batch, whole. Its records are read if its header was not checked."""
+        """Take the next batch, whole. Its records are read if its header was not checked."""
         header = read_header(batch)
         relative = header.last_offset - self._segment.base_offset
         is_checked = header.base_offset >= self._checked_from
@@ -90,7 +90,8 @@ class IndexCheck:
         self._since_entry += header.size_bytes
 
     def _hold(self, position: int, relative: int) -> None:
-        """Entries lead to batches, in their order: an entry that was passed over leads nowhere."""
+        """Compare the next entries with this batch. Entries lead to batches in order: an entry that was passed over is
+        wrong."""
         stored = self._stored
         assert stored is not None
         entry = stored.offsets.entry(self._at_offset)
@@ -103,7 +104,7 @@ class IndexCheck:
             self._at_time += 1
 
     def finish(self) -> None:
-        """The segment ends: an entry that no batch has fitted is wrong."""
+        """Finish the comparison at the segment's end: an entry that fits no batch is wrong."""
         if self._largest[0] >= 0:
             self.fresh.times.append(*self._largest)
         if self._stored is not None and self.is_right:
@@ -143,7 +144,7 @@ class ScrubSlice:
         self.end = position
         """The end of the checked part without a fault."""
         self.fault: KafkaError | None = None
-        """The fault found there; None if there is none."""
+        """The fault at that end; None without a fault."""
         self._expected = expected
         self._max_bytes = max_bytes
         self._index = index
@@ -170,7 +171,7 @@ class ScrubSlice:
         if not end:
             if _CHECKED.unpack_from(data)[0] < self._expected.end_offset:
                 raise segment.corrupt(start, "no whole batch starts here")
-            self.next_offset = self._expected.end_offset  # what follows is not flushed
+            self.next_offset = self._expected.end_offset  # the rest is not flushed
         view, at = memoryview(data), 0
         while at < end:
             base_offset, length, crc = _CHECKED.unpack_from(data, at)
@@ -208,10 +209,10 @@ class Scrub:
         self.mends = mends
         """Whether a wrong index is made anew."""
         self.has_wrong_index = False
-        """Whether a wrong index was found that was left."""
+        """Whether a wrong index was found and not made anew."""
         self._segment: Segment | None = None
         self._base_offset = -1
-        """Base offset of the segment at hand."""
+        """The base offset of the present segment."""
         self._position = 0
         self._next_offset = -1
         self._sealed_end = -1
@@ -221,7 +222,8 @@ class Scrub:
         self.bytes_read = 0
         self.indexes_rebuilt = 0
         self.failure = ""
-        """The reason why the rest of the log was not checked, without a known fault; empty if it was."""
+        """The reason why the rest of the log was not checked, without a known fault; empty if everything was
+        checked."""
 
     def next_slice(self, *, max_bytes: int) -> ScrubSlice | None:
         """The slice to read next, its file pinned; None at the end, or if the log is offline.
@@ -245,7 +247,7 @@ class Scrub:
         segments, flushed_offset = log.segments.all, log.flushed_offset
         gap_limit = log.gaps.limit(is_compacted=log.config.is_compacted)
         if log.truncations != self._truncations:
-            # Cut since the last slice: its position is that of batches that may be gone.
+            # The log was cut since the last slice: the batches at the position of the next slice may be gone.
             self._truncations, self._segment, self._sealed_end = log.truncations, None, -1
         at = next(
             (at for at, segment in enumerate(segments) if segment.base_offset >= self._base_offset), len(segments)
@@ -296,7 +298,7 @@ class Scrub:
         if log.failure:
             return
         if log.truncations != self._truncations or not any(present is segment for present in log.segments.all):
-            # Cut, compacted or gone. Go on with the present segments.
+            # The segment was cut, compacted or removed. Go on with the present segments.
             self._segment = None
             return
         self.bytes_read += done.end - done.position

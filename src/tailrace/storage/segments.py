@@ -125,13 +125,13 @@ class Segments:
             rebuild_aborted(self._files, self._directory, self._segments, segment)
             aborted = segment.aborted
             if segment is not self.active:
-                # The whole file or nothing: the segment is not read again.
+                # The whole file is taken or nothing of it: the segment is not read again.
                 replace_file(self._files, segment.transaction_index_path, aborted.to_bytes())
                 aborted.is_dirty = False
             return aborted
 
     def _locate(self, offset: int, gap_limit: int) -> tuple[Segment, int] | None:
-        """The segment and position of the first batch that ends at or after this offset, None if there is none."""
+        """The segment and position of the first batch that ends at or after this offset, None without such a batch."""
         for segment in self.from_offset(offset):
             position = segment.locate(offset, gap_limit=gap_limit)
             if position < segment.size_bytes:
@@ -157,7 +157,7 @@ class Segments:
         self.keep_loaded(old)
 
     def remove_after(self, count: int) -> None:
-        """Remove all segments but the first `count`, the last one first; `active` is then another."""
+        """Remove all segments but the first `count`, the last segment first; `active` is another segment then."""
         for segment in reversed(self._segments[count:]):
             segment.remove()
         del self._segments[count:]
@@ -222,7 +222,7 @@ class Segments:
 
     def swap(self, base_offset: int, count: int) -> None:
         """Replace `count` segments from this offset on, or from the log's start, by the `.cleaned` segment."""
-        at = self.index_of(base_offset)  # 0 if it begins before all
+        at = self.index_of(base_offset)  # 0 if the new segment begins before every segment
         going = self._segments[at : at + count]
         for segment in going:
             segment.close()

@@ -9,7 +9,7 @@ batches from the log's first one on, and gives every batch in the form to store:
    from then on a reader has delete.retention.ms to see it (KIP-534).
 3. The records of an aborted transaction go, and replace nothing. A marker stays until no batch of its transaction is
    left, and then like a tombstone.
-4. The last batch of a producer stays, emptied if need be: it says which sequence number comes next.
+4. The last batch of a producer stays, emptied if need be: it tells the producer's next sequence number.
 5. The last batch of the rewritten part stays too: behind this batch there may be nothing that leads a reader past the
    gap.
 6. A batch whose records cannot be read stays as it is: its sender wrote it before the topic was compacted.
@@ -67,20 +67,20 @@ class AbortedTransactions:
 class TransactionEnds:
     """The ends of the transactions of the dirty part, so that no key waits for an end. Feed batches and markers.
 
-    Takes memory for aborted transactions and for producers, not for their records. The knowledge serves the next
-    compaction too, if this one had not the memory for all keys and the log was not cut since.
+    Takes memory for aborted transactions and for producers, not for their records. The next compaction uses the known
+    ends too, if this compaction had not the memory for all keys and the log was not cut since.
     """
 
     def __init__(self) -> None:
         self.aborted = AbortedTransactions()
         self.end_offset = 0
-        """Below it all were seen, from where the dirty part begins on."""
+        """The offset up to which every batch of the dirty part was seen."""
         self.undecided_from: int | None = None
         """The start of the first transaction without an end below `end_offset`; None if every end is known."""
-        self._open: dict[int, int] = {}  # producer id -> where its transaction begins
+        self._open: dict[int, int] = {}  # producer id -> the start of its transaction
 
     def go_on(self) -> None:
-        """More batches follow: an open transaction may end there."""
+        """Expect more batches: an open transaction may end in these batches."""
         self.undecided_from = None
 
     def end_at(self, end_offset: int) -> None:
@@ -108,7 +108,7 @@ class TransactionEnds:
 class KeyCollector:
     """The first pass. Feed it the batches from the first dirty offset on, until `is_full`.
 
-    Before the first batch of a transaction `ends` must be known to where the dirty part ends.
+    Before the first batch of a transaction, `ends` must know all ends up to the end of the dirty part.
     """
 
     def __init__(self, first_dirty_offset: int, *, memory_bytes: int, ends: TransactionEnds) -> None:
@@ -133,7 +133,7 @@ class KeyCollector:
         return self.keys.is_full and self.end_offset > self._first_dirty_offset
 
     def skip_to(self, offset: int) -> None:
-        """Nothing is stored between the last batch and this offset."""
+        """Note that nothing is stored between the last batch and this offset."""
         self._end_offset = max(self._end_offset, offset)
 
     def add(self, buffer: Buffer, header: BatchHeader) -> Steps[None]:
@@ -167,9 +167,10 @@ class BatchFilter:
         self._now_ms = now_ms
         self._horizon_ms = min(now_ms + delete_retention_ms, _MAX_TIMESTAMP)
         self._in_transaction: set[int] = set()
-        """Producers of whose transaction, the one we are in the middle of, a batch is left."""
+        """The producers with a batch of a transaction whose marker has not come yet."""
         self.needed_markers: set[int] = set()
-        """The offsets of markers whose transactions had a batch left. The set's user clears the set."""
+        """The offsets of markers of whose transactions the log had a batch before this compaction. The user of the set
+        clears it."""
 
     def is_needed(self, marker_offset: int) -> bool:
         """Whether readers have to know of the transaction that this marker ends, if it was aborted."""
@@ -233,7 +234,7 @@ class BatchFilter:
         except OverflowError:
             return (
                 yield from _with_records(buffer, records, kept)
-            )  # timestamps from another world: its tombstones stay for good
+            )  # impossible timestamps: the tombstones of the batch stay for good
 
 
 def _with_records(buffer: Buffer, records: BatchRecords, kept: Sequence[RecordSpan]) -> Steps[Buffer]:
@@ -262,7 +263,7 @@ def _marker(records: BatchRecords) -> ControlType | None:
 
 DIGEST_BYTES: Final = 32
 _ENTRY_BYTES: Final = 180
-"""A dictionary's slot, the bytes object and the number, about; measured on CPython 3.11."""
+"""The approximate bytes of a dictionary's slot, the bytes object and the number; measured on CPython 3.11."""
 
 
 class KeyMap:
@@ -287,7 +288,7 @@ class KeyMap:
         return self._left_bytes <= 0
 
     def put(self, key: bytes, offset: int) -> None:
-        """Note that the key occurs at this offset; the largest one counts."""
+        """Note that the key occurs at this offset; the largest offset counts."""
         name = name_of(key)
         known = self._offsets.get(name)
         if known is None:

@@ -1,8 +1,8 @@
 """A compaction of a log, in small steps on the thread that owns the log (docs/decisions/0011).
 
 Between two steps the log is appended to, read and flushed as ever. A truncation, or retention that takes a segment,
-ends the compaction: `is_over` without `is_complete`. The segments that the compaction has swapped in by then stay,
-since every swap leaves a right log behind.
+ends the compaction: `is_over` without `is_complete`. The segments that the compaction has swapped in before stay, since
+the log is right after every swap.
 
 The written bytes are synced by the log's flushes, a few MiB at a time, so that no producer waits long for the disk.
 """
@@ -53,7 +53,7 @@ class Compaction:
         memory_bytes: int,
         ends: TransactionEnds,
     ) -> None:
-        """Below `durable_end` nothing can be lost or truncated.
+        """`durable_end`: no record below this offset can be lost or truncated.
 
         `ends` has the known ends of transactions in the dirty part; the compaction adds the unknown ends.
 
@@ -115,8 +115,8 @@ class Compaction:
             self.unsynced_files = ()
 
     def step(self, max_bytes: int) -> int:
-        """Read about this many bytes further; returns how many. One swap at most, and of a batch of many records one
-        step.
+        """Read about this many bytes further; returns the number of bytes read. Makes one swap at most, and ends after
+        one step within a batch of many records.
 
         Raises StorageError or CorruptRecords, and the compaction is over; the log is as good as before.
         """
@@ -150,13 +150,13 @@ class Compaction:
             cleaned.close()
             remove_cleaned(self._files, self._directory, cleaned.base_offset)
         except StorageError:
-            pass  # a recovery removes the files, whose names mean nothing to a log
+            pass  # a recovery removes the files: a log does not use these names
 
     def _run(self) -> Iterator[int]:
         yield from self._collect_keys()
         end_offset = self._collected.end_offset
         if end_offset <= self._plan.first_dirty_offset:
-            return  # all would stay as the last compaction has left it
+            return  # every record would stay as the last compaction has left it
         sources = [
             segment for segment in self._segments.all[: self._plan.segment_count] if segment.base_offset < end_offset
         ]
@@ -194,9 +194,10 @@ class Compaction:
             collected.skip_to(end_offset)
 
     def _learn_ends(self, segments: Sequence[Segment], position: int) -> Iterator[int]:
-        """Learn how transactions end, from this position in the first of these segments on: by headers and markers.
+        """Learn the ends of transactions from headers and markers, from this position in the first of these segments
+        on.
 
-        The part that an earlier compaction has read is skipped. Before this position there is nothing new.
+        The part that an earlier compaction has read is skipped: no end before this position is new.
         """
         ends = self._collected.ends
         known = bisect_right(segments, ends.end_offset, key=attrgetter("base_offset")) - 1
@@ -220,7 +221,7 @@ class Compaction:
         """Make one segment of the sources, and swap the segment in unless nothing changed.
 
         The last batch of the segment that begins at `last_source` stays, emptied if need be. The rewritten part ends
-        with this batch, and nothing may stand behind: the log would end in offsets that a reader cannot get past.
+        with this batch. If no batch follows, a log without it would end in offsets that a reader cannot get past.
         """
         size_bytes = sum(segment.size_bytes for segment in group)
         if self._files.free_bytes(self._directory) < size_bytes:
@@ -292,12 +293,12 @@ class Compaction:
         """Whether this batch has the last durable sequence number of its producer."""
         entry = self._producers.producers.get(header.producer_id)
         if entry is None:
-            return False  # forgotten: silent for too long
+            return False  # the log has forgotten a silent producer
         if not entry.batches:
             return header.is_control and header.producer_epoch == entry.producer_epoch
         durable = [batch.last_offset for batch in entry.batches if batch.last_offset < self._durable_end]
-        # A later batch that a power cut or a new leader may take proves nothing: without it this batch is the last
-        # again.
+        # A later batch that a power cut or a new leader may remove does not count: without that batch, this batch is
+        # the last again.
         return not durable or header.last_offset == durable[-1]
 
 

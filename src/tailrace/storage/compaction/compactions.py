@@ -14,7 +14,7 @@ class Compactions:
     __slots__ = ("_current", "_files", "_known_ends", "_known_from", "_limits", "_log", "first_dirty_offset")
 
     def __init__(self, log: ReadableLog, *, files: FileSystem, limits: SegmentLimits, first_dirty_offset: int) -> None:
-        """`first_dirty_offset` is where the last compaction ended; outside the log it means nothing."""
+        """`first_dirty_offset` is where the last compaction ended; an offset outside the log is ignored."""
         self._log = log
         self._files = files
         self._limits = limits
@@ -23,7 +23,7 @@ class Compactions:
         """The end of the compacted part; the owner of the log writes the offset to a checkpoint now and then."""
         self._current: Compaction | None = None
         self._known_ends: TransactionEnds | None = None
-        self._known_from = 0  # where the log is dirty, if that is known
+        self._known_from = 0  # the dirty part of the log, if known
 
     @property
     def unsynced_files(self) -> tuple[File, ...]:
@@ -50,9 +50,9 @@ class Compactions:
     def begin(self, now_ms: int, *, end_offset: int, memory_bytes: int) -> Compaction | None:
         """Begin a compaction, which keeps the last record of each key; None if nothing is dirty.
 
-        At most one compaction is under way. It reads flushed records only: a record goes when the later record of its
-        key is durable. The caller makes the steps, and flushes the log when `needs_sync`; then `finish`. `memory_bytes`
-        bounds the map of keys: keys beyond that are left for the next compaction.
+        At most one compaction is under way. The compaction reads flushed records only: a record goes when the later
+        record of its key is durable. The caller makes the steps, and flushes the log when `needs_sync`; then `finish`.
+        `memory_bytes` bounds the map of keys: keys beyond that are left for the next compaction.
         """
         log = self._log
         log.check_online()
@@ -86,7 +86,7 @@ class Compactions:
     def _before_swap(self, bound: int) -> None:
         log = self._log
         log.is_changed = True
-        # Records that are not durable yet may be lost, and must not pass for compacted ones then.
+        # Records that are not durable yet may be lost, and then must not pass for compacted records.
         log.gaps.allow(bound if log.gaps.is_known else max(bound, log.flushed_offset))
 
     def mark_synced(self, files: frozenset[File]) -> None:
@@ -112,5 +112,5 @@ class Compactions:
         self._known_ends = None
 
     def restart(self, first_dirty_offset: int) -> None:
-        """Take another first dirty offset: the log was cut there."""
+        """Take this first dirty offset: the log was cut at this offset."""
         self.first_dirty_offset = first_dirty_offset

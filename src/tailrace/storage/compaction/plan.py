@@ -5,7 +5,7 @@ Rules, as Kafka's (KIP-58, KIP-354):
 
 1. Never the active segment, never a segment that reaches to an offset at or above `end_offset`: the smallest of high
    watermark, last stable offset and flushed end. A record goes only once the record that replaces it cannot be lost.
-2. Never a segment with a record younger than min.compaction.lag.ms, nor a later segment.
+2. Never a segment with a record younger than min.compaction.lag.ms, and no later segment.
 3. The *clean* part was compacted before, the *dirty* part was not. A compaction is worth the work when the dirty share
    is above min.cleanable.dirty.ratio, or when the oldest dirty record is older than max.compaction.lag.ms.
 """
@@ -32,17 +32,17 @@ class CompactedSegment(Protocol):
 
     @property
     def age_timestamp(self) -> int:
-        """The largest timestamp, or the file's without timestamps. Only asked for where time decides."""
+        """The largest timestamp; without timestamps the time of the file. Only read where time decides."""
         ...
 
     @property
     def first_timestamp(self) -> int:
-        """The first batch's timestamp; -1 without timestamps. Only asked for where time decides."""
+        """The first batch's timestamp; -1 without timestamps. Only read where time decides."""
         ...
 
     @property
     def index_entries(self) -> int:
-        """The larger of both indexes, at most."""
+        """The number of entries of the larger index, or more."""
         ...
 
 
@@ -50,7 +50,7 @@ class Cleanable(NamedTuple):
     """The plan of a compaction now."""
 
     first_dirty_offset: int
-    """Below it no key occurs twice, as of the last compaction."""
+    """The end of the clean part: below this offset no key occurred twice after the last compaction."""
     end_offset: int
     """Records above the offset stay unchanged."""
     segment_count: int
@@ -62,7 +62,7 @@ class Cleanable(NamedTuple):
 
     @property
     def dirty_ratio(self) -> float:
-        """The share of dirty bytes, as min.cleanable.dirty.ratio means it."""
+        """The share of dirty bytes, as min.cleanable.dirty.ratio defines the share."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -114,7 +114,8 @@ def find_cleanable(
 def group_segments(
     segments: Sequence[CompactedSegment], *, end_offset: int, config: TopicConfig, max_index_entries: int
 ) -> list[int]:
-    """The sizes of the groups of segments to merge, in order: a group has as many as the settings allow a segment.
+    """The numbers of segments in the groups to merge, in order: a group has as many segments as fit into one segment by
+    the settings.
 
     Sizes are the sizes before the compaction. `end_offset` is where the last segment ends.
     """

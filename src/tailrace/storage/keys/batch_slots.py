@@ -2,7 +2,7 @@
 
 An unreadable batch counts as a batch with records of every hash at every offset: its checksum is wrong, its records
 contradict its header, its codec is not known, or the batch is too large to be split while other work waits. Control
-batches are for all readers and count in the same way. So nothing is ever lost by a batch that lies.
+batches are for all readers and count in the same way. So no reader misses a record because of such a batch.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class BatchLimits(NamedTuple):
 SPLIT_LIMITS: Final = BatchLimits(4 << 20, 100_000) if IS_COMPILED else BatchLimits(1 << 20, 2_000)
 """Larger batches are left to readers that can filter records, and are split in steps for the other readers."""
 GROUP_BYTES: Final = 256 << 10 if IS_COMPILED else 16 << 10
-"""Plain bytes of batches that are looked at in one go, unless one batch has more."""
+"""The plain bytes of batches whose records are read in one go; a single batch may have more."""
 GROUP_BATCHES: Final = 128
 
 ALL_SLOTS: Final = bytes([0xFF]) * SLOT_MAP_BYTES
@@ -48,7 +48,8 @@ class PlainBatch(NamedTuple):
 
 
 def plain_batch(stored: Buffer, header: BatchHeader) -> PlainBatch:
-    """The batch for `split_by_key`. Raises CorruptRecords if it cannot be unpacked, or is too large to be split."""
+    """The batch for `split_by_key`. Raises CorruptRecords if the batch cannot be unpacked, or is too large to be
+    split."""
     max_bytes, max_records = SPLIT_LIMITS
     if header.codec == Codec.GZIP:
         max_bytes //= 2  # the slowest codec to unpack
@@ -80,7 +81,7 @@ class BatchSlots(NamedTuple):
 
 
 class BatchGroup:
-    """Collects batches that are to be looked at in one go."""
+    """Collects batches whose records are to be read in one go."""
 
     __slots__ = ("_batches", "_headers", "_readable", "size_bytes")
 
@@ -114,7 +115,7 @@ class BatchGroup:
             try:
                 split = split_by_key(batches, ())
                 return BatchSlots(self._headers, split.slot_maps, split.last_offsets, last_header)
-            except CorruptRecords:  # a batch of these lies
+            except CorruptRecords:  # a batch of the group is corrupt
                 pass
         slot_maps, last_offsets = bytearray(), [-1] * SLOTS
         for header, batch in zip(self._headers, self._readable, strict=True):

@@ -1,9 +1,9 @@
-"""The ends of key ranges in one log, found in steps by what the key indexes of its segments say (KIP-X).
+"""The ends of key ranges in one log, found in steps with the key indexes of the log's segments (KIP-X).
 
 The end of a range is the offset behind the last record of its hashes. A question is answered from the last offsets of
-the slots, segment by segment from the end of the log back. Where an index does not reach, a step extends it: forward
-from the last known batch, or back from the first known batch. If the range is no whole slots, or its end is asked for
-within the known batches, a batch is looked at once more.
+the slots, segment by segment from the end of the log back. Where an index does not reach, a step extends the index:
+forward from the last known batch, or back from the first known batch. If the range does not consist of whole slots, or
+the question ends within the known batches, the records of a batch are read again.
 """
 
 from collections import OrderedDict
@@ -24,15 +24,16 @@ STEP_BYTES: Final = 4 << 20
 STEP_MS: Final = 10
 """The time after which a step begins nothing more."""
 MAX_QUESTIONS: Final = 1_024
-"""Questions of a log that wait, and answers that are kept."""
+"""The most waiting questions of a log, and the most answers that are kept."""
 _BACK_BYTES: Final = 256 << 10
-"""Stored bytes by which an index is extended back."""
+"""The stored bytes by which an index is extended back in one go."""
 _FORWARD_BYTES: Final = 16 << 20
-"""If an index ends so far before the end that is asked for, the way back from there is shorter for most questions."""
+"""If an index ends more than this before the end of its segment, a new index, back from the end of the question,
+answers most questions sooner."""
 
 
 _MOST_LOOKUPS: Final = 4
-"""Files that are looked for without a step: a log may have thousands of segments, and a file for every segment."""
+"""The files that are read without a step: a log may have thousands of segments, and a file for every segment."""
 
 
 class Question(NamedTuple):
@@ -52,7 +53,7 @@ class Question(NamedTuple):
 
 
 class StepWork:
-    """The work that one step may do. It does at least one thing."""
+    """The work that one step may do. A step does at least one piece of work."""
 
     __slots__ = ("_end_ms", "_has_begun", "_left_bytes", "_monotonic_ms")
 
@@ -79,7 +80,7 @@ class _BackwardRun(NamedTuple):
     segment: Segment
     batches: KeyIndex
     stop: int
-    """The position where they end."""
+    """The position where these batches are to end, the start of the index."""
 
 
 class KeyEnds:
@@ -107,10 +108,10 @@ class KeyEnds:
         """The segment whose offset index was found wrong, and made anew."""
         self._waiting: OrderedDict[Question, None] = OrderedDict()
         self._reached: dict[Question, int] = {}
-        """By waiting question: the offset down to which there is no record of the range."""
+        """The offset down to which there is no record of the range, by waiting question."""
         self._answers: OrderedDict[Question, int] = OrderedDict()
         self._empty_below: dict[KeyRange, int] = {}
-        """By range: the offset below which the range has no readable record. A log may have thousands of segments."""
+        """The offset below which the range has no readable record, by range. A log may have thousands of segments."""
 
     def end_of(self, question: Question, *, log_start_offset: int) -> int | None:
         """1 + the last offset below the end with a record of the range; the log start if there is no record.
@@ -129,7 +130,8 @@ class KeyEnds:
         return max(answer, log_start_offset)
 
     def step(self, work: StepWork, *, log_start_offset: int, flushed_offset: int) -> bool:
-        """Work for the questions that wait; whether any is left. Raises StorageError, and CorruptRecords for damage."""
+        """Work for the questions that wait. Returns whether a question is left. Raises StorageError, and CorruptRecords
+        for damage."""
         self._forget_removed()
         self.indexes.flushed_offset = flushed_offset
         while self._waiting and not work.is_spent:
@@ -141,7 +143,7 @@ class KeyEnds:
                 if len(self._answers) > MAX_QUESTIONS:
                     self._answers.popitem(last=False)
         if self._waiting and self._run is None:
-            self._waiting.move_to_end(next(iter(self._waiting)))  # other questions are quicker, perhaps
+            self._waiting.move_to_end(next(iter(self._waiting)))  # other questions may be quicker
         self.indexes.save_sealed()
         return bool(self._waiting)
 
@@ -201,9 +203,10 @@ class KeyEnds:
     def _look_into(
         self, segment: Segment, index: KeyIndex, question: Question, below: int, work: StepWork | None
     ) -> tuple[int | None, int]:
-        """The answer if the record is in the run of this index; and the offset down to which none is below `below`.
+        """The answer if the record is in the run of this index; and the offset from which up to `below` there is no
+        record.
 
-        That is `below` itself if there must be more work first.
+        The offset is `below` itself if there must be more work first.
         """
         first, last = question.slots
         last_offsets = index.last_offsets_below(below)
@@ -249,7 +252,7 @@ class KeyEnds:
             self._segments.keep_loaded(segment)
             index = self.indexes.begin(segment, *_place_below(segment, below))
         elif not index.has_entries and not self.indexes.load_entries(segment, index):
-            return  # it begins anew
+            return  # the next step begins the index anew
         self.indexes.use(segment)
         if index.end_position < segment.size_bytes and index.end_offset < below:
             _extend_forward(segment, index, below, work)
@@ -278,13 +281,14 @@ class KeyEnds:
 
 
 def _covers(index: KeyIndex, segment: Segment, below: int) -> bool:
-    """Whether the run has the last batch that begins below this offset, or there is none."""
+    """Whether the run has the last batch that begins below this offset, if there is such a batch."""
     reaches_end = index.end_position == segment.size_bytes or index.end_offset >= below
     return reaches_end and (not index.start_position or index.start_offset < below)
 
 
 def _place_below(segment: Segment, below: int) -> tuple[int, int]:
-    """The end of the last batch that begins below this offset: its position, and an offset that none goes beyond."""
+    """The end of the last batch that begins below this offset: its position, and an offset that no batch before that
+    position goes beyond."""
     position = segment.locate(below)
     if position == segment.size_bytes:
         return position, below
@@ -295,8 +299,8 @@ def _place_below(segment: Segment, below: int) -> tuple[int, int]:
 
 
 def _extend_forward(segment: Segment, index: KeyIndex, below: int, work: StepWork) -> None:
-    """Add the batches that follow, up to this offset in one go or two, and some batches behind it singly: ends a little
-    further on will be asked for, and the last offsets at every step's end are remembered.
+    """Add the batches that follow, up to this offset in one go or two, and some batches behind it singly: the next
+    questions end a little further on, and the index remembers the last offsets after each of its latest appends.
     """
     group, end_offset, beyond = BatchGroup(), index.end_offset, 0
     for position, stored, header in segment.batches(index.end_position):
@@ -318,7 +322,7 @@ def _extend_forward(segment: Segment, index: KeyIndex, below: int, work: StepWor
 
 
 def _extend_up_to(segment: Segment, index: KeyIndex, stop: int, work: StepWork) -> None:
-    """Add the batches that follow, up to this position. Raises CorruptRecords if none ends there."""
+    """Add the batches that follow, up to this position. Raises CorruptRecords if no batch ends at this position."""
     group, end_offset = BatchGroup(), index.end_offset
     for position, stored, header in segment.batches(index.end_position):
         end = position + header.size_bytes

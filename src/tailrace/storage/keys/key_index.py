@@ -43,7 +43,8 @@ ENTRY_SIZE: Final = 8 + SLOT_MAP_BYTES
 _SHARE_BITS: Final = 18
 """An entry spans at least a 2^18th of the preceding bytes."""
 STEPS_KEPT: Final = 64
-"""Appends whose last offsets are remembered, 2 KiB per append: for ends that lie a little behind the last batch."""
+"""The number of latest appends whose last offsets are remembered, 2 KiB per append: for questions that end a little
+before the last batch."""
 
 
 class Entry(NamedTuple):
@@ -88,7 +89,7 @@ class KeyIndex:
         self.has_entries = True
         """Whether the entries are in memory, and not in the file alone."""
         self.is_saved = False
-        """Whether the file says the same."""
+        """Whether the file has the same content."""
         self._interval = interval_bytes
         self._offsets = array("I")
         self._positions = array("I")
@@ -151,8 +152,8 @@ class KeyIndex:
         self._steps.clear()
 
     def last_offsets_below(self, offset: int) -> "array[int] | None":
-        """The last offsets of the batches in the run that begin, and so end, below this offset; None: the offsets are
-        not remembered.
+        """The last offset of each slot in the batches of the run that begin, and so end, below this offset; None: not
+        remembered.
         """
         if self.end_offset <= offset:
             return self.last_offsets
@@ -164,9 +165,9 @@ class KeyIndex:
         return None
 
     def last_with(self, slots: int, offset: int, *, most: int) -> tuple[Entry | None, int]:
-        """The last entry that begins below this offset with any of these slots, bits of a number.
+        """The last entry that begins below this offset and has any of these slots, which are bits of a number.
 
-        Looks at `most` entries. Without a match: None, and the offset down to which no entry has a slot.
+        Looks at `most` entries. Without a match: None, and the offset down to which no entry has any of the slots.
         """
         number = bisect_left(self._offsets, offset - self.base_offset) - 1
         for at in range(number, max(number - most, -1), -1):
@@ -179,7 +180,7 @@ class KeyIndex:
     def next_with(self, slots: int, offset: int, *, most: int) -> int:
         """The first offset from `offset` on at which an entry may have any of these slots; else the end of the run.
 
-        Looks at `most` entries. The offset itself if the offset is outside the run.
+        Looks at `most` entries. Returns `offset` itself if it is outside the run.
         """
         if not self.start_offset <= offset < self.end_offset:
             return offset
@@ -225,7 +226,7 @@ class KeyIndex:
 
     @classmethod
     def from_head(cls, data: Buffer, *, base_offset: int, interval_bytes: int) -> "KeyIndex | None":
-        """The index without its entries, from the head of its file; None if that is not right."""
+        """The index without its entries, from the head of its file; None if the head is not right."""
         if len(data) != HEAD_SIZE or crc32c(data[: -_CRC.size]) != _CRC.unpack_from(data, HEAD_SIZE - _CRC.size)[0]:
             return None
         magic, version, scheme, base, end_offset, end_position, last_position, count, crc, header = _HEAD.unpack_from(
@@ -296,6 +297,6 @@ def _big_endian(numbers: "array[int]") -> "array[int]":
 
 
 def _rises(numbers: "array[int]") -> bool:
-    """Whether each number is above the one before. Sorting what is sorted is the fastest comparison there is."""
+    """Whether each number is above the one before. To sort sorted numbers is the fastest comparison."""
     values = numbers.tolist()
     return sorted(set(values)) == values

@@ -1,10 +1,10 @@
 """The key indexes of one log's segments: in memory, and in their files (KIP-X).
 
-Indexes of the few last used segments are in memory with their entries, other indexes with their last offsets
-alone (2 KiB). A file is written when its segment is sealed, indexed whole, and flushed; the active segment's file at a
-clean close. A file is not synced: a torn file has the wrong checksum. A file goes with its segment, and
-before the segment is cut or replaced; so a present file agrees with the batches, or its last batch shows that
-another program has changed the segment.
+Indexes of the few last used segments are in memory with their entries, other indexes with their last offsets alone (2
+KiB). A file is written when its segment is sealed, indexed whole, and flushed; the active segment's file at a clean
+close. A file is not synced: a torn file has the wrong checksum. A file is removed with its segment, and before the
+segment is cut or replaced. So a present file agrees with the batches, or the last batch shows that another program has
+changed the segment.
 """
 
 from contextlib import suppress
@@ -21,7 +21,7 @@ from tailrace.storage.segments import Segments
 MAX_LOADED: Final = 4
 """Sealed segments whose entries are in memory."""
 MOST_ENTRIES: Final = 4_096
-"""Entries that are passed over in one go: a millisecond."""
+"""The entries that are passed over in one go, in about a millisecond."""
 _MOST_INTERVAL_BYTES: Final = 16 << 10
 """An entry is looked through in one go."""
 
@@ -45,18 +45,18 @@ class KeyIndexes:
         self._files = files
         self._keeps_files = keeps_files
         self._indexes: dict[Segment, KeyIndex | None] = {}
-        """None: there is no file, and nothing is known."""
+        """The index of each segment; None if there is no file, and nothing is known."""
         self._loaded: list[Segment] = []
         """The sealed segments with entries in memory, in the order of their use."""
         self._active = segments.active
         self._changes = segments.changes
         self.flushed_offset = 0
-        """Files are written of segments that end here or before; set by the owner."""
+        """Only segments that end at this offset or before get a file. The owner sets the offset."""
 
     def next_match(self, slots: int, offset: int, *, end_offset: int) -> int:
         """An offset, at most `end_offset`, below which no batch from `offset` on has any of these slots.
 
-        `slots` are bits of a number. The offset itself if nothing is known.
+        `slots` are bits of a number. Returns `offset` itself if nothing is known.
         """
         self.forget_removed()
         segment = self.holder_of(offset)
@@ -79,8 +79,7 @@ class KeyIndexes:
 
     def note(self, offset: int, slots: BatchSlots) -> None:
         """Take the slots of batches that were read: every batch that ends behind this offset, up to the last batch.
-
-        Ignored if the index of their segment goes on elsewhere, or if the batches are in several segments.
+        Does nothing if the index of their segment goes on at another offset, or if the batches are in several segments.
         """
         first, last = slots.headers[0], slots.headers[-1]
         if not self.wants(offset, first.base_offset):
@@ -149,7 +148,8 @@ class KeyIndexes:
         return None
 
     def load_entries(self, segment: Segment, index: KeyIndex) -> bool:
-        """Have the entries in memory; if that fails nothing is known of the segment any more."""
+        """Load the entries into memory. Returns False if they cannot be loaded: then nothing is known of the segment
+        any more."""
         if index.is_saved:
             try:
                 data = self._files.read_bytes(segment.key_index_path)
@@ -189,7 +189,7 @@ class KeyIndexes:
         if self._active is not segments.active:
             previous, self._active = self._active, segments.active
             if self._indexes.get(previous) is not None:
-                self.use(previous)  # it was sealed
+                self.use(previous)  # the segment was sealed
         if self._changes != segments.changes:
             self._changes = segments.changes
             present = set(segments.all)
@@ -207,7 +207,8 @@ class KeyIndexes:
         return index is not None and index.end_offset <= self.flushed_offset
 
     def _save(self, segment: Segment) -> bool:
-        """Write the file, if the segment is indexed whole and the file does not say the same; whether it was tried."""
+        """Write the file, if the segment is indexed whole and the file is missing or old. Returns whether a write was
+        tried."""
         index = self._indexes.get(segment)
         if index is None or index.is_saved or not index.has_entries or not self._keeps_files:
             return False

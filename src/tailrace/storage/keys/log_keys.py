@@ -34,7 +34,8 @@ class LogKeys:
         """1 + the last offset below `end_offset` of a record whose key's hash is from `first_hash` to `last_hash`.
 
         A control batch, and a batch that cannot be read, counts as a record of all hashes. The log start if there is no
-        such record. None if it is not known yet: `index_on` does the work. Raises StorageError if the log is offline.
+        such record. None if the end is not known yet: `index_on` does the work. Raises StorageError if the log is
+        offline.
         """
         log = self._log
         log.check_online()
@@ -44,7 +45,7 @@ class LogKeys:
     def index_on(self, monotonic_ms: Callable[[], int]) -> bool:
         """Work for the ends that `end` did not know: 4 MiB of plain records, or 10 ms, and at most one batch more.
 
-        Whether there is more to do. Raises StorageError; damage puts the log offline.
+        Returns whether there is more to do. Raises StorageError; damage puts the log offline.
         """
         log = self._log
         log.check_online()
@@ -60,7 +61,7 @@ class LogKeys:
     def next_match(self, slots: int, offset: int, end_offset: int) -> int:
         """An offset up to which, from `offset` on, no batch has a record of these slots, bits of a number.
 
-        At most `end_offset`; `offset` itself if that is not known. Reads no batch.
+        At most `end_offset`; `offset` itself if nothing is known. Reads no batch.
         """
         if self._log.failure or not self._log.log_start_offset <= offset < end_offset:
             return offset
@@ -78,7 +79,7 @@ class LogKeys:
             indexes.note(offset, slots)
 
     def forget(self) -> None:
-        """Drop what is known, before the log is cut."""
+        """Drop the indexes and ends, before the log is cut."""
         self._made = None
 
     def save(self) -> None:

@@ -7,7 +7,7 @@ from tailrace.protocol.records.control import NO_DECISION
 MAX_SEQUENCE: Final = 2**31 - 1
 """The largest sequence number; 0 follows."""
 REMEMBERED_BATCHES: Final = 5
-"""As many as an idempotent producer may have in flight."""
+"""The number of batches that an idempotent producer may have in flight."""
 
 
 class SequencedBatch(NamedTuple):
@@ -29,11 +29,11 @@ class ProducerEntry(NamedTuple):
 
     producer_epoch: int
     batches: tuple[SequencedBatch, ...] = ()
-    """The last five of this epoch, oldest first."""
+    """The last five batches of this epoch, oldest first."""
     last_timestamp: int = -1
     coordinator_epoch: int = -1
     """The epoch of the transaction coordinator that wrote the last marker, -1 without a marker."""
     current_txn_first_offset: int = -1
-    """The start of its open transaction in this log, -1 for none."""
+    """The start of the producer's open transaction in this log, -1 for none."""
     decision_offset: int = NO_DECISION
-    """The highest of the markers in this coordinator epoch, see `EndTransactionMarker`."""
+    """The highest decision offset of the markers in this coordinator epoch, see `EndTransactionMarker`."""

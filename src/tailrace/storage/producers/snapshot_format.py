@@ -1,9 +1,9 @@
 """The `.snapshot` file of a log's producers, in Kafka's format: an entry per remembered batch, the newest batch last.
 
-Kafka writes the newest only, and of several entries of a producer reads the last. The older entries are for us: a
-producer whose five batches were not answered before a clean stop sends all five again. Nor does Kafka know the number
-of a decision: the number stands in an entry of its own, the first entry of its producer, as the offset of a batch, in
-an epoch that no batch has.
+Kafka writes only the newest batch of a producer, and of several entries of a producer reads the last. The older entries
+are for us: a producer whose five batches were not answered before a clean stop sends all five again. Kafka does not
+know the number of a decision either. The number has an entry of its own, the first entry of its producer: it stands as
+the offset of a batch, in an epoch that no batch has.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ _CRC_END: Final = 6
 _ENTRY: Final = Struct(">qhiqiqiq")
 _VERSION: Final = 1
 _DECISION_EPOCH: Final = -2
-"""In the place of the producer's epoch, in the entry that has the number of a decision."""
+"""The value in place of the producer's epoch, in the entry that has the number of a decision."""
 
 
 def encode_snapshot(producers: Mapping[int, ProducerEntry]) -> bytes:
@@ -38,7 +38,7 @@ def encode_snapshot(producers: Mapping[int, ProducerEntry]) -> bytes:
 
 
 def _pack(producer_id: int, entry: ProducerEntry) -> Iterator[bytes]:
-    """The producer's entries in a snapshot; the last entry holds the whole state but the older batches."""
+    """The producer's entries in a snapshot; the last entry holds the whole state except for the older batches."""
     if entry.decision_offset != NO_DECISION:
         yield _ENTRY.pack(
             producer_id,

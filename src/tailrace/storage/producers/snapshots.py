@@ -52,7 +52,8 @@ def begin_snapshot(files: FileSystem, directory: str, offset: int, producers: Pr
 
 
 def remove_snapshots_above(files: FileSystem, directory: str, offset: int) -> int:
-    """Remove the snapshots above this offset; durable after the next sync of the directory. The newest that stays."""
+    """Remove the snapshots above this offset; durable after the next sync of the directory. Returns the offset of the
+    newest snapshot that stays."""
     newest = -1
     for snapshot_offset in snapshot_offsets(files.list_dir(directory)):
         if snapshot_offset > offset:
@@ -74,13 +75,13 @@ def load_producers(
 ) -> tuple[ProducerState, int, int]:
     """The producers at `end_offset`: from the newest good snapshot up to `latest_snapshot`, and the batches after it.
 
-    `offsets` names all snapshots. Snapshots that cannot be read, lie above `latest_snapshot` or belong to no segment
-    and are not the newest are removed: what lies above may speak of batches that a power cut has taken, and other
-    batches may stand in their place. Also returns the offset of the newest kept snapshot (-1: none) and the count of
-    removals.
+    `offsets` names all snapshots. Snapshots are removed if they cannot be read, lie above `latest_snapshot`, or belong
+    to no segment and are not the newest. A snapshot above `latest_snapshot` may be of batches that a power cut has
+    taken, and other batches may be in their place. Also returns the offset of the newest kept snapshot (-1: none) and
+    the count of removals.
 
     `index_anew`: segments from `latest_snapshot` on, durable by now, whose aborted transactions are to be found anew.
-    They get their snapshots again too: retention may take the segments before them.
+    These segments get their snapshots again too: retention may remove earlier segments.
     """
     for segment in index_anew:
         segment.take_aborted(TransactionIndex())
@@ -127,7 +128,7 @@ def load_producers(
 def rebuild_aborted(files: FileSystem, directory: str, segments: Sequence[Segment], segment: Segment) -> None:
     """Find the aborted transactions of one segment anew, from its batches and the state where the segment starts.
 
-    If that fails, the segment knows no aborted transaction, and the next reader looks again.
+    If the rebuild fails, the segment knows no aborted transaction, and the next reader tries again.
     """
     aborted = TransactionIndex()
     producers: dict[int, ProducerEntry] = {}

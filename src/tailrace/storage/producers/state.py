@@ -8,12 +8,13 @@ Invariants:
 3. `stage` shows batches to `check` before the write. A batch counts only once the log has the batch: `apply_staged`
    takes staged batches over, `discard_staged` forgets staged batches.
 4. A transactional batch opens its producer's transaction, a marker ends it; the marker's coordinator epoch and producer
-   epoch never fall. The newest batch of a producer does not change with that, unless the marker's producer epoch
-   is new: then the next batch starts at 0 (KIP-890). A marker ends the transaction that it was written for and
-   no other: its producer epoch is above that of the transaction, or, for older producers, its decision is newer than
-   every decision that has ended a transaction here.
-5. A batch of a producer beyond MOST_PRODUCERS is refused. A marker is not, since that would keep a transaction open
-   elsewhere, but the marker is not remembered: there was nothing here to end.
+   epoch never fall. The newest batch of a producer does not change with the marker, unless the marker's producer epoch
+   is new: then the next batch starts at 0 (KIP-890). A marker ends the transaction that it was written for and no
+   other: the marker's producer epoch is above the epoch of the transaction, or, for older producers, the marker's
+   decision is newer than every decision that has ended a transaction here.
+5. A batch of a producer beyond MOST_PRODUCERS is refused. A marker of such a producer is appended, since a refusal
+   would keep the transaction open in other partitions, but the marker is not remembered: this log had no transaction to
+   end.
 
 An entry is never changed, only replaced, so that a copy of the table is shallow.
 """
@@ -31,16 +32,16 @@ from tailrace.storage.segment_files.transaction_index import CompletedTransactio
 MOST_PRODUCERS: Final = 10_000
 """Producers that a log remembers at one time. Kafka has no limit: a client that makes ids up can fill its memory."""
 CROWDED: Final = MOST_PRODUCERS * 3 // 4
-"""From so many producers on, silent producers are forgotten early: programs that write once, and end, would otherwise
-be refused for the rest of `producer.id.expiration.ms`, which is a day.
+"""From this number of producers on, silent producers are forgotten early. Otherwise programs that write once and end
+would fill the table, and new producers would be refused for `producer.id.expiration.ms`, which is a day.
 """
 SILENT_MS: Final = 15 * 60_000
 """The time without a batch after which a crowded log forgets a producer, ms. No client repeats a batch so late: Java's
-gives it up after two minutes (`delivery.timeout.ms`), librdkafka after five."""
+client gives a batch up after two minutes (`delivery.timeout.ms`), librdkafka after five."""
 
 
 class Duplicate(NamedTuple):
-    """A batch that is stored already: the answer it gets is the one it got then."""
+    """A batch that is stored already: its repetition gets the same answer as the first time."""
 
     base_offset: int
     last_offset: int
@@ -90,7 +91,7 @@ class ProducerState:
         return entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == producer_epoch
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """None if a producer's batch may be appended, the Duplicate of a batch that is stored already.
+        """None if a producer's batch may be appended; the Duplicate if the batch is stored already.
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH (47) for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a gap,
         a repeated batch that is no longer remembered, or a new epoch that does not start at 0; INVALID_TXN_STATE (48)
@@ -116,7 +117,8 @@ class ProducerState:
         return entry is not None and _duplicate_of(header, entry) is not None
 
     def check_offsets(self, header: BatchHeader) -> None:
-        """Whether a coordinator may append this batch of a transaction. Raises KafkaError for an older epoch (47)."""
+        """Check that a coordinator may append this batch of a transaction. Raises KafkaError for an older epoch
+        (47)."""
         entry = self.latest(header.producer_id)
         if entry is not None:
             _check_epoch(header, entry)
@@ -125,8 +127,8 @@ class ProducerState:
         """Whether this marker is here already, and has nothing to end. False: the marker may be appended.
 
         `transaction_version` is the producer's. Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch of the
-        producer, and for the marker of a transaction before the open transaction;
-        TRANSACTION_COORDINATOR_FENCED (52) for a coordinator that another has followed.
+        producer, and for the marker of a transaction before the open transaction; TRANSACTION_COORDINATOR_FENCED (52)
+        for a coordinator that another coordinator has followed.
         """
         entry = self.latest(header.producer_id)
         if entry is None:
@@ -226,7 +228,7 @@ class ProducerState:
         return dict(self._producers)
 
     def replace(self, producers: Mapping[int, ProducerEntry], *, end_offset: int) -> None:
-        """Know exactly these producers, and nothing staged: the log ends here."""
+        """Replace all producers by these producers, with no batch staged: the log was cut at `end_offset`."""
         self._producers = dict(producers)
         self.discard_staged()
         self.transactions.restart(_begun(self._producers), end_offset=end_offset)
@@ -234,8 +236,8 @@ class ProducerState:
     def expire(self, now_ms: int, *, expiration_ms: int) -> int:
         """Forget producers silent for `producer.id.expiration.ms` and without an open transaction; returns the count.
 
-        The last contact of a producer whose records have no time is now: else an active producer would be forgotten.
-        A crowded log forgets the producers that have written nothing for SILENT_MS, whatever the times of records.
+        A producer whose records have no time counts as active now: otherwise an active producer would be forgotten. A
+        crowded log forgets the producers that have written nothing for SILENT_MS, whatever the times of records.
         """
         silent = self._silent(now_ms)
         for producer_id, entry in list(self._producers.items()):
@@ -296,9 +298,9 @@ def _is_of_before(
 ) -> bool:
     """Whether a marker is not newer than the state of its producer here.
 
-    A producer of KIP-890 has a new epoch after each end: the marker has it too (KIP-1228). An older one keeps its
-    epoch; its coordinator gives numbers to the ends. Without a number, from Kafka or an administrator, no marker is
-    old.
+    A producer of KIP-890 has a new epoch after each end: the marker has it too (KIP-1228). An older producer keeps its
+    epoch; its coordinator gives numbers to the ends. A marker without a number, from Kafka or an administrator, never
+    counts as old.
     """
     if transaction_version >= EPOCH_PER_TRANSACTION:
         return header.producer_epoch == entry.producer_epoch

@@ -1,1 +1,1 @@
-"""Recovery of a log from its files: after a clean stop from a note, otherwise from the batches."""
+"""Recovery of a log from its files: from a note after a clean stop, otherwise from the batches."""

@@ -1,10 +1,10 @@
 """Notes of logs that were closed cleanly: enough to use them again without looking at their files.
 
 A file of ours beside Kafka's checkpoints, one line per log, so that a node with 100,000 logs is up before it has opened
-the first log. The file is trusted only with the mark of the clean stop that it was written for (the broker epoch
-in both must agree), and each log only while its active segment has the size that is noted here. A missing,
-stale or damaged note costs time and nothing else: the log is opened from its files (`loader`). `reload` reads
-no batch: it compares the length of the active segment and the checksum of the producers' snapshot.
+the first log. The file is trusted only with the mark of the clean stop that the file was written for (the broker epoch
+in both must agree), and each log only while its active segment has the size that is noted here. A missing, stale or
+damaged note costs time and nothing else: the log is opened from its files (`loader`). `reload` reads no batch: it
+compares the length of the active segment and the checksum of the producers' snapshot.
 
     0                              version
     -1 2 1b2c3d4e                  broker epoch, count of lines that follow, their CRC-32C
@@ -55,7 +55,7 @@ class ClosedLog:
     snapshot_offset: int = -1
     """The offset of the newest producer snapshot, -1 for none."""
     has_producers: bool = False
-    """Whether that snapshot has any. It stands at the log's end then."""
+    """Whether that snapshot has producers. If so, the snapshot is at the log's end."""
     segments: tuple[ClosedSegment, ...] = (ClosedSegment(0, 0),)
     """Segments, oldest first; never empty."""
     epochs: tuple[EpochEntry, ...] = ()
@@ -106,15 +106,15 @@ def _read_pairs(text: str) -> Iterator[tuple[int, int]]:
 
 
 class ClosedTopic(NamedTuple):
-    """The closed logs of a topic. A log is a line until its first use: of many logs few are used."""
+    """The closed logs of a topic. A log stays an unread line until its first use: few of many logs are used."""
 
     topic_id: TopicId
     lines: dict[int, str]
-    """By the number of the partition."""
+    """The lines by the number of the partition."""
 
 
 ClosedLogs = dict[str, ClosedTopic]
-"""By the name of the topic."""
+"""The topics by name."""
 
 
 def write_closed_logs(files: FileSystem, directory: str, logs: Mapping[str, ClosedTopic], *, broker_epoch: int) -> None:
@@ -130,7 +130,8 @@ def write_closed_logs(files: FileSystem, directory: str, logs: Mapping[str, Clos
 
 
 def read_closed_logs(files: FileSystem, directory: str, *, broker_epoch: int) -> ClosedLogs:
-    """The logs that were noted for the clean stop of this epoch; none if nothing was. Raises CorruptRecords."""
+    """The logs that were noted for the clean stop of this epoch; empty if there is no such note. Raises
+    CorruptRecords."""
     path = join(directory, CLOSED_LOGS)
     if not files.exists(path):
         return {}
@@ -161,7 +162,7 @@ def _parse(lines: list[str], count: int) -> ClosedLogs:
 
 
 _CLEAN: Final = RecoveryReport(clean=True)
-"""Shared by all logs that were not looked through."""
+"""The report of all logs whose batches were not read."""
 
 
 def reload(
@@ -173,7 +174,8 @@ def reload(
     is_new: bool = False,
     unsynced_files: tuple[File, ...] = (),
 ) -> LoadedLog:
-    """The state of the log that was closed like this. Raises CorruptRecords or StorageError if its files differ."""
+    """The state of the log that was closed with this note. Raises CorruptRecords or StorageError if the files differ
+    from the note."""
     segments = [
         Segment(directory, base_offset, files=files, limits=limits, size_bytes=size_bytes)
         for base_offset, size_bytes in closed.segments
@@ -185,7 +187,8 @@ def reload(
     producers = ProducerState()
     if closed.has_producers:
         producers = ProducerState(parse_snapshot(files.read_bytes(snapshot_path(directory, closed.snapshot_offset))))
-    # The clean close has left the file like this, and later flushes' notes vouch for the file without reading.
+    # The file of leader epochs has these entries since the clean close, and the notes of later flushes vouch for the
+    # file without reading it.
     epochs = EpochCache(closed.epochs)
     return LoadedLog(
         segments=segments,

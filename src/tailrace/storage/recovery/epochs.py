@@ -13,7 +13,7 @@ from tailrace.storage.segment_files.segment import Segment
 
 
 class FoundEpoch(NamedTuple):
-    """The first batch of an epoch that is left: compaction may have removed earlier batches."""
+    """The first remaining batch of an epoch: compaction may have removed earlier batches."""
 
     epoch: int
     base_offset: int
@@ -22,7 +22,7 @@ class FoundEpoch(NamedTuple):
 
 
 class RecoveredEpochs:
-    """The epochs of a log: the entries of its checkpoint file, as far as the batches do not contradict the entries."""
+    """The epochs of a log: the entries of its checkpoint file, unless the batches contradict them."""
 
     def __init__(self, latest: int | None) -> None:
         """`latest` is the partition's epoch in the metadata, None: not known."""
@@ -35,9 +35,9 @@ class RecoveredEpochs:
         """The epochs of the batches that were checked."""
 
     def compare(self, noted_crc: int | None) -> None:
-        """Compare the file with the checksum in the note of the flushed end, None if that has none.
+        """Compare the file with the checksum in the note of the flushed end; None if the note has no checksum.
 
-        If they differ, a batch is wrong or the file is, whose format has no checksum.
+        If the file differs, either the file is wrong (its format has no checksum) or a batch.
         """
         if self.content is None or noted_crc is None:
             return
@@ -69,11 +69,11 @@ class RecoveredEpochs:
         log_end_offset: int,
         may_lack_first: bool,
     ) -> EpochCache:
-        """The epochs of the log: of the batches from the segment with index `checked_from` on, before that from the
-        file.
+        """The epochs of the log: from the batches of the segment with index `checked_from` and of later segments, and
+        from the file for earlier segments.
 
         A file that no note vouches for must have the epochs of all batches below `known_end`. `may_lack_first`: the
-        file may lack the first epochs.
+        first epochs may be missing in the file.
         """
         cache, is_right = EpochCache(), True
         if self.content is not None:
@@ -104,7 +104,8 @@ class RecoveredEpochs:
         for first in self.found:
             # Where batches are missing, the checkpoint has the start of an epoch, and the batches do not.
             between = (entry for entry in stored if first.previous_end <= entry.start_offset <= first.base_offset)
-            # An older epoch that begins at the batch itself was cut off, and the checkpoint not written since.
+            # An entry of an older epoch that begins at the batch itself is of batches that were cut off, and the
+            # checkpoint was not written since.
             entries += [
                 entry
                 for entry in between

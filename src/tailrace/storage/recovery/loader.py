@@ -133,7 +133,7 @@ class Loader:
             producers, snapshot_offset = self._producers(end_offset, checked_from)
             self._settle_aborted(checked_from)
             for segment in self._segments[checked_from:-1]:
-                segment.forget_indexes()  # or the indexes of the whole log stay in memory
+                segment.forget_indexes()  # otherwise the indexes of the whole log would stay in memory
         log_start_offset = min(max(self._log_start_offset, self._segments[0].base_offset), end_offset)
         epochs = self._recovered_epochs(log_start_offset, end_offset, checked_from)
         if epochs.is_dirty and not self._report.clean and not self._report.damaged:
@@ -158,7 +158,7 @@ class Loader:
         )
 
     def _read_gap_bound(self) -> bool:
-        """Read the gap bound; False: the bound must be written again. Raises CorruptRecords."""
+        """Read the gap bound. Returns False if the bound must be written again. Raises CorruptRecords."""
         if GAP_BOUND not in self._names:
             return True
         try:
@@ -225,7 +225,8 @@ class Loader:
         return end_offset
 
     def _scan_from(self, first: int) -> int:
-        """Check all segments from this one on and cut the log where the first fault is; its end offset."""
+        """Check this segment and all later segments, and cut the log at the first fault. Returns the log's end
+        offset."""
         end_offset = previous_end = self._segments[first].base_offset
         epoch = -1
         for at in range(first, len(self._segments)):
@@ -252,8 +253,8 @@ class Loader:
     def _scan(self, segment: Segment, end_offset: int, previous_end: int, epoch: int) -> _Scan:
         """Check every batch of a segment and build its indexes anew.
 
-        The batch before the segment, of this `epoch`, ends at `previous_end`: far below `end_offset`, where the segment
-        may go on, if segments of which a compaction has left nothing lie between.
+        The batch before the segment, of this `epoch`, ends at `previous_end`: far below `end_offset`, where this
+        segment may begin, if a compaction has left no batch of the segments between.
         """
         scan = _Scan(0, end_offset)
         report = self._report
@@ -282,7 +283,7 @@ class Loader:
         return scan
 
     def _cut(self, at: int, scan: _Scan) -> None:
-        """Cut the log where the scan of segment `at` ended, unless the rest was flushed: that is damage."""
+        """Cut the log where the scan of segment `at` ended. If the rest was flushed, report damage instead."""
         segment, later = self._segments[at], self._segments[at + 1 :]
         # A segment that does not continue its predecessor goes whole, but a log keeps at least one segment.
         is_misplaced = at > 0 and not self._continues(segment.base_offset, scan.end_offset) and not scan.valid_bytes
@@ -311,7 +312,8 @@ class Loader:
     def _is_given_up(self, at: int) -> bool:
         """Whether an operator has chosen to lose the damaged part of this segment.
 
-        Not before the segment that holds `check_from`: damage there was not known, and nothing was copied.
+        A segment before the segment that holds `check_from` is not given up: its damage was not known to the operator,
+        and no record of it was copied.
         """
         is_last = at + 1 == len(self._segments)
         return self._cuts_damage and (is_last or self._segments[at + 1].base_offset > self._cuts_from)

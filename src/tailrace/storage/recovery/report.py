@@ -18,7 +18,7 @@ class Damage(NamedTuple):
     position: int
     reason: str
     good_end_offset: int
-    """Below it the log is good: it can be read up to here."""
+    """The offset below which the log is good and can be read."""
     flushed_end_offset: int
     """The lowest end that the flushed part can have had."""
 
@@ -54,7 +54,7 @@ class RecoveryReport:
     indexes_rebuilt: int = 0
     snapshots_discarded: int = 0
     ignored_log_start: int | None = None
-    """The log start that was noted, if it cannot be the log's: the log begins with its first segment instead."""
+    """The noted log start, if it is impossible and so ignored: the log begins with its first segment instead."""
     damage: Damage | None = None
     acknowledged_end_offset: int = 0
     """The highest offset known to have been flushed, or below the high watermark."""
@@ -67,7 +67,7 @@ class RecoveryReport:
 
     @property
     def lost_acknowledged(self) -> bool:
-        """Whether this copy lacks acknowledged records, and so must not be elected."""
+        """Whether acknowledged records are missing in this copy, which then must not be elected."""
         return self.damage is not None or self.end_offset < self.acknowledged_end_offset
 
 

@@ -20,10 +20,10 @@ _STORED: Final = Struct(">qiib")
 """Base offset, batch length, leader epoch and magic: what the checksum does not cover."""
 _SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OFFSET
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-"""The largest distance of an offset from the first of its file, so that an index entry can hold the distance."""
+"""The largest distance of an offset from the base offset of its file, so that an index entry can hold the distance."""
 _SPAN_WALK_BYTES: Final = 4096 + HEADER_SIZE
 _FIRST_READ_BYTES: Final = 4096
-"""The least size of a read that gives its first batch in any case: one call less for most small batches."""
+"""The least size of a read that must return its first batch: it saves a second read for most small batches."""
 _WALK_BYTES: Final = 65536
 
 
@@ -35,7 +35,7 @@ class AppendBatch(NamedTuple):
 
 
 class ReadLimits:
-    """Limits of a read: the first offset and the most bytes. The reader makes the object, every level takes its part.
+    """Limits of a read: the first offset and the most bytes. The reader makes the object, and each layer uses its part.
 
     Frozen for the type checker; plain slots, since a fetch makes an object per partition.
     """
@@ -48,8 +48,8 @@ class ReadLimits:
         """`offset` is the offset of the first wanted record, whose whole batch is given, with `min_one_message`
         even if the batch is larger than `max_bytes` (KIP-74).
 
-        `isolation` is Kafka's level, 0 read_uncommitted or 1 read_committed, of which the partition makes an end
-        offset. `leader_epoch` is the epoch in which the reader believes the leader to be (KIP-320); -1: not said.
+        `isolation` is Kafka's level, 0 read_uncommitted or 1 read_committed, from which the partition derives an end
+        offset. `leader_epoch` is the epoch in which the reader believes the leader to be (KIP-320); -1: not given.
         """
         self.offset: Final = offset
         self.max_bytes: Final = max_bytes
@@ -59,7 +59,7 @@ class ReadLimits:
 
 
 class ReadResult:
-    """Whole batches of one segment. Empty if the first did not fit or there was nothing to read."""
+    """Whole batches of one segment. Empty if the first batch did not fit or there was nothing to read."""
 
     __slots__ = ("end_position", "first_offset", "next_offset", "records", "size_bytes")
 
@@ -69,7 +69,7 @@ class ReadResult:
         self.records: Final = records
         self.size_bytes: Final = size_bytes
         self.first_offset: Final = first_offset
-        """Base offset of the first batch, at most the offset that was asked for."""
+        """Base offset of the first batch, at most the wanted offset."""
         self.next_offset: Final = next_offset
         """The offset after the last batch."""
         self.end_position: Final = end_position
@@ -77,17 +77,17 @@ class ReadResult:
 
 
 class Expected:
-    """The log's knowledge of the batches that are read, beside their own bytes."""
+    """The facts that the log knows about the batches that are read, besides their bytes."""
 
     __slots__ = ("end_offset", "epochs", "gap_limit", "log_end_offset")
 
     def __init__(self, end_offset: int, log_end_offset: int, gap_limit: int, epochs: EpochCache) -> None:
         self.end_offset: Final = end_offset
-        """Batches from here on are not wanted."""
+        """Batches from this offset on are not wanted."""
         self.log_end_offset: Final = log_end_offset
-        """No batch reaches beyond this."""
+        """The end of the log: no batch reaches beyond this offset."""
         self.gap_limit: Final = gap_limit
-        """Offsets before the limit may be missing."""
+        """Offsets before this offset may be missing."""
         self.epochs: Final = epochs
         """The leader epoch of each batch."""
 
@@ -162,10 +162,10 @@ class BatchFile:
         try:
             return record_times(content, header, from_offset=from_offset)
         except CorruptRecords:
-            return NO_TIMES  # its sender wrote it like this, and batches are not unpacked on append
+            return NO_TIMES  # its sender wrote the batch like this; an append does not unpack batches
 
     def _walk_to(self, offset: int, position: int, *, first_end: int, gap_limit: int) -> int:
-        """The position of the first batch that ends at or after this offset, walking from a position before it.
+        """The position of the first batch that ends at or after this offset, found by a walk from an earlier position.
 
         `size_bytes` without such a batch. The batch at `position` ends at offset `first_end` (exclusive); -1 for the
         first batch of the file. Later batches continue each other, or leave offsets out below `gap_limit`.
@@ -230,7 +230,7 @@ class BatchFile:
         gap_limit = expected.gap_limit
         if rest <= max_bytes and gap_limit <= first_offset >= 0 and end_offset == expected.log_end_offset:
             # The usual read of a reader that keeps up: all the rest, in which no offset can be missing. If the walk
-            # does not take it whole, the steps below find out why.
+            # does not reach the end of the data, the steps below find out why.
             data, epochs = self.file.lend(rest, position), expected.epochs.range_of(first_offset)
             end, next_offset, _ = walk_batches(data, 0, first_offset, end_offset, gap_limit, *epochs)
             if end == rest:
@@ -262,7 +262,7 @@ class BatchFile:
         end, next_offset = self.walk_over(data, position, expected, next_offset)
         after = position + end
         if len(data) - end < HEADER_SIZE and after < self.size_bytes:
-            # Whether a batch starts there tells whether the last batch has the size in its header.
+            # Only if a batch starts there has the last batch the size that its header says.
             header = self.file.pread(HEADER_SIZE, after)
             if len(header) < HEADER_SIZE:
                 raise self.corrupt(after, "the file ends inside a batch")
@@ -281,7 +281,7 @@ class BatchFile:
         return header
 
     def corrupt(self, position: int, why: str) -> CorruptRecords:
-        """The error for what stands at this position."""
+        """The error for the bytes at this position."""
         return CorruptRecords(f"{self.file.path} at position {position}: {why}")
 
 

@@ -24,7 +24,7 @@ assert array("q").itemsize == 8
 
 
 def _swap(numbers: "array[int]") -> "array[int]":
-    """Between the machine's byte order and Kafka's, which is big-endian."""
+    """Convert between the machine's byte order and Kafka's, which is big-endian."""
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers
@@ -65,7 +65,8 @@ class OffsetIndex:
 
         Saves a reader from walking over every batch header of a large read.
         """
-        # One entry further back than the last that starts in time: then that whole batch lies before both bounds.
+        # One entry further back than the last entry that starts before the bounds: then the whole batch of the entry
+        # lies before both bounds.
         at = min(bisect_left(self._offsets, relative_end), bisect_right(self._positions, position)) - 2
         return self._positions[at] if at >= 0 else 0
 
@@ -84,7 +85,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, log_size_bytes: int) -> "OffsetIndex | None":
-        """The index that `to_bytes` wrote, or None for bytes that no log of that size can have as index."""
+        """The index that `to_bytes` wrote; None for bytes that cannot be the index of a log of that size."""
         if len(data) % OFFSET_ENTRY_SIZE:
             return None
         pairs = array("I")
@@ -134,7 +135,8 @@ class TimeIndex:
             self._offsets.append(relative_offset)
 
     def below(self, timestamp: int) -> tuple[int, int] | None:
-        """The last entry that is earlier than `timestamp`: no record up to its relative offset is as late as that."""
+        """The last entry that is earlier than `timestamp`: no record up to its relative offset has this timestamp or a
+        later timestamp."""
         at = bisect_left(self._timestamps, timestamp)
         return self.entry(at - 1) if at else None
 

@@ -79,7 +79,8 @@ class Segment(BatchFile, SegmentPaths):
 
     @property
     def aborted(self) -> TransactionIndex:
-        """The aborted transactions whose markers are here. Raises CorruptRecords if their file is damaged."""
+        """The aborted transactions whose markers are in this segment. Raises CorruptRecords if their file is
+        damaged."""
         aborted = self._aborted
         if aborted is None:
             path = self.transaction_index_path
@@ -103,7 +104,7 @@ class Segment(BatchFile, SegmentPaths):
 
     @property
     def has_doubtful_times(self) -> bool:
-        """Whether some of its times come from unchecked headers: no record may be judged by such times."""
+        """Whether some of the segment's times come from unchecked headers: such times must not decide about records."""
         return self.base_offset < self.limits.checked_from and not self.has_true_times
 
     def largest_time_at(self, position: int, header: BatchHeader) -> int:
@@ -150,7 +151,8 @@ class Segment(BatchFile, SegmentPaths):
     def _load_max_timestamp(self) -> None:
         if self._indexes is None and self._max_timestamp < 0:
             self._load_indexes()
-            # Retention asks every old segment: the two numbers stay, the indexes would fill the memory.
+            # Retention reads this for every old segment: the two numbers stay in memory; the indexes would fill the
+            # memory.
             self.forget_indexes()
 
     def count_that_fit(self, batches: Sequence[AppendBatch]) -> int:
@@ -222,7 +224,7 @@ class Segment(BatchFile, SegmentPaths):
         try:
             self._load_timestamps(indexes)
         except CorruptRecords:
-            self.rebuild_indexes()  # the last entry that is left is wrong: rebuild from the batches
+            self.rebuild_indexes()  # the last remaining entry is wrong: rebuild from the batches
 
     def _load_indexes(self) -> Indexes:
         """The indexes, from memory, from their files or, if the files are wrong, from the batches."""
@@ -281,7 +283,7 @@ class Segment(BatchFile, SegmentPaths):
     def _load_timestamps(self, indexes: Indexes, *, is_whole: bool = False) -> None:
         """The first and the largest timestamp, from the time index and the batches behind its last entry.
 
-        `is_whole`: that entry is known to be the largest of the segment.
+        `is_whole`: the last entry is known to have the largest timestamp of the segment.
         """
         self._max_timestamp = self._max_timestamp_offset = self._first_timestamp = -1
         if not self.size_bytes:
@@ -364,9 +366,9 @@ class Segment(BatchFile, SegmentPaths):
             self._aborted = None
 
     def locate(self, offset: int, *, gap_limit: int = LAST_OFFSET) -> int:
-        """The position of the first batch that ends at or after this offset; `size_bytes` if there is none.
+        """The position of the first batch that ends at or after this offset; `size_bytes` if there is no such batch.
 
-        Raises CorruptRecords if a batch before it does not continue the one before, except for gaps below
+        Raises CorruptRecords if a batch on the way does not continue the batch before, except for gaps below
         `gap_limit`.
         """
         position, last = self._load_indexes().offsets.floor(max(offset - self.base_offset, 0))
@@ -397,11 +399,11 @@ class Segment(BatchFile, SegmentPaths):
         return header.base_offset <= offset and self.largest_time_at(position, header) == timestamp
 
     def boundary_before(self, position: int) -> int:
-        """The start of a batch at or before this position, as the index says; 0 if it knows none."""
+        """The start of a batch at or before this position, by the index; 0 if the index has no such batch."""
         return self._load_indexes().offsets.boundary_below(relative_end=MAX_RELATIVE_OFFSET, position=position)
 
     def end_offset_before(self, position: int) -> int:
-        """The end offset of the batches before this position; the base offset if there are none."""
+        """The end offset of the batches before this position; the base offset if there is no batch."""
         end_offset = self.base_offset
         for at, header in self.headers(self.boundary_before(position)):
             if at >= position:

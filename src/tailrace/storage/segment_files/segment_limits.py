@@ -1,4 +1,4 @@
-"""When a segment is full, by its topic's settings, and the batches whose headers it believes."""
+"""When a segment is full, by its topic's settings, and the batches whose headers count as checked."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -30,12 +30,13 @@ class SegmentLimits:
     )
 
     def __init__(self, config: TopicConfig, *, name: str) -> None:
-        """`name` is the log's: from it comes its share of segment.jitter.ms, the same after each start."""
+        """`name` is the log's name. The log's share of segment.jitter.ms is derived from the name, so that it is the
+        same after each start."""
         self._jitter_seed = crc32c(name.encode())
         self.checked_from = 0
         """The headers of batches below this offset were not compared with their records (`storage.log_times`)."""
         self.has_read_note = False
-        """Whether that offset comes from the log's note, and is not a guess before the note is read."""
+        """Whether `checked_from` comes from the log's note, and is not a guess before the note is read."""
         self.update(config)
 
     def time_to_be(self, batch: Buffer, header: BatchHeader) -> int:
@@ -52,7 +53,8 @@ class SegmentLimits:
     ) -> int:
         """The number of these batches that fit, by Kafka's roll rules, into a segment of this size.
 
-        `first_timestamp` is that of its first batch, `last_possible` the largest offset that it can hold.
+        `first_timestamp` is the timestamp of the segment's first batch, `last_possible` the largest offset that the
+        segment can hold.
         """
         size = size_bytes
         if size and (len(indexes.offsets) >= self.index_entries or len(indexes.times) >= self.time_index_entries):

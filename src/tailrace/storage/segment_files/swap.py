@@ -103,7 +103,8 @@ def remove_cleaned(files: FileSystem, directory: str, base_offset: int) -> None:
 
 
 def finish_swaps(files: FileSystem, directory: str, *, limits: SegmentLimits) -> bool:
-    """Finish the swaps that a crash has interrupted after step 2, undo earlier swaps; whether there were any swaps.
+    """Finish the swaps that a crash has interrupted after step 2, and undo swaps that were interrupted earlier. Returns
+    whether there was a swap.
 
     Raises CorruptRecords if a segment to be swapped in is damaged: the replaced segments may be gone.
     """

@@ -1,4 +1,5 @@
-"""The open transactions of one log, which hold back the last stable offset, and its index of aborted ones (KIP-98).
+"""The open transactions of one log, which hold back the last stable offset, and its index of aborted transactions
+(KIP-98).
 
 A reader of committed data gets the aborted transactions of the range it reads, and leaves their records out.
 Entries are in the order of their markers, so `last_offset` rises; `last_stable_offset` never falls. The bytes of an
@@ -28,8 +29,8 @@ class CompletedTransaction(NamedTuple):
 class OngoingTransactions:
     """Open transactions by first offset; first offsets rise as transactions begin.
 
-    An ended transaction goes on holding back the oldest until its marker is below the high watermark: only then no
-    change of leaders can open it again. Each move of the high watermark calls `forget_replicated`.
+    An ended transaction goes on holding back the oldest until its marker is below the high watermark: only then can no
+    change of leaders open the transaction again. Each move of the high watermark calls `forget_replicated`.
     """
 
     __slots__ = ("_open", "ended", "first_open_offset")
@@ -38,7 +39,7 @@ class OngoingTransactions:
         """`begun`: the starts of the open transactions, and their producers."""
         self._open: dict[int, int] = dict(sorted(begun))  # first offset -> producer id
         self.ended: dict[int, int] = {}
-        """First offset -> marker's offset, rising, of ended transactions that hold back the oldest all the same."""
+        """First offset -> marker's offset, rising, of ended transactions that still hold back the stable offset."""
         self.first_open_offset: int | None = next(iter(self._open), None)
         """The start of the oldest open transaction."""
 
@@ -61,7 +62,7 @@ class OngoingTransactions:
             self.first_open_offset = first_offset
 
     def end(self, first_offset: int, marker_offset: int) -> None:
-        """The transaction that began at `first_offset` has its marker."""
+        """Note that the transaction that began at `first_offset` has its marker."""
         del self._open[first_offset]
         self.ended[first_offset] = marker_offset
         if first_offset == self.first_open_offset:
@@ -77,7 +78,7 @@ class OngoingTransactions:
         return first
 
     def forget_replicated(self, high_watermark: int) -> None:
-        """The markers below the high watermark are there for good."""
+        """Forget the ended transactions whose markers are below the high watermark: no cut can remove these markers."""
         if not self.ended:
             return
         replicated = []
@@ -89,7 +90,8 @@ class OngoingTransactions:
             del self.ended[first_offset]
 
     def restart(self, begun: Iterable[tuple[int, int]], *, end_offset: int) -> None:
-        """The log ends here now, and these transactions are open."""
+        """Take these open transactions after a cut of the log at `end_offset`. Ended transactions stay if their markers
+        lie below."""
         self._open = dict(sorted(begun))
         self.ended = {first: marker for first, marker in self.ended.items() if marker < end_offset}
         for first_offset in self._open:
@@ -104,7 +106,7 @@ _OFFSET: Final = Struct(">q")
 _LAST_OFFSET_AT: Final = 18
 _VERSION: Final = 0
 _BLOCK_ENTRIES: Final = 256
-"""Entries that are passed over together, if none of them begins early enough."""
+"""The number of entries that are passed over together if no transaction of them begins early enough."""
 
 
 class AbortedTxn(NamedTuple):
@@ -115,7 +117,7 @@ class AbortedTxn(NamedTuple):
     last_offset: int
     """The abort marker's offset."""
     last_stable_offset: int
-    """The stable offset of the log once it had the marker: no transaction that ends later begins below."""
+    """The stable offset of the log right after the marker: no transaction that ends later begins below this offset."""
 
 
 class TransactionIndex:
@@ -128,7 +130,7 @@ class TransactionIndex:
         self._earliest: list[int] = []
         """The smallest first offset of each block of entries."""
         self.is_dirty = False
-        """Whether the file does not say the same."""
+        """Whether the file differs from memory."""
 
     def __len__(self) -> int:
         return len(self._data) // ENTRY_SIZE
@@ -138,7 +140,7 @@ class TransactionIndex:
             yield AbortedTxn(*fields)
 
     def append(self, aborted: AbortedTxn) -> None:
-        """Note a transaction. Ignored unless its marker lies behind all noted markers."""
+        """Note a transaction. Does nothing unless its marker lies behind all noted markers."""
         at = len(self)
         if at and self._entry(at - 1).last_offset >= aborted.last_offset:
             return
@@ -150,7 +152,7 @@ class TransactionIndex:
         self.is_dirty = True
 
     def note(self, completed: CompletedTransaction) -> None:
-        """As `append`, for a transaction that was aborted as its marker was met."""
+        """As `append`, for a transaction that is aborted by the marker just read."""
         self.append(
             AbortedTxn(
                 completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
@@ -169,7 +171,8 @@ class TransactionIndex:
             self.is_dirty = True
 
     def collect(self, offset: int, *, end_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """The transactions with records from `offset` on and below `end_offset`, and whether later segments have none.
+        """The transactions with records from `offset` on and below `end_offset`, and whether no later segment has such
+        transactions.
 
         Costs the entries that are given, and a step per block of transactions that begin too late.
         """

@@ -2,7 +2,7 @@
 
 A snapshot is a run of batches v2 that has nothing to do with the log's own. Rules, which `walk` checks:
 
-1. The first batch is a control batch that begins with SnapshotHeaderRecord; which voters there are may follow.
+1. The first batch is a control batch that begins with SnapshotHeaderRecord; records that name the voters may follow.
    The last batch is a control batch with SnapshotFooterRecord. The batches between hold data.
 2. Offsets are contiguous from 0, and every batch has the snapshot's epoch as its leader epoch.
 3. The batches tile the file: nothing is between them, nothing behind the footer, and none is larger than Kafka writes.
@@ -34,9 +34,9 @@ from tailrace.protocol.records.record import read_records
 
 SNAPSHOT_SUFFIX: Final = ".checkpoint"
 PART_SUFFIX: Final = ".checkpoint.part"
-"""Not whole, or not known to be whole: never read as a snapshot."""
+"""The suffix of a file that is not whole, or not known to be whole: it is never read as a snapshot."""
 DELETED_SUFFIX: Final = ".checkpoint.deleted"
-"""Kafka's name for a snapshot that goes; we make no such file."""
+"""Kafka's suffix for a snapshot that is being deleted; we make no such file."""
 MAX_BATCH_BYTES: Final = 8 << 20
 """Kafka's limit for a batch of a snapshot."""
 MAX_CHECKPOINT_BATCH_BYTES: Final = 64 << 20
@@ -47,7 +47,7 @@ _EPOCH_DIGITS: Final = 10
 _READ_BYTES: Final = 1 << 20
 
 ReadAt = Callable[[int, int], bytes]
-"""Up to so many bytes from a position of the file, as `storage.file_system.File.pread`."""
+"""Reads up to this many bytes from a position of the file, as `storage.file_system.File.pread`."""
 HeaderControl = KRaftVersionRecord | VotersRecord
 """The records that may stand in the first batch behind its header record (KIP-853)."""
 
@@ -56,14 +56,15 @@ class SnapshotHeader(NamedTuple):
     """The content of the first batch."""
 
     last_contained_ms: int
-    """When the last record that the snapshot stands for was appended, ms since 1970."""
+    """The time when the last record before the snapshot's end was appended, ms since 1970."""
     control: tuple[HeaderControl, ...] = ()
     log: CheckpointedLog | None = None
-    """The coordinator's log that this is a checkpoint of; None in a snapshot of the metadata."""
+    """The coordinator's log that the checkpoint is of; None in a snapshot of the metadata."""
 
 
 class CheckpointRecord(NamedTuple):
-    """A record of a checkpoint: a log's record with its key, and its producer if its transaction is open; -1: none."""
+    """A record of a checkpoint: a log's record with its key, and the producer if its transaction is open; -1: no
+    producer."""
 
     key: bytes | None
     value: bytes | None
@@ -72,7 +73,7 @@ class CheckpointRecord(NamedTuple):
 
 
 class SnapshotBatch(NamedTuple):
-    """A batch that was found right."""
+    """A batch that has passed all checks."""
 
     position: int
     header: BatchHeader
@@ -151,7 +152,8 @@ def _whole_batches(read_at: ReadAt, size_bytes: int) -> Iterator[SnapshotBatch]:
 
 
 def _header_at(chunk: bytes, at: int, left: int) -> BatchHeader | None:
-    """The header at this place of a chunk, None for a part of a header. `left` bytes of the file follow."""
+    """The header at this place of a chunk; None if the chunk has only a part of the header. `left` bytes of the file
+    follow."""
     if not left:
         return None
     if left < HEADER_SIZE:

@@ -1,10 +1,10 @@
 """The snapshots of one replicated log, as files beside its segments (KIP-630): list, read, write, publish, delete.
 
-1. A file with the name of a snapshot was whole and durable at the rename (`snapshots.writer`). Parts and files that
-   were going are removed when the store is opened.
+1. A file with the name of a snapshot was whole and durable at the rename (`snapshots.writer`). Parts, and files that
+   were being deleted, are removed when the store is opened.
 2. A snapshot that is being read stays on the disk until the last reader is done, though it is not listed any more.
-3. Reading, listing and parts are the owner's; what waits for the disk (`Publication`, `Removal`) may run on another
-   thread, one such work at a time and in the order in which they were made.
+3. Reading, listing and parts are for the owner's thread. Work that waits for the disk (`Publication`, `Removal`) may
+   run on another thread, one piece at a time and in the order in which the pieces were made.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -54,7 +54,8 @@ class SnapshotReader:
     def batches(self) -> Iterator[memoryview]:
         """The batches of data, 64 KiB each as we write them, 8 MiB at most. Raises CorruptRecords.
 
-        Values read before the fault are not to be used either: only a read that comes to the end has a snapshot.
+        Values read before the fault must not be used either: only a read that reaches the end shows that the snapshot
+        is whole.
         """
         found = walk(
             self._file.pread,
@@ -65,7 +66,7 @@ class SnapshotReader:
         return (batch.content for batch in found if not batch.header.is_control)
 
     def close(self) -> None:
-        """Let the snapshot go. Harmless if done twice."""
+        """Give the snapshot back. A second call does nothing."""
         if self._on_close is not None:
             self._file.unpin()
             self._on_close()
@@ -78,7 +79,7 @@ class SnapshotStore:
     def __init__(self, directory: str, *, files: FileSystem) -> None:
         self.directory = directory
         self.snapshots: tuple[StoredSnapshot, ...] = ()
-        """By ascending id."""
+        """The snapshots by ascending id."""
         self.damaged: dict[OffsetAndEpoch, CorruptRecords] = {}
         """The snapshots that `open` has found damaged, which are not in `snapshots`."""
         self._files = files
@@ -155,7 +156,7 @@ class SnapshotStore:
         )
 
     def read(self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int) -> Buffer:
-        """Bytes of a snapshot for FetchSnapshot: up to so many from this position on, none at its very end.
+        """Bytes of a snapshot for FetchSnapshot: up to `max_bytes` from this position on; empty at the end.
 
         Raises SNAPSHOT_NOT_FOUND, and POSITION_OUT_OF_RANGE behind the end.
         """
@@ -196,7 +197,7 @@ class SnapshotStore:
             raise
 
     def write_part(self, snapshot_id: OffsetAndEpoch, position: int, data: Buffer) -> int:
-        """Write fetched bytes at the end of the part, which is begun anew at position 0. Its size.
+        """Write fetched bytes at the end of the part, which is begun anew at position 0. Returns the size of the part.
 
         Raises StorageError; then the part is gone.
         """

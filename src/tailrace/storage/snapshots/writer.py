@@ -1,7 +1,8 @@
-"""A snapshot that is being written or fetched: `<id>.checkpoint.part`, which becomes a snapshot by a rename, or goes.
+"""A snapshot that is being written or fetched: `<id>.checkpoint.part`, which becomes a snapshot by a rename, or is
+removed.
 
-The order of a publication is the whole of its safety: checked to the last byte, synced, renamed, the directory synced.
-So a file that is called a snapshot was whole when it got the name, whenever the power goes.
+The order of a publication makes it safe: checked to the last byte, synced, renamed, the directory synced. So a file
+that is called a snapshot was whole when it got the name, whenever the power goes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -38,12 +39,12 @@ class SnapshotPartFile:
     __slots__ = ("_check", "_checked_bytes", "_directory", "_file", "_files", "header", "id", "path", "size_bytes")
 
     def __init__(self, directory: str, snapshot_id: OffsetAndEpoch, *, files: FileSystem, infix: str = "") -> None:
-        """Makes the file anew. `infix` tells two of the same id apart. Raises StorageError."""
+        """Makes the file anew. `infix` makes the names of two parts with the same id differ. Raises StorageError."""
         self.id = snapshot_id
         self.path = join(directory, snapshot_name(snapshot_id) + infix + PART_SUFFIX)
         self.size_bytes = 0
         self.header: SnapshotHeader | None = None
-        """The snapshot's header and footer; known when it was checked."""
+        """The snapshot's header and footer; known once the part was checked."""
         self._directory = directory
         self._files = files
         self._file: File = files.open(self.path, create=True)
@@ -61,11 +62,13 @@ class SnapshotPartFile:
         self.size_bytes += len(data)
 
     def sync(self) -> None:
-        """Make the batches written so far durable, on any thread: many small waits not a long wait at the end."""
+        """Make the batches written so far durable, on any thread: many small waits are better than a long wait at the
+        end."""
         self._file.sync()
 
     def check(self, max_bytes: int) -> bool:
-        """Check about so many bytes more; returns whether every byte is checked and right. Only after the last write.
+        """Check about this many bytes more; returns whether every byte is checked and right. Must only be called after
+        the last write.
 
         On any thread. Raises CorruptRecords, once: no more calls then.
         """
@@ -99,7 +102,7 @@ class SnapshotPartFile:
 
 
 class Publication:
-    """The slow half of the end of a part: for a thread that waits for the disk. The store takes over the result.
+    """The slow half of a part's publication: for a thread that waits for the disk. The store takes over the result.
 
     `carry_out` runs to the end; `step` checks some megabytes at a time, so that flushes of other logs may go between.
     """
@@ -115,7 +118,8 @@ class Publication:
         self.is_over = False
 
     def step(self) -> None:
-        """Check some more; behind the end sync, rename, sync the directory. Raises StorageError only."""
+        """Check some more bytes; once all are checked, sync, rename, and sync the directory. Raises StorageError
+        only."""
         try:
             if not self.part.check(_CHECK_BYTES):
                 return
@@ -128,7 +132,8 @@ class Publication:
         self.is_over = True
 
     def carry_out(self) -> None:
-        """Run every step. Raises StorageError only: a part that is no snapshot is `fault`, and stays a part."""
+        """Run every step. Raises StorageError only: for a part that is no snapshot `fault` is set, and the part stays a
+        part."""
         while not self.is_over:
             self.step()
 
