@@ -43,7 +43,8 @@ def on_groups(operation: Operation, *path: str) -> Accesses:
 
 
 def on_transactional_ids(operation: Operation, *path: str) -> Accesses:
-    """The operation on each transactional id that the request names; a producer without one needs nothing."""
+    """The operation on each transactional id that the request names; a producer without a transactional id needs no
+    access."""
     return _on_named(SecuredType.TRANSACTIONAL_ID, operation, path)
 
 
@@ -79,7 +80,8 @@ def on_producer() -> Accesses:
 
 
 def on_added_partitions() -> Accesses:
-    """AddPartitionsToTxn: of a producer the transaction and its topics; from v4 on a broker asks for producers."""
+    """AddPartitionsToTxn: the producer's transaction and topics; from v4 on a broker sends the request for
+    producers."""
     return (
         *on_transactional_ids(Operation.WRITE, "v3_and_below_transactional_id"),
         *on_topics(Operation.WRITE, "v3_and_below_topics"),

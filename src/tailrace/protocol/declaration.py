@@ -58,7 +58,7 @@ class Versions(NamedTuple):
 _MAX_VERSION = 0x7FFF
 ALL_VERSIONS = Versions(0, _MAX_VERSION)
 NO_VERSIONS = Versions(_MAX_VERSION, -1)
-"""`first` is above every version: the hot lane asks only whether a version is at least that."""
+"""`first` is above every version: the hot lane only compares a version with `first`."""
 
 
 class Fixed(NamedTuple):

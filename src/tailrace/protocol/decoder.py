@@ -150,7 +150,7 @@ class _Body:
         line(f"{target}.unknown_tags = unknown_tags_of(data, places) if places else ()")
 
     def value(self, target: str, kind: Any, nullable: bool, where: str) -> None:
-        """Read one value; fixed ones wait in the run."""
+        """Read one value; values of fixed size wait in the run."""
         if isinstance(kind, Fixed):
             self.run.append((target, kind))
         elif isinstance(kind, Nested):

@@ -1,9 +1,9 @@
 """Compiles the encoder of one message in one version to straight-line Python.
 
-In the generated code `append` adds a small piece to `parts`; a large one goes to `chunks` by reference, behind the
-pieces before it joined. Neighbouring fields of fixed size, with the length behind the fields, become one `struct` call.
-A value that the wire cannot hold raises struct.error, TypeError or AttributeError, which `schema.encode` explains.
-An encoder in steps is a generator, with a `yield` behind some elements of each array.
+In the generated code `append` adds a small piece to `parts`; a large piece goes to `chunks` by reference, behind the
+joined earlier pieces. Neighbouring fields of fixed size, with the length behind the fields, become one `struct` call. A
+value that the wire cannot hold raises struct.error, TypeError or AttributeError, which `schema.encode` explains. An
+encoder in steps is a generator, with a `yield` behind some elements of each array.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,13 +39,14 @@ def compile_step_encoder(schema: Schema, version: int) -> StepEncoder:
 
 
 def compile_struct_encoder(schema: Schema, version: int, *, flexible: bool) -> Encoder:
-    """The encoder of a struct inside of a message, in one version of that."""
+    """The encoder of a struct inside of a message, in one version of the message."""
     compiler = _EncoderCompiler(version, flexible)
     return compiler.function(f"{schema.name} in v{version}", Nested(schema), nullable=False)
 
 
 class BufferChain:
-    """Buffers that are one value on the wire, of BY_REFERENCE_FROM bytes at least: they need not be joined before."""
+    """Buffers that are one value on the wire, of BY_REFERENCE_FROM bytes at least: the buffers are sent without being
+    joined."""
 
     __slots__ = ("_size_bytes", "buffers")
 
@@ -163,7 +164,7 @@ class _EncoderBody:
         return f"{value} != {default}"
 
     def value(self, source: str, kind: Any, nullable: bool, where: str) -> None:
-        """Write one value; fixed ones wait in the run."""
+        """Write one value; values of fixed size wait in the run."""
         if isinstance(kind, Fixed):
             self.run.append((source, kind.code))
             return

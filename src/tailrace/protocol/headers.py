@@ -124,7 +124,8 @@ def encode_response_in_steps(response: Any, version: int, correlation_id: int) -
 def decode_response(cls: type[T], version: int, data: Buffer) -> tuple[int, T]:
     """The correlation id and the response in the frame `data`, which must be of the given class and version.
 
-    Bytes behind the response are left alone, as Kafka's own client does: librdkafka's mock cluster sends one too many.
+    Bytes behind the response are left alone, as Kafka's own client does: librdkafka's mock cluster sends one byte too
+    many.
     """
     if len(data) < _CORRELATION.size:
         too_short("correlation id", 0)

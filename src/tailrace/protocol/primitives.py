@@ -121,7 +121,8 @@ def read_tag_section(
 
 
 def unknown_tags_of(data: memoryview, places: dict[int, tuple[int, int]]) -> UnknownTags:
-    """Copies of what no declared field has claimed. Raises MalformedMessage if that is too much."""
+    """Copies of the tagged fields that the declaration does not know. Raises MalformedMessage if they have too many
+    bytes."""
     size = sum(stop - start for start, stop in places.values())
     if size > MAX_UNKNOWN_TAG_BYTES:
         raise MalformedMessage(f"unknown tags of {size} bytes; allowed are {MAX_UNKNOWN_TAG_BYTES}")

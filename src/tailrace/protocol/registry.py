@@ -126,7 +126,8 @@ _COSTLY: Final = 20_000
 """Elements of requests of which each costs 10 us and more: 190,000 names to delete held up all other requests for 5 s.
 Twice what Kafka's controller takes in one request; a tool has to send several for more."""
 _OF_FETCH: Final = 2 * MAX_ELEMENTS
-"""A Fetch has 200,000 partitions at most, and beside them their topics. How many come is up to the frame's size."""
+"""A Fetch has 200,000 partitions at most, and beside them their topics. The frame's size limits the number that can
+come."""
 
 _FIRST_FOR_LIBRDKAFKA: Final = 0
 """librdkafka turns codecs off unless Produce is announced from version 0 (KAFKA-18659). 0 to 2 are refused."""

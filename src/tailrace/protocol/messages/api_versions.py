@@ -66,7 +66,7 @@ class SaslHandshakeRequest:
 
 @message(api_key=17, versions="0-1")
 class SaslHandshakeResponse:
-    """Whether the mechanism is offered, and which ones are."""
+    """Whether the mechanism is offered, and the mechanisms that are."""
 
     error_code: Int16 = 0
     mechanisms: tuple[str, ...]

@@ -162,7 +162,7 @@ class ListedConfigResource:
 
 @message(api_key=74, versions="0-1", flexible="0+")
 class ListConfigResourcesResponse:
-    """The resources of the types that were asked for."""
+    """The resources of the types in the request."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -188,7 +188,7 @@ class DescribeClientQuotasRequest:
 
     components: tuple[QuotaComponent, ...]
     strict: bool
-    """Without entities that have more types than the components."""
+    """True: leave out entities that have more types than the components."""
 
 
 @struct

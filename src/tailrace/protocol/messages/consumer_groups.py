@@ -14,7 +14,8 @@ class HeartbeatTopicPartitions:
 
 @message(api_key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatRequest:
-    """Joins (epoch 0), stays, leaves (-1) or leaves to come back (-2, static members). Null: as in the last heartbeat.
+    """Joins (epoch 0), stays, leaves (-1) or leaves to come back (-2, static members). A null field: as in the last
+    heartbeat.
 
     v1: the member makes its own id, and may subscribe by a regular expression.
     """

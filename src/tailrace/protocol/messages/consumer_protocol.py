@@ -43,7 +43,7 @@ class ConsumerProtocolAssignment:
 
 
 def version_of(cls: type[object], data: Buffer) -> int:
-    """The version to answer in: that of the prefixed message that was sent, as far as this one goes.
+    """The version for the answer: the version of the prefixed message that was sent, at most the newest of this class.
 
     Raises MalformedMessage.
     """

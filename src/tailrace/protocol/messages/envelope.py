@@ -30,12 +30,13 @@ class EnvelopeRequest:
 
 @message(api_key=58, versions="0", flexible="0+")
 class EnvelopeResponse:
-    """The answer with its header. An error here is of the passing on."""
+    """The answer with its header. An error here is a failure to pass the request on."""
 
     response_data: bytes | None = None
     error_code: Int16 = 0
     metadata_end_offset: Int64 = field(versions="0+", tag=10000, default=-1)
-    """Everything that the answer is based on lies below. Only for a sender of ours."""
+    """The offset of the metadata log below which lies everything that the answer is based on. Only for a sender of
+    ours."""
 
 
 @message(versions="0", flexible="0+")

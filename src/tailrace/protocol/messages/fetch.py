@@ -211,10 +211,10 @@ class DescribedFetchSession:
     uses_topic_ids: bool
     age_ms: Int64
     idle_ms: Int64
-    """The time since its last fetch."""
+    """The time since the last fetch of the session."""
     incremental_fetches: Int64
     saved_bytes: Int64
-    """An estimate of the bytes that full fetches would have taken more."""
+    """The bytes by which full fetches would have been larger, estimated."""
 
 
 @message(api_key=10000, versions="0", flexible="0+")

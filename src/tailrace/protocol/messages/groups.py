@@ -40,7 +40,7 @@ class FindCoordinatorResponse:
 # Details of a group beyond Kafka's: an extension that DescribeGroups carries in fields tagged from 10000.
 #
 # A client that asks sets `include_details`; a server that knows the extension answers with exactly one `GroupDetails`.
-# Any other server passes over the question, and any other client never sees an answer. Ages in ms, -1: not known.
+# Any other server skips `include_details`, and any other client never gets the details. Ages in ms, -1: not known.
 
 DETAILS_FEATURE = "tailrace.group.details"
 """Announced as a supported feature, level 1."""

@@ -91,7 +91,7 @@ class OffsetForLeaderEpochRequest:
 
 @struct
 class EpochEndOffset:
-    """The largest epoch at or below the one asked for, and its end (exclusive); -1 and -1 if unknown."""
+    """The largest epoch at or below the epoch in the request, and its end (exclusive); -1 and -1 if unknown."""
 
     error_code: Int16 = 0
     partition: Int32

@@ -20,7 +20,7 @@ class DescribeLogDirsRequest:
 
     topics: tuple[DescribableLogDirTopic, ...] | None
     wants_log_ends: bool = field(versions="2+", tag=10000, default=False)
-    """Also replicas whose logs cannot be used, and of each up to where its log is good."""
+    """True: report replicas whose logs cannot be used too, and for each replica the end of the good part of its log."""
 
 
 @struct
@@ -34,9 +34,9 @@ class DescribeLogDirsPartition:
     good_end_offset: Int64 = field(versions="2+", tag=10000, default=-1)
     """If asked for: where the log ends; the end of the good part if the log is damaged. -1: not known."""
     acknowledged_end_offset: Int64 = field(versions="2+", tag=10001, default=-1)
-    """If asked for: up to here the log was flushed or committed, as far as is noted. -1: not known."""
+    """If asked for: the offset up to which the log was flushed or committed, as far as noted. -1: not known."""
     log_fault: str = field(versions="2+", tag=10002, default="")
-    """If asked for: why the log cannot be used; empty if it can."""
+    """If asked for: why the log cannot be used; empty if it can be used."""
 
 
 @struct
@@ -94,7 +94,7 @@ class AlterReplicaLogDirsRequest:
 
 @struct
 class AlterReplicaLogDirPartitionResult:
-    """Whether one replica is, or will be, where it shall be."""
+    """Whether one replica is, or will be, in the wanted directory."""
 
     partition_index: Int32
     error_code: Int16 = 0

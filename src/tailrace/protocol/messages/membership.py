@@ -63,7 +63,8 @@ class SyncGroupRequestAssignment:
 
 @message(api_key=14, versions="0-5", flexible="4+")
 class SyncGroupRequest:
-    """The leader brings the assignments, the others wait for theirs. v5 names the protocol it believes in (KIP-559)."""
+    """The leader brings the assignments, the other members wait for their own. v5 names the protocol that the member
+    expects (KIP-559)."""
 
     group_id: str
     generation_id: Int32

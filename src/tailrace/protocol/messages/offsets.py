@@ -1,7 +1,7 @@
 """OffsetCommit (8) and OffsetFetch (9): a group's progress.
 
 The tagged fields from 10,000 on are ours (KIP-X, individual commits): ranges of offsets and key hashes beside the
-offset. Absent, a message has Kafka's bytes, and so has its answer.
+offset. Without these fields a message has Kafka's bytes, and its answer has Kafka's bytes too.
 """
 
 from tailrace.protocol.messages.fetch import WireKeyRange
@@ -35,7 +35,7 @@ UNKNOWN_STATE_EPOCH = -1
 class OffsetCommitRequestPartition:
     """The next offset to read, and the epoch of the record before it (v6, KIP-320).
 
-    With ranges, the ranges join the committed ranges; the offset is the group's offset from before.
+    With ranges, the ranges join the committed ranges, and the offset is the group's offset as the client knows it.
     """
 
     partition_index: Int32

@@ -256,7 +256,8 @@ class ProduceForms:
         return len(self._by_head)
 
     def add(self, form: ProduceForm) -> None:
-        """Know this form. When there are many forms, all other forms are forgotten: a client decides what it sends."""
+        """Remember this form. When there are many forms, all other forms are forgotten: a hostile client could send any
+        number of forms."""
         size = len(form.head)
         if size > _LONGEST_HEAD:
             return

@@ -12,7 +12,7 @@ from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Records, UI
 
 @struct
 class VotePartition:
-    """A candidate and how far its log reaches. v2 adds the question before the election (KIP-996)."""
+    """A candidate and how far its log reaches. v2 adds the pre-vote (KIP-996)."""
 
     partition_index: Int32
     replica_epoch: Int32
@@ -297,7 +297,7 @@ class KRaftVersionRange:
 
 @message(api_key=82, versions="0", flexible="0+")
 class UpdateRaftVoterRequest:
-    """A voter listens elsewhere now, or understands something else."""
+    """A voter has other listeners now, or supports other versions of `kraft.version`."""
 
     cluster_id: str | None
     current_leader_epoch: Int32
@@ -374,7 +374,7 @@ class SnapshotPart:
     """The size of the whole snapshot, in bytes."""
     position: Int64
     unaligned_records: Records = field(nullable="none")
-    """Never null: empty if there are none."""
+    """Never null: empty if there are no bytes."""
 
 
 @struct

@@ -112,7 +112,7 @@ class ControllerRegistrationRequest:
 
 @message(api_key=70, versions="0", flexible="0+")
 class ControllerRegistrationResponse:
-    """Whether the active controller has taken it down."""
+    """Whether the active controller has noted the registration."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
@@ -154,7 +154,7 @@ class UpdatableFeatureResult:
 
 @message(api_key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesResponse:
-    """Whether the levels are as they were wanted."""
+    """Whether the features have the wanted levels."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -190,7 +190,7 @@ class AlterPartitionRequest:
     broker_epoch: Int64 = -1
     topics: tuple[AlterPartitionTopic, ...]
     wants_end_offset: bool = field(versions="0+", tag=10000, default=False)
-    """Ours: the answer is to say up to where the metadata log has to be applied to see the change."""
+    """Ours: asks for the offset up to which a reader must have applied the metadata log to see the change."""
     secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
     """Ours: proves that the sender is this broker (`model.proofs`)."""
 
@@ -224,4 +224,5 @@ class AlterPartitionResponse:
     error_code: Int16 = 0
     topics: tuple[AlteredTopic, ...]
     metadata_end_offset: Int64 = field(versions="0+", tag=10000, default=-1)
-    """Ours: everything that the answer is based on lies below. Only if the request asked for the offset."""
+    """Ours: the offset of the metadata log below which lies everything that the answer is based on. Only if the request
+    asked for the offset."""

@@ -1,8 +1,8 @@
 """CommitSink (10001), DescribeSinks (10002), RenewSinkRun (10003): batches of a sink, whole and once (decision 0063).
 
 APIs of ours. CommitSink and RenewSinkRun go to the coordinator of the transactional id `__tailrace_sink/<sink>`,
-DescribeSinks to any broker. A broker takes the first when it announces the feature `tailrace.sinks` in ApiVersions: all
-brokers of its cluster know sinks then.
+DescribeSinks to any broker. A broker takes CommitSink once it announces the feature `tailrace.sinks` in ApiVersions:
+then all brokers of its cluster know sinks.
 """
 
 from tailrace.protocol.schema import Int8, Int16, Int32, Int64, field, message, struct
@@ -34,15 +34,15 @@ class CommitSinkRequest:
     run: str
     batch: Int64
     origin: str | None = None
-    """The place where the writer keeps its progress; null: it makes no claim."""
+    """The place where the writer keeps its progress; null: the origin is not compared."""
     takes_over: bool = False
-    """The origin replaces that of the sink."""
+    """Whether `origin` replaces the origin of the sink."""
     timeout_ms: Int32 = 30_000
     """The longest wait for the markers of the members; then the answer is REQUEST_TIMED_OUT (7), to be repeated."""
     members: tuple[MemberToCommit, ...] = ()
     rows: RowsOfBatch | None = field(versions="0+", tag=0, default=None)
-    """If the batch is the sink's last one and this says that it had other rows, the request is refused (45). Null: no
-    comparison."""
+    """The rows of the batch. If the batch is the sink's last batch, and was committed with other rows, the request is
+    refused (45). Null: no comparison."""
 
 
 @message(api_key=10001, versions="0", flexible="0+")
@@ -53,7 +53,7 @@ class CommitSinkResponse:
     error_code: Int16 = 0
     error_message: str | None = None
     is_repetition: bool = False
-    """An earlier request has decided the batch."""
+    """Whether an earlier request has decided the batch."""
     last_batch: Int64 = -1
     """The last batch of the sink that is decided, also with an error; -1 if no batch is decided, or the last is unknown
     here."""
@@ -108,7 +108,7 @@ class RenewSinkRunRequest:
     sink_id: str
     run: str
     lease_ms: Int32
-    """Without another sign for so long, and some time more, the members of the run are aborted."""
+    """The time, plus some time more, after which the members of the run are aborted if no other sign comes."""
 
 
 @message(api_key=10003, versions="0", flexible="0+")

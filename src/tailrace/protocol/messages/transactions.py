@@ -1,7 +1,8 @@
 """Requests of a transactional producer to its coordinator (KIP-98, KIP-890), and of tools about transactions (KIP-664).
 
-WriteTxnMarkers (27): the coordinator has the end of a transaction written into the partitions it reached.
-InitProducerId (22, KIP-98), DescribeProducers (61, KIP-664), AllocateProducerIds (67): identities of producers.
+WriteTxnMarkers (27): the coordinator lets leaders write the end of a transaction into the partitions of the
+transaction. InitProducerId (22, KIP-98), DescribeProducers (61, KIP-664), AllocateProducerIds (67): identities of
+producers.
 """
 
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ def topics_to_add(partitions: Iterable[TopicPartition]) -> tuple[AddPartitionsTo
 
 @struct
 class AddPartitionsToTxnTransaction:
-    """A transaction, and the partitions that a broker wants added to the transaction, or looked up there."""
+    """A transaction, and the partitions that a broker wants to add to the transaction, or to find in it."""
 
     transactional_id: str = field(versions="4+", default="")
     producer_id: Int64 = field(versions="4+", default=0)
@@ -106,7 +107,7 @@ class AddOffsetsToTxnResponse:
 
 @message(api_key=26, versions="0-5", flexible="3+")
 class EndTxnRequest:
-    """Commits or aborts a transaction; v5 wants the epoch of the next one (KIP-890)."""
+    """Commits or aborts a transaction; v5 asks for the epoch of the next transaction (KIP-890)."""
 
     transactional_id: str
     producer_id: Int64
@@ -268,7 +269,7 @@ class WritableTxnMarker:
     coordinator_epoch: Int32
     """The leader epoch of the partition of `__transaction_state`: a former coordinator is refused."""
     transaction_version: Int8 = field(versions="2+", default=0)
-    """The transaction.version of the producer: with 2 the marker's epoch is above that of the transaction."""
+    """The transaction.version of the producer: with 2 the marker's epoch is above the epoch of the transaction."""
     decision_offset: Int64 = field(versions="2+", tag=10_000, default=-1)
     """Ours, for older producers: the place of the decision among the decisions of this coordinator epoch; -1 for
     none."""
@@ -276,7 +277,7 @@ class WritableTxnMarker:
 
 @message(api_key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest:
-    """Has markers written to the leaders of partitions. v2 tells the generation of the producer (KIP-1228)."""
+    """Asks leaders of partitions to write markers. v2 tells the generation of the producer (KIP-1228)."""
 
     markers: tuple[WritableTxnMarker, ...]
 

@@ -25,10 +25,10 @@ def check_records(
 ) -> tuple[int, int, bool, bool]:
     """Walk over the `count` uncompressed records that begin at byte `at`, which must fill the rest of the bytes.
 
-    Gives the largest timestamp (-1 if no record has a timestamp), the smallest timestamp but for -1 (2^63 - 1
-    without), whether every record has a key, and whether the offset deltas are 0 to n - 1. Raises CorruptRecords, with
-    the index of the record, for bytes that no reader can parse. With `is_part` the bytes may end anywhere: whole
-    records are looked at.
+    Returns the largest timestamp (-1 if no record has a timestamp), the smallest timestamp other than -1 (2^63 - 1 if
+    there is none), whether every record has a key, and whether the offset deltas are 0 to n - 1. Raises CorruptRecords,
+    with the index of the record, for bytes that no reader can parse. With `is_part` the bytes may end anywhere: only
+    whole records are checked.
     """
     if not 0 <= at <= len(section):
         raise ValueError("the records begin outside of their bytes")
@@ -63,7 +63,7 @@ def check_records(
 
 
 def renumber_records(section: Buffer, at: int, count: int) -> bytearray:
-    """The records that `check_records` has passed, with the offset deltas 0 to n - 1; all else as it was."""
+    """The records that `check_records` has passed, with the offset deltas 0 to n - 1; other fields stay."""
     if not 0 <= at <= len(section):
         raise ValueError("the records begin outside of their bytes")
     data = bytes(section)

@@ -315,7 +315,7 @@ _HASH_SHIFT: Final = 47
 def murmur64(content: bytes) -> int:
     """A hash of 64 bits, unsigned, to compare contents: MurmurHash64A with a fixed seed.
 
-    Not for contents of an adversary: two with one hash can be made.
+    Not safe against an adversary: it is easy to make two contents with the same hash.
     """
     length = len(content)
     h = _HASH_SEED ^ ((length * _MULTIPLIER) & _HASH_MASK)

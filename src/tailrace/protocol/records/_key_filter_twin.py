@@ -69,9 +69,10 @@ def split_by_key(
 
 @lru_cache(maxsize=64)
 def owners_of(readers: tuple[tuple[tuple[int, int], ...], ...]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """The hashes from which on other readers want the records, and these readers."""
+    """The stretches of hashes with the same readers: the first hash of each stretch, and the readers that want its
+    records."""
     changes: dict[int, list[int]] = {0: []}
-    """The readers that begin or end to want the records, by the first hash for which it holds."""
+    """The readers that begin or cease to want the records, by the first hash of the change."""
     for number, ranges in enumerate(readers):
         for first, last in ranges:
             changes.setdefault(first, []).append(number)
@@ -124,7 +125,7 @@ class _Stored:
 class SteppedSplit:
     """The split of one batch, some records at a time: for a batch that would take too long in one go.
 
-    `split_by_key` says how, and what is raised, by the constructor for a bad header.
+    The result and the errors are those of `split_by_key`; for a bad header the constructor raises.
     """
 
     def __init__(self, stored: Buffer, plain: Buffer | None, readers: Sequence[Sequence[tuple[int, int]]]) -> None:
@@ -164,7 +165,7 @@ class SteppedSplit:
         return True
 
     def result(self) -> Split:
-        """The split; when all records were split."""
+        """The split. Must only be called when all records were split."""
         batch = self._batch
         end_offset = batch.base_offset + batch.last_delta + 1
         if batch.is_control:

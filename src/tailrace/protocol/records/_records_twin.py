@@ -91,9 +91,9 @@ def walk_batches(
 ) -> tuple[int, int, int]:
     """Walk over stored batches from the position `at` and check the fields that no checksum covers.
 
-    Each batch begins between `next_offset` and `gap_limit`, has this leader `epoch` (-1: any) and magic 2. Gives where
-    the last batch ends that is whole and ends below `until_offset`, the offset after that batch, and a `Walk`: END,
-    EPOCH if the next batch does not begin below `epoch_end`, or its fault.
+    Each batch begins between `next_offset` and `gap_limit`, has this leader `epoch` (-1: any) and magic 2. Returns the
+    end of the last whole batch that ends below `until_offset`, the offset after that batch, and a `Walk`: END, EPOCH if
+    the next batch does not begin below `epoch_end`, or its fault.
     """
     if at < 0:
         raise ValueError("a walk begins at position 0 or above it")

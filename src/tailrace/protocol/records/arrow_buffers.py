@@ -12,7 +12,7 @@ from tailrace.protocol.primitives import Buffer
 
 
 class Column(IntFlag):
-    """The columns that `records_to_columns` can build; those not asked for cost nothing."""
+    """The columns that `records_to_columns` can build; a column that is not asked for costs nothing."""
 
     KEY = 1
     VALUE = 2

@@ -36,7 +36,7 @@ _LENGTH = Struct(">i")
 _ATTRIBUTES = Struct(">h")
 
 OnCorrupt = Callable[[CorruptBatch], None]
-"""Called with a batch that cannot be decoded: it raises, or the batch is left out."""
+"""A function that is called with a batch that cannot be decoded: if it does not raise, the batch is left out."""
 
 
 def raise_fault(corrupt: CorruptBatch) -> None:
@@ -121,7 +121,7 @@ def _checked_batches(
 
 
 def _end_of_corrupt(view: memoryview, position: int, from_offset: int, until_offset: int, on_corrupt: OnCorrupt) -> int:
-    """The end of a batch whose header or checksum is wrong. Raises CorruptRecords if it cannot be known."""
+    """The end of a batch whose header or checksum is wrong. Raises CorruptRecords if the end cannot be found."""
     try:
         check_crc(view, position, read_header(view, position))
     except CorruptRecords as fault:

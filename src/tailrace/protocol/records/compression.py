@@ -43,7 +43,7 @@ MAX_ZSTD_WINDOW: Final = 128 << 20
 """The history of zstd data in bytes: the library's own limit, and so that of Java. Levels 20 to 22 state this
 window."""
 _KEPT_ZSTD_WINDOW = 8 << 20
-"""The history that a decoder which is used again may hold: ordinary levels need no more."""
+"""The history that a reused decoder may hold: ordinary levels need no more."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
@@ -163,7 +163,8 @@ def _too_large(codec: str, limit: int) -> CorruptRecords:
 
 
 def _added(plain: bytes | bytearray | None, part: bytes | bytearray) -> bytes | bytearray:
-    """The data with another part. It grows in place: joining all parts at the end would take a turn of its own."""
+    """The data with another part. The data grows in place: to join all parts at the end would hold up other work once
+    more."""
     if plain is None:
         return part
     grown = plain if isinstance(plain, bytearray) else bytearray(plain)
@@ -172,7 +173,7 @@ def _added(plain: bytes | bytearray | None, part: bytes | bytearray) -> bytes | 
 
 
 def _unfold_gzip(data: Buffer, limit: int, step: int) -> Generator[Buffer, None, Buffer]:
-    """Unfolds all members. As in Java, what follows a member and does not begin as another is ignored."""
+    """Unfolds all members. As in Java, bytes behind a member that do not begin another member are ignored."""
     view = memoryview(data)
     plain: bytes | bytearray | None = None
     left, position, piece_size, worked = limit, 0, len(view), 0
@@ -272,7 +273,7 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
 
 
 def _unfold_lz4(data: Buffer, limit: int, step: int) -> Generator[Buffer, None, Buffer]:
-    """Unfolds all frames. As in Java, what follows a frame and does not begin as another is ignored."""
+    """Unfolds all frames. As in Java, bytes behind a frame that do not begin another frame are ignored."""
     import lz4.frame
 
     view = memoryview(data)
@@ -386,7 +387,7 @@ def _decompress_zstd_frame(
 def _unfold_zstd_frame(
     source: Buffer, plain: bytes | bytearray | None, limit: int, step: int
 ) -> Generator[Buffer, None, bytes | bytearray]:
-    """The data of the frames before and of one large frame, which is unfolded in steps."""
+    """The data of the earlier frames and of one large frame, which is unfolded in steps."""
     import zstandard
 
     left = limit - len(plain or b"")

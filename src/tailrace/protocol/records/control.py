@@ -1,8 +1,8 @@
 """Control records: what brokers write into a log between the records of users.
 
-Transaction markers end a transaction (KIP-98). The metadata log names its leader (LEADER_CHANGE, KIP-595), a
-snapshot where it begins and ends (KIP-630), and both which voters there are (KIP-853). The key of each says its type;
-consumers skip control batches whole, so an unknown type does no harm.
+Transaction markers end a transaction (KIP-98). The metadata log names its leader (LEADER_CHANGE, KIP-595), a snapshot
+marks its begin and end (KIP-630), and both name the voters (KIP-853). The key of each says its type; consumers skip
+control batches whole, so an unknown type does no harm.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class LeaderChangeMessage:
 
 @struct
 class CheckpointedLog:
-    """The log that a checkpoint stands beside, and how its records are to be read. Ours."""
+    """The log that a checkpoint belongs to, and how the checkpoint's records are to be read. Ours."""
 
     format_version: Int16 = 0
     topic_id: Uuid
@@ -75,7 +75,7 @@ class SnapshotHeaderRecord:
 
     version: Int16 = 0
     last_contained_log_timestamp: Int64
-    """When the last record that the snapshot stands for was appended, ms since 1970."""
+    """The time when the last record before the snapshot's end was appended, ms since 1970."""
     checkpointed_log: CheckpointedLog | None = field(versions="0+", tag=10_000, nullable="0+", default=None)
     """The log of a coordinator, in its checkpoint; None in a snapshot of the metadata. Ours: Kafka ignores the tag."""
 
@@ -163,7 +163,7 @@ _TYPES = {cls: kind for kind, cls in _MESSAGES.items()}
 
 
 def control_type(key: Buffer | None) -> ControlType | None:
-    """The type that a control record's key states, None for one we do not know. Raises CorruptRecords."""
+    """The type that a control record's key states, None for an unknown type. Raises CorruptRecords."""
     if key is None or len(key) < _KEY.size:
         raise CorruptRecords(f"a control record's key has 4 bytes or more, not {bytes(key) if key else key!r}")
     version, kind = _KEY.unpack_from(key)
@@ -201,7 +201,7 @@ def decode_control(key: Buffer | None, value: Buffer | None) -> ControlValue | N
 
 
 def encode_control(value: ControlValue) -> tuple[bytes, bytes]:
-    """The key and the value of the control record that says this."""
+    """The key and the value of the control record with this content."""
     if isinstance(value, EndTransactionMarker):
         key = _KEY.pack(0, value.type)
         if value.decision_offset == NO_DECISION:

@@ -20,7 +20,7 @@ class CorruptBatch(NamedTuple):
     offset: int
     """The first offset of the batch."""
     next_offset: int
-    """The first one behind the batch."""
+    """The first offset behind the batch."""
     size_bytes: int
     fault: CorruptRecords
 
@@ -40,7 +40,7 @@ def corrupt_batch(
 ) -> CorruptBatch:
     """The batch from `position` to `end`, which cannot be decoded and does not begin below `least_offset`.
 
-    It ends at the offset that its header says, and not behind the base offset of the batch that follows in the buffer.
+    The batch ends at the offset that its header says, but not behind the base offset of the next batch in the buffer.
     """
     offset, _ = _START.unpack_from(buffer, position)
     (delta,) = _DELTA.unpack_from(buffer, position + _DELTA_AT)

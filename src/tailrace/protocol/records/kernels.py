@@ -1,7 +1,7 @@
-"""The kernels that are here: the compiled ones if they were built, else their twin in pure Python.
+"""The kernels of this installation: the compiled kernels if they were built, else their twin in pure Python.
 
 `KERNEL` says which, "C" or "python". TAILRACE_KERNEL=python in the environment forces the twin: for comparing both, and
-as a way out should the compiled ones ever misbehave.
+as a way out if the compiled kernels ever misbehave.
 """
 
 import os

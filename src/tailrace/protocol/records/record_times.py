@@ -2,9 +2,10 @@
 
 A leader of today corrects each header before it stores the batch (`replication.admission`). Logs of older releases,
 directories of other programs and batches of a leader of an older release hold headers as producers wrote them: some
-clients state -1 beside records with times. A largest time below the batch's own first time is such a header, and the
-records decide then; of batches that no leader is known to have checked, the records decide in any case (decision 0069).
-A producer may send records whose times all lie below the first time of the batch: so no checked header is doubted.
+clients state -1 beside records with times. A header with a largest time below the batch's first time is such a header,
+and then the records decide. For batches that no leader is known to have checked, the records decide in any case
+(decision 0069). A producer may send records whose times all lie below the first time of the batch: so no checked header
+is doubted.
 """
 
 from array import array

@@ -1,7 +1,7 @@
 """The records of a batch as spans of bytes: compaction's input, and the batches that it writes.
 
-A record that stays is copied as it lies there. Only where a batch gets another base timestamp (a delete horizon,
-KIP-534) is the timestamp delta of each record written anew; key, value, headers and offset are the same bytes.
+A record that stays is copied byte for byte. Only where a batch gets another base timestamp (a delete horizon, KIP-534)
+is the timestamp delta of each record written anew; key, value, headers and offset are the same bytes.
 """
 
 from collections.abc import Generator, Sequence
@@ -100,11 +100,10 @@ def _spans(data: bytes, header: BatchHeader) -> Steps[list[RecordSpan]]:
 def batch_in_steps(
     records: BatchRecords, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None = None
 ) -> Steps[bytearray]:
-    """The batch with the `kept` records, of which there are some: same offsets, producer, sequence and codec, new
-    checksum.
+    """The batch with the `kept` records, which are not empty: same offsets, producer, sequence and codec, new checksum.
 
-    A delete horizon becomes the base timestamp (KIP-534); the records' own timestamps stay. Raises
-    OverflowError if the format cannot say how far the timestamps lie from the horizon.
+    A delete horizon becomes the base timestamp (KIP-534); the records' own timestamps stay. Raises OverflowError if the
+    format cannot hold the distance of the timestamps from the horizon.
     """
     header, section = records.header, records.section
     base_timestamp, attributes = header.base_timestamp, header.attributes

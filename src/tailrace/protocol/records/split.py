@@ -12,7 +12,7 @@ class Split(NamedTuple):
     """The parts of some batches, and the slots of which the batches have records."""
 
     parts: tuple[Buffer, ...]
-    """Whole batches for each reader, one after the other; empty if it wants none of the records."""
+    """Whole batches for each reader, one after the other; empty if the reader wants no record."""
     ends: list[int]
     """The end offset of the last batch of each part; -1 for an empty part."""
     slot_maps: bytearray

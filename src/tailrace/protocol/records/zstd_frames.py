@@ -77,7 +77,7 @@ def narrowed(data: memoryview, frame: ZstdFrame, most: int) -> Buffer:
 
 
 def _window_byte(size: int) -> int:
-    """The smallest window of at least this size: a power of two, and up to seven eighths of it on top."""
+    """The byte for the smallest window of at least this size: a power of two, plus up to seven eighths of the power."""
     exponent = size.bit_length() - 1
     eighths = -(-(size - (1 << exponent)) >> (exponent - 3))
     return (exponent - 10 << 3) + eighths  # eight eighths are the next power of two
