@@ -128,7 +128,8 @@ def _parse_source(line: str, place: str) -> SourceEnd:
 
 
 def _has_form_of_positions(value: Any) -> bool:
-    """Whether it maps names to maps from partitions to whole numbers; sources of files, Delta and others do not."""
+    """Whether the value maps names to maps from partitions to whole numbers; sources of files, Delta and others do
+    not."""
     return isinstance(value, dict) and all(
         isinstance(partitions, dict)
         and all(name.isascii() and name.isdigit() and type(offset) is int for name, offset in partitions.items())
@@ -219,7 +220,8 @@ class Standing(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """The offsets from the query's, or the log start if that is higher, to the end; None if that is not known."""
+        """The number of offsets from the query's offset, or from the log start if that is higher, to the end; None if
+        unknown."""
         if self.lost is None or self.log is None:
             return None
         return self.log.end - max(self.offset, self.log.start)

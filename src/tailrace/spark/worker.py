@@ -44,8 +44,8 @@ def _keep_modules_out_of_collections() -> None:
 def end_quietly_without_socket() -> None:
     """Let a process of PySpark's daemon end without a traceback if Spark has closed its socket.
 
-    Spark does that to a process that has had no call for a minute. The process takes the end for a fault, which it
-    reports to the socket: by TCP in vain, by a Unix socket with a BrokenPipeError, for which the daemon prints a
+    Spark closes the socket of a process that has had no call for a minute. The process takes the end for a fault, which
+    it reports to the socket: by TCP in vain, by a Unix socket with a BrokenPipeError, for which the daemon prints a
     traceback. A fault of a call goes to Spark as an answer, and Spark shows it.
     """
     if getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon":
@@ -53,7 +53,7 @@ def end_quietly_without_socket() -> None:
 
 
 def unless_socket_is_closed(print_exc: Callable[..., None]) -> Callable[..., None]:
-    """The same function, which prints nothing of an exception by which a process learns that its socket is closed."""
+    """The function, which prints nothing of an exception by which a process learns that its socket is closed."""
 
     def quiet(*arguments: Any, **named: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):

@@ -24,10 +24,10 @@ from tailrace.spark.avro.schema import AvroType
 
 SLICE_BYTES: Final = 1024 * 1024
 MOST_UNKNOWN: Final = 1_000
-"""Schema ids that a task asks the registry for in vain, with a request per id."""
+"""The most schema ids that a task requests from the registry in vain, with a request per id."""
 _MOST_DECODERS: Final = 1_000
 _LONGEST_REASON: Final = 1_000
-"""Characters: a reason may have names of a schema, and is kept for each row."""
+"""The most characters of a reason, which may have names of a schema and is kept for each row."""
 _HEADER: Final = 5
 """The byte 0 and the id of the schema."""
 
@@ -55,7 +55,8 @@ class ColumnDecoder:
         self._registry = registry
         self._own = None if column.writer is None else _BodyReader(column.writer, column.reader)
         self._readers: dict[int, _BodyReader | str] = {}
-        """By the id of the writer's schema; a text is the reason why there is none."""
+        """The readers by the id of the writer's schema; a text in place of a reader is the reason why there is no
+        reader."""
         self._unknown = 0
 
     def decode(self, body: bytes) -> Any:
@@ -158,7 +159,8 @@ class BatchDecoder:
     def _array_of_valid(
         self, name: ColumnName, values: list[Any], raw: pa.RecordBatch, reasons: dict[int, str], where: str
     ) -> pa.Array:
-        """The array without the values that no column can hold, such as a number beyond an int: bytes can have any."""
+        """The array, with null for values that the column cannot hold, such as a number beyond an int: a body can have
+        any number."""
         kind = self._types[name]
         for row, value in enumerate(values):
             try:
@@ -171,7 +173,7 @@ class BatchDecoder:
     def _note(
         self, name: ColumnName, row: int, reason: str, raw: pa.RecordBatch, reasons: dict[int, str], where: str
     ) -> None:
-        """Keep the reason for the column of corrupt records. Raises KafkaError if there is none."""
+        """Keep the reason for the column of corrupt records. Raises KafkaError if there is no such column."""
         reason = reason[:_LONGEST_REASON]
         if self._corrupt_column is None:
             offset = raw.column("offset")[row].as_py()
@@ -184,7 +186,8 @@ class BatchDecoder:
 
 
 def _edges(raw: pa.RecordBatch, columns: Sequence[str]) -> list[int]:
-    """The rows at which slices begin, and the end: a slice's rows but the first have SLICE_BYTES at most."""
+    """The rows at which slices begin, and the end: the rows of a slice, without its first row, have SLICE_BYTES at
+    most."""
     if not raw.num_rows:
         return []
     sizes = np.zeros(raw.num_rows, np.int64)

@@ -107,9 +107,10 @@ def _logical_type(logical: Logical, path: str) -> DataType:
 
 
 def narrowed(avro_type: AvroType, asked: DataType, path: str = "") -> AvroType:
-    """The type with those fields only that are asked for, at any depth of records, arrays and maps.
+    """The type with only the wanted fields, at any depth of records, arrays and maps.
 
-    Raises SchemaRefused for a field that it does not have, another type, or NOT NULL where null may be.
+    Raises SchemaRefused for a field that the type does not have, a field of another type, or NOT NULL where null may
+    be.
     """
     match avro_type, asked:
         case AvroRecord(), StructType():

@@ -4,7 +4,7 @@ fastavro gets a schema of the same bytes, from which it returns values that `res
 
 1. An enum is an int, since fastavro would take the index -1 for the last symbol.
 2. A union of several members has, per member, a record of one field, `{"member0": value}`: a record adds no bytes, and
-   so the branch is known. The same is the form of a column for such a union.
+   so the branch is known. A column for such a union has the same form.
 3. Logical types are left out: their values would be checked and converted to Python's types singly.
 
 A union's index is a position in a list, too: -1 and -2 would select branches. So the lists are made long, and end with

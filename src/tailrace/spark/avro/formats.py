@@ -45,7 +45,7 @@ class Server:
     host: str
     port: int | None
     path: str
-    """Before that of the API, without a slash at its end."""
+    """The path before the path of the API, without a slash at its end."""
 
     @property
     def shown(self) -> str:
@@ -71,7 +71,7 @@ class RegistryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnFormat:
-    """The encoding of a column. With neither a schema nor a subject there is `confluent-avro` of an unknown topic."""
+    """The encoding of a column. Only `confluent-avro` of an unknown topic has neither a schema nor a subject."""
 
     column: ColumnName
     wire: Wire
@@ -88,7 +88,7 @@ class RecordFormats:
     columns: tuple[ColumnFormat, ...] = ()
     registry: RegistryOptions | None = None
     corrupt_column: str | None = None
-    """The column of records that cannot be decoded; without it the first one fails the read."""
+    """The column of records that cannot be decoded; without this column the first such record fails the read."""
 
 
 def parse_formats(given: GivenOptions, *, only_topic: Callable[[], str | None]) -> RecordFormats:
@@ -121,7 +121,7 @@ def _wire(given: GivenOptions, column: ColumnName) -> Wire | None:
 
 
 def _check_needed(given: GivenOptions, wires: Mapping[ColumnName, Wire | None]) -> None:
-    """Refuse options that would do nothing, and formats that lack a schema or registry to decode with."""
+    """Refuse options that would do nothing, and formats without a schema or registry to decode with."""
     for column, wire in wires.items():
         schema, subject = f"{column}Schema", f"{column}Subject"
         if wire is None:

@@ -40,7 +40,7 @@ class Decoding:
     columns: tuple[DecodedColumn, ...]
     registry: RegistryOptions | None
     corrupt_column: str | None
-    """The column of records that cannot be decoded; without it the first one fails the read."""
+    """The column of records that cannot be decoded; without this column the first such record fails the read."""
 
     def fields(self) -> dict[str, DataType]:
         """The types of the columns that are new, or differ from the columns of a read without formats."""
@@ -58,8 +58,8 @@ class Decoding:
     def narrowed_to(self, schema: StructType) -> "Decoding":
         """The decoding of the columns and fields that this schema asks for.
 
-        Raises KafkaError(INVALID_REQUEST) for fields that are not there or of another type, and for decoded columns
-        without that of corrupt records: their nulls would be silent.
+        Raises KafkaError(INVALID_REQUEST) for fields that do not exist or have another type. Raises it too if the
+        schema has decoded columns and not the column of corrupt records: nulls would hide corrupt records.
         """
         asked = {field.name: field.dataType for field in schema.fields}
         decoded = [column.name for column in self.columns if column.name in asked]

@@ -4,7 +4,7 @@
    too; an answer has 4 MiB at most, and redirects are refused, since credentials would go along.
 2. A request that fails for a reason that may pass (no connection, no answer, status 429 or 5xx) is sent three times to
    each server, with pauses between. Then the error names the server and the request.
-3. No message has credentials, nor any text of an answer.
+3. No message has credentials, or any text of an answer.
 """
 
 import base64
@@ -30,7 +30,7 @@ MOST_REFERENCES: Final = 100
 """Schemas that a schema refers to, directly or not."""
 ATTEMPTS: Final = 3
 PAUSE_S: Final = 0.25
-"""Before the second attempt; twice as long before the third."""
+"""The pause before the second attempt; the pause before the third attempt is twice as long."""
 
 _HEADERS: Final = {"Connection": "close", "Accept": "application/vnd.schemaregistry.v1+json, application/json"}
 _NOT_FOUND: Final = (40401, 40402, 40403)
@@ -53,7 +53,8 @@ class _Answer(NamedTuple):
 class SchemaRegistry:
     """The client of one thread. It holds no connections.
 
-    All methods raise KafkaError: NotRegistered, SchemaUnusable, or another one if the registry gives no proper answer.
+    All methods raise KafkaError: NotRegistered, SchemaUnusable, or another KafkaError if the registry gives no proper
+    answer.
     """
 
     def __init__(self, options: RegistryOptions) -> None:
@@ -102,7 +103,7 @@ class SchemaRegistry:
             if len(into) >= MOST_REFERENCES:
                 reason = f"{name} of {self._shown} refers to more than {MOST_REFERENCES} schemas"
                 raise SchemaUnusable(ErrorCode.INVALID_RECORD, reason)
-            into[path] = ""  # a reference back to it ends here; fastavro then misses its name
+            into[path] = ""  # a reference in a circle ends here; fastavro then misses its name
             inner_name = f"version {version} of subject {subject}"
             inner = self._get(path, inner_name)
             self._collect(inner, into, inner_name)
@@ -184,7 +185,7 @@ class SchemaRegistry:
         except (OSError, http.client.HTTPException, ValueError) as wrong:
             if is_late.is_set() or isinstance(wrong, TimeoutError):
                 raise TimeoutError(f"no whole answer within {self._options.timeout_ms} ms") from None
-            if isinstance(wrong, ValueError) and not isinstance(wrong, OSError):  # of a header, or of a socket cut off
+            if isinstance(wrong, ValueError) and not isinstance(wrong, OSError):  # of a header or a cut socket
                 raise http.client.HTTPException from None
             raise
         finally:

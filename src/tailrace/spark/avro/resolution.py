@@ -1,7 +1,7 @@
 """Values of a writer's schema as values of a reader's: Avro's schema resolution, worked out once for a pair of schemas.
 
 A converter turns a decoded value (see `decoding`) into the form that Arrow takes for the reader's column; None stands
-for the converter that returns its value. By the specification but for two points:
+for the converter that returns its value. As in the specification, except for two points:
 
 1. Outside of unions the names of records, enums and fixed types are not compared, only their fields, symbols and
    sizes; within a union they select the branch.
@@ -55,7 +55,7 @@ _FACTORS: Final = {
     "local-timestamp-millis": 1_000,
     "local-timestamp-micros": 1,
 }
-"""To the unit of the column: days, nanoseconds of a time, microseconds of a timestamp."""
+"""The factor to the unit of the column: days, nanoseconds of a time, microseconds of a timestamp."""
 
 
 def _text(value: bytes) -> str:
@@ -225,7 +225,7 @@ def _of_records(writer: AvroRecord, reader: AvroRecord, path: str) -> Converter 
         else:
             raise SchemasDiffer(f"{at(where)}not in the writer's schema, and without a default")
     if not constants and all(name == source and convert is None for name, source, convert in plan):
-        return None  # what is not asked for is left out by name
+        return None  # fields that are not asked for are left out by name
 
     def convert_record(value: Mapping[str, Any]) -> dict[str, Any]:
         record = constants.copy()

@@ -70,7 +70,7 @@ class AvroFixed:
 
     @property
     def logical(self) -> Logical | None:
-        """As that of a primitive type; a uuid has 16 bytes."""
+        """The logical type, as of a primitive type; a uuid has 16 bytes."""
         known = self.annotation if _is_known("fixed", self.annotation) else None
         return None if known is not None and known.name == "uuid" and self.size != _UUID_BYTES else known
 
@@ -94,7 +94,7 @@ class AvroField:
     aliases: tuple[str, ...] = ()
     has_default: bool = False
     default: Any = None
-    """In the form of JSON."""
+    """The default, in the form of JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,19 +29,19 @@ class LookPace:
 
 
 ROUND_S: Final = 0.25
-"""The pace of a query without records: Spark asks without pause, and cannot end the query during a question. All its
-sources together wait so long."""
+"""The time that all sources of a query without records wait together for each answer. Spark calls `latestOffset`
+without pause, and cannot end the query during a call."""
 MOST_SOURCES: Final = 16
-"""The count of sources above which a source waits no shorter."""
+"""The count of sources above which the wait of a source gets no shorter."""
 
 
 class IdleWait:
     """The time that a stream's source waits for records in one `latestOffset`, so that sources do not wait in turn.
 
-    Spark asks all sources of a query in turn, in a process per source, and begins a batch when the last source has
-    answered. A source that waits while another source has records holds that batch up. Spark's calls alone show if
-    other sources are at work: Spark calls `commit` on every source when it plans a batch, and the pause between two
-    questions shows the waits of the other sources.
+    Spark calls `latestOffset` of all sources of a query in turn, in a process per source, and begins a batch when the
+    last source has answered. A source that waits while another source has records holds that batch up. Only Spark's
+    calls show if other sources are at work: Spark calls `commit` on every source when it plans a batch, and the pause
+    between two calls of `latestOffset` shows the waits of the other sources.
 
     Times are times of one monotonic clock, in seconds.
     """
@@ -49,15 +49,15 @@ class IdleWait:
     def __init__(self) -> None:
         self._wait = ROUND_S
         self._answered_at: float | None = None
-        """The time of the last answer, if a whole wait came before the answer."""
+        """The time of the last answer, if the call had waited for its whole time; else None."""
         self._is_busy = False
 
     def batch_was_planned(self) -> None:
-        """The query is at work: the next question is answered at once."""
+        """Note that Spark has planned a batch: the next call of `latestOffset` does not wait."""
         self._is_busy = True
 
     def begin(self, now: float) -> float:
-        """The longest wait of the question that comes now. Called before the question does anything else."""
+        """Begin a call of `latestOffset`. Returns its longest wait. Must come before anything else in the call."""
         is_busy, self._is_busy = self._is_busy, False
         answered_at, self._answered_at = self._answered_at, None
         if is_busy:

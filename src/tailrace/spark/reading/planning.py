@@ -19,10 +19,11 @@ _log = logging.getLogger(__name__)
 
 _LOOKS = 3
 _PAUSE_S = 0.2
-"""Between looks for a topic's id."""
+"""The pause between two requests for a topic's id."""
 
 PROGRESS_TIMEOUT_MS = 2_000
-"""Short: progress is for display only, and the next batch waits for this commit."""
+"""The time limit of a commit of progress. It is short: progress is for display only, and the next batch waits for the
+commit."""
 
 
 class Planner:
@@ -34,7 +35,7 @@ class Planner:
         self._isolation_level = parse_isolation(options.isolation)
         self._reported: set[str] = set()
         self.topic_ids: dict[str, TopicId] = {}
-        """The ids of the topics that `partitions` has found; of none on a cluster before KIP-516."""
+        """The ids of the topics that `partitions` has found; empty on a cluster before KIP-516."""
 
     def close(self) -> None:
         self._admin.close()
@@ -92,7 +93,7 @@ class Planner:
     def first_of_new(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition that the query has not seen before.
 
-        A partition begins at offset 0: records below a later start are lost, as if the query had stood there. Raises
+        A new partition begins at offset 0: if the log starts later, the records before are lost for the query. Raises
         KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
         """
         starts = self.earliest(partitions)
@@ -161,9 +162,9 @@ class Planner:
         return {**found, **{tp: again[tp] if again[tp] >= 0 else ends[tp] for tp in missing}}
 
     def check_batch(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """`end`; with failOnDataLoss=false lowered to the ends of the logs, to read as far as these go.
+        """`end`; with failOnDataLoss=false lowered to the ends of the logs, since only these records can be read.
 
-        With failOnDataLoss a task waits for what is missing, for kafkaConsumer.pollTimeoutMs. Raises
+        With failOnDataLoss a task waits for missing records, for kafkaConsumer.pollTimeoutMs. Raises
         KafkaError(INVALID_REQUEST) for a start behind its end or behind the end of the log: such a partition has no
         range, and would be left out in silence.
         """
@@ -182,7 +183,7 @@ class Planner:
         return {tp: min(end[tp], latest[tp]) for tp in end}
 
     def check_loss(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """`start`, raised to the log start where records below it are lost.
+        """`start`, raised to the log start where records below the log start are lost.
 
         Gaps above the log start are no loss: compaction and transaction markers leave gaps. Raises
         KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
@@ -220,8 +221,8 @@ class Planner:
         return True
 
     def check_end(self, start: Offsets, latest: Offsets) -> Offsets:
-        """`start`, lowered to the end of a log that ends before `start`: cut, or made anew. New records are read from
-        there.
+        """`start`, lowered to the end of a log that ends before `start`, since it was cut or made anew. New records are
+        read from this end on.
 
         Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss; for a log that is missing, too.
         """
@@ -243,7 +244,8 @@ class Planner:
         return {tp: min(offset, latest.get(tp, offset)) for tp, offset in start.items()}
 
     def check_plan(self, start: Offsets, end: Positions) -> dict[TopicPartition, int]:
-        """The offsets of `end`, lowered where a log ends before it or is missing: created again, or deleted, since.
+        """The offsets of `end`, lowered where the log ends earlier or is missing: its topic was created again, or
+        deleted, since.
 
         Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
         """

@@ -129,7 +129,7 @@ class RangeReader(PickledPlan):
             return [Work((piece,)) for piece in by_key(ranges, options.key_ranges_per_partition)]
         pieces = cut(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
         # Small partitions share tasks. The driver does not know the cores of its cluster, so that the number of tasks
-        # goes by the records, but for a few, which keep the cores of this machine busy.
+        # depends on the records; a few tasks are always there, for the cores of this machine.
         records = sum(piece.size for piece in pieces)
         tasks = max(_slots(), options.min_partitions, records // LEAST_RECORDS)
         if options.max_records_per_partition:
@@ -138,13 +138,14 @@ class RangeReader(PickledPlan):
 
 
 def _first_left(span: tuple[int, int] | None, piece: OffsetRange, start: int, loss: KafkaError) -> int:
-    """The next offset of the range, given the log's start and end now. Raises the loss if the log has the offset."""
+    """The next offset of the range, given the log's start and end now. Raises `loss` if the log has the offset after
+    all."""
     if span is None:
         if loss.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise loss  # one answer without the partition is no proof
         return piece.end
     first, last = span
-    # No record comes twice: those read before the loss lie below the new log start.
+    # No record comes twice: the records read before the loss lie below the new log start.
     if first > start:
         return first
     # The topic was created again and is shorter: the new topic has no record of this range.
@@ -171,11 +172,12 @@ def _slots() -> int:
 
 
 _without_rack: set[str] = set()
-"""The variables of `client.rack.env` that this process lacks, and has reported."""
+"""The variables of `client.rack.env` that this process does not have, and has reported."""
 
 
 def _rack_here(options: SourceOptions) -> str:
-    """The rack of this executor; empty, with a warning, if its environment does not say: the leaders serve then."""
+    """The rack of this executor; empty, with a warning, if its environment does not have the variable: then the leaders
+    serve."""
     if options.client_rack_env is None:
         return options.client_rack
     rack = os.environ.get(options.client_rack_env, "")

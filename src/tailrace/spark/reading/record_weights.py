@@ -16,9 +16,9 @@ _log = logging.getLogger(__name__)
 _SAMPLE_BYTES: Final = 65_536
 _SAMPLE_TIMEOUT_MS: Final = 2_000
 _MOST_SAMPLES: Final = 32
-"""The partitions that are measured for one batch: those tried longest ago first."""
+"""The most partitions that are measured for one batch, the partitions with the oldest trial first."""
 _LONGEST_S: Final = 4.0
-"""After that time no other partition is tried for one batch, which waits: a broker may be away."""
+"""The time after which no further partition is tried for one batch: the batch waits, and a broker may be away."""
 _UNKNOWN: Final = 1_024.0
 """The bytes of an offset while no partition could be measured."""
 
@@ -41,7 +41,7 @@ class RecordWeights:
         )
         self._weights: dict[TopicPartition, float] = {}
         self._tried: dict[TopicPartition, None] = {}
-        """In the order of the last trial."""
+        """The partitions that were tried, in the order of the last trial."""
 
     def close(self) -> None:
         self._fetch.close()

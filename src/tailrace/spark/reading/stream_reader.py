@@ -32,25 +32,27 @@ from tailrace.spark.reading.source_options import SourceOptions
 _log = logging.getLogger(__name__)
 
 REST_S = 30.0
-"""The pause after progress that could not be shown: no batch waits for it meanwhile."""
+"""The pause after a failed commit of progress: no batch waits for such a commit during the pause."""
 
 LARGE_BATCH_BYTES = 1_000_000_000
 _FEW_RECORDS = 1_000
-"""A batch of so few records is not measured: the largest that a topic takes by default have 1 MB."""
+"""A batch with at most this number of records is not measured: the largest records that a topic takes by default have 1
+MB."""
 
 Json = Mapping[str, Mapping[str, int]]
 """Positions in Spark's form."""
 
 
 def say_nothing_of_a_closed_socket() -> None:
-    """Let this process end without a traceback if Spark has closed its socket: so it ends the runner of a query.
+    """Let this process end without a traceback if Spark has closed its socket. Spark ends the runner of a query like
+    this.
 
     The runner waits for Spark's next call or sends an answer, and takes the closed socket for a failure. To report that
     failure the runner writes to the socket once more, twice in vain: a chain of three tracebacks for each query that
     ends, without anything that a user could do. A fault of the reader itself goes to Spark as an answer, and Spark
     shows it.
 
-    Called by `stop`, while the exception that has ended the runner is on its way; else it does nothing.
+    `stop` calls this while the exception that has ended the runner is on its way; without an exception nothing is done.
     """
     if isinstance(sys.exception(), EOFError | ConnectionError):
         before = sys.excepthook
@@ -63,7 +65,7 @@ def say_nothing_of_a_closed_socket() -> None:
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a stream that is not read: it raises the reason at Spark's first question.
+    """The reader of a stream that is not read: it raises the reason at Spark's first call.
 
     Spark 4.3 hides an exception of `streamReader` itself behind an UnboundLocalError of its own.
     """
@@ -102,7 +104,8 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         self._target: Positions | None = None
         self._latest = Positions({}, {})
         self._waiting_since = -inf
-        """Since when a batch waits for minOffsetsPerTrigger: the first of a run does not, as that of the connector."""
+        """The time since which a batch waits for minOffsetsPerTrigger. The first batch of a run does not wait, as with
+        the connector."""
         self._pace = LookPace(time.monotonic())
         self._idle = IdleWait()
         self._weights: RecordWeights | None = None
@@ -136,7 +139,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
     def getDefaultReadLimit(self) -> ReadLimit:
         rows, size = self.options.max_offsets_per_trigger, self.options.max_bytes_per_trigger
         if rows:
-            return ReadMaxRows(rows)  # Spark has no limit of both; that of bytes holds too
+            return ReadMaxRows(rows)  # Spark has no limit of both; the limit of bytes holds too
         return ReadMaxBytes(size) if size else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -149,12 +152,13 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         self._show_progress(before.offsets)
         now, has_waited = self._wait_for_records(before.offsets, longest_wait_s)
         end = self._next_end(before, now, limit)
-        if has_waited:  # said last: the requests behind the wait are no wait of another source
+        if has_waited:  # noted last: the requests after the wait are no wait of another source
             self._idle.ended(time.monotonic())
         return end.to_json_dict()
 
     def _next_end(self, before: Positions, now: Positions, limit: ReadLimit) -> Positions:
-        """The end of the next batch by the ends of the logs; `before`, or its place in new logs, without records."""
+        """The end of the next batch by the ends of the logs. Without records: `before`, or its place in logs that were
+        made anew."""
         at = self._plan_with.check_topics(before, now)
         if at is None:
             return before
@@ -164,12 +168,12 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
             return at
         self._waiting_since = time.monotonic()
         end = self._limited(at.offsets, end, limit)
-        # Ids that are new alone are no reason for a batch.
+        # New ids without records are no reason for a batch.
         topic_ids = at.topic_ids if end == at.offsets else {**at.topic_ids, **now.topic_ids}
         return Positions(end, topic_ids)
 
     def _limited(self, at: Offsets, end: dict[TopicPartition, int], limit: ReadLimit) -> dict[TopicPartition, int]:
-        """The end of the batch within the limits; without any, a large first batch is warned of."""
+        """The end of the batch within the limits; without a limit, a large first batch is logged as a warning."""
         size = self.options.max_bytes_per_trigger
         if isinstance(limit, ReadAllAvailable):
             if self._is_first and sum(end[tp] - at.get(tp, end[tp]) for tp in end) > _FEW_RECORDS:
@@ -196,7 +200,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         return {**at, **{tp: max(offset, at[tp]) for tp, offset in now.items() if tp in at}, **found}
 
     def _wait_for_records(self, at: Offsets, longest_s: float) -> tuple[Positions, bool]:
-        """The ends of the logs, and whether the wait has passed whole without records."""
+        """The ends of the logs, and whether the whole wait has passed without records."""
         if self._target is not None:
             return self._target, False
         deadline = time.monotonic() + longest_s
@@ -224,9 +228,9 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
     def _show_progress(self, offsets: Offsets) -> None:
         """Commit for the group the offsets that the query has finished, for lag tools to show.
 
-        Spark asks for the end of the next batch from the end of the finished batch, also at the start of a
-        run and after the last batch of a triggered run. Its own call `commit` comes one batch late, and never for the
-        last batch of a query. A fault gives the group a rest, but the end of a triggered run is shown all the same.
+        Spark asks for the end of the next batch from the end of the finished batch, also at the start of a run and
+        after the last batch of a triggered run. Its own call `commit` comes one batch late, and never for the last
+        batch of a query. After a fault nothing is committed for REST_S, except for the end of a triggered run.
         """
         group = self.options.group_id
         if group is None or offsets == self._shown:
@@ -241,7 +245,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
             self._shows_from = time.monotonic() + REST_S
 
     def _is_at_target(self, offsets: Offsets) -> bool:
-        """Whether a triggered run that stands there has no batch left."""
+        """Whether a triggered run at these offsets has no batch left."""
         return self._target is not None and all(offsets.get(tp, -1) >= at for tp, at in self._target.offsets.items())
 
     def commit(self, end: Json) -> None:

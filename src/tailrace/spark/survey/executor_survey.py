@@ -60,7 +60,7 @@ def _surveyed(facts: Facts, tasks: int) -> Surveyed:
 
 
 def tasks_fail(executor: Surveyed, driver: Surveyed) -> bool:
-    """Whether tasks of a query would fail there. Another version of pyarrow does not make tasks fail."""
+    """Whether tasks of a query would fail on this executor. Another version of pyarrow does not make tasks fail."""
     return (
         not executor.tailrace
         or executor.tailrace != driver.tailrace

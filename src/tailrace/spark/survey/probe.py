@@ -1,7 +1,8 @@
 """A probe of the running Python: what a task of a Tailrace source would find there.
 
-Spark pickles the probe to executors by value, and the driver's Python gets its text (see `survey_job`): the probe
-must work, and say so, where neither Tailrace nor pyarrow is installed. Imports of either only look for its presence.
+Spark pickles the probe to executors by value, and the driver's Python gets its text (see `survey_job`): the probe must
+work, and say so, where neither Tailrace nor pyarrow is installed. The probe imports either package only to look for its
+presence.
 """
 
 import json
@@ -30,7 +31,7 @@ def facts(addresses: Iterable[str] = (), rack_variable: str = "") -> tuple[str, 
     A missing fact is empty.
     """
     return (
-        f"{platform.node()}:{'/'.join(os.getcwd().split('/')[-2:])}",  # a worker of Spark's is in its executor's
+        f"{platform.node()}:{'/'.join(os.getcwd().split('/')[-2:])}",  # a worker runs in its executor's directory
         f"{sys.executable} {platform.python_version()}",
         _version_of_tailrace(),
         _version_of("pyarrow"),

@@ -1,10 +1,10 @@
 """The job of `tailrace doctor --spark`: a session on the cluster, and tasks that tell what they run on.
 
-It ends within its time limit whatever the cluster does. Spark itself waits without end for executors that have no room,
-or that cannot call the driver back.
+The job ends within its time limit whatever the cluster does. Spark itself waits without end for executors that have no
+room, or that cannot call the driver back.
 
-The tasks run with the Python that Spark runs data sources with, and are no data source: that one needs pyarrow, and a
-machine that lacks it would tell nothing but its absence.
+The tasks run with the Python that Spark runs data sources with, but they use no data source: a data source needs
+pyarrow, and a machine without pyarrow would report nothing else.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class SurveyJob:
             raise
         except JavaNotFound as fault:
             raise SurveyFailed(str(fault)) from fault
-        except Exception as fault:  # of PySpark, of Py4J, of a Spark of another version: without a common class
+        except Exception as fault:  # faults of PySpark, Py4J, or another version of Spark have no common class
             raise SurveyFailed(f"{reason_of(fault)}; {self._way_out()}") from fault
         finally:
             self._stop()
@@ -101,7 +101,7 @@ class SurveyJob:
         python = _python_of_sources(session)
         driver = _facts_of(python)
         context = session.sparkContext
-        context.pythonExec = python  # a function of a user would run with PYSPARK_PYTHON, which may be another
+        context.pythonExec = python  # the function would run with PYSPARK_PYTHON, perhaps another Python
         probes = context.parallelize(range(self._tasks), self._tasks).map(self._probe)
         cloudpickle.register_pickle_by_value(probe)
         try:
@@ -143,7 +143,7 @@ class SurveyJob:
 
 
 def _stop(session: SparkSession) -> None:
-    with contextlib.suppress(Exception):  # the JVM may have gone, which is why the job has failed
+    with contextlib.suppress(Exception):  # the job may have failed because the JVM has ended
         session.stop()
 
 
@@ -159,7 +159,8 @@ def _unheard_master(master: str) -> str | None:
 
 
 def _session_on(master: str, settings: Mapping[str, str]) -> SparkSession:
-    """A session on this machine, or of a cluster with what spark-defaults.conf and the environment say."""
+    """A session on this machine, or a session of a cluster with the settings of spark-defaults.conf and the
+    environment."""
     if is_local(master):
         words: dict[str, Any] = {**settings}
         return local_session(_NAME, master=master, **words)
@@ -170,7 +171,7 @@ def _session_on(master: str, settings: Mapping[str, str]) -> SparkSession:
 def _python_of_sources(session: SparkSession) -> str:
     """The Python of data sources, by the environment of the JVM, which spark-env.sh may have changed."""
     for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
-        unset = f"${{env:{name}}}"  # Spark puts the value in its place, if there is one
+        unset = f"${{env:{name}}}"  # Spark replaces the text by the value, if there is a value
         ((_, value),) = session.sql(f"SET tailrace.doctor.python={unset}").collect()
         if value != unset:
             return str(value)

@@ -5,7 +5,7 @@
 2. The driver commits the transactions of all tasks by one decision of the sink's coordinator. That aborts what other
    attempts have written for the batch.
 3. A batch that was decided before is not written again: its tasks read their rows and drop them. The decision keeps a
-   digest of the rows, so that a batch which comes again with other rows is refused (decision 0082).
+   digest of the rows, so that a repetition of the batch with other rows is refused (decision 0082).
 4. Readers with read_committed see nothing of a batch before its decision, and wait behind the batch: the last stable
    offset of a partition stands while a transaction is open in it.
 """
@@ -66,7 +66,8 @@ class _TaskTransaction:
         self._began_at: float | None = None
 
     def send(self, batch: pa.RecordBatch) -> bool:
-        """Send the rows. False, with the first rows, if the batch was decided before: nothing is to be written."""
+        """Send the rows. Returns False, at the first call only, if the batch was decided before: then no row is to be
+        written."""
         try:
             return self._send(batch)
         except KafkaError as fault:
@@ -187,7 +188,7 @@ class ExactlyOnce:
             self._check_timeout(admin)
 
     def _check_timeout(self, admin: Admin) -> None:
-        """Compare a long timeout with the limits that brokers tell; of other limits the tasks learn."""
+        """Compare a long timeout with the limits that brokers report. Other limits show when the tasks write."""
         timeout_ms = self._transactions.timeout_ms
         if timeout_ms <= DEFAULT_TIMEOUT_MS:
             return
@@ -270,9 +271,9 @@ class ExactlyOnce:
     def abort(self, batch: SinkBatch | None, number: int, mark: str | None) -> None:
         """End a failed or stopped batch of a stream: abort what is open, so that readers do not wait.
 
-        `batch` is known if a task was done; else the batch is found by its number and the driver's mark. Its run
-        commits nothing any more, and a task that is not killed yet begins nothing: another run, of no writer, follows
-        the ended run.
+        `batch` is known if a task was done; else the batch is found by its number and the driver's mark. An empty run
+        follows the run of the batch: so the ended run commits nothing any more, and a task that is not killed yet
+        cannot begin a transaction.
         """
         try:
             with self._admin() as admin:
@@ -286,9 +287,10 @@ class ExactlyOnce:
             _log.warning("the transactions of a failed batch stay open until their timeout: %s", fault)
 
     def _end(self, admin: Admin, batch: SinkBatch, listed: Sequence[str] | None) -> None:
-        """End the batch, by the sink if the sink is this writer's, else by its members: the writer of the sink goes on.
+        """End the batch: through the sink if the sink is this writer's, else by aborting the members of the batch, so
+        that the writer of the sink goes on.
 
-        `listed` are the open transactions of the cluster; None: asked for at need.
+        `listed` are the open transactions of the cluster; None: they are requested when needed.
         """
         if batch.batch > 0 and self._may_lead(admin, batch):
             for empty in given_up(batch):
@@ -301,7 +303,7 @@ class ExactlyOnce:
             admin.abort_sink_member(WrittenMember(name, transaction.producer_id, transaction.producer_epoch))
 
     def _may_lead(self, admin: Admin, batch: SinkBatch) -> bool:
-        """Whether this writer's progress is the sink's, as far as the description of the sink says."""
+        """Whether the sink is this writer's, by the origin in the description of the sink."""
         known = next(iter(admin.describe_sinks([batch.sink])), None)
         checkpoint = self._transactions.checkpoint
         if known is None or known.origin is None or known.run == batch.run or self._transactions.takes_over:

@@ -24,7 +24,7 @@ LEASE_MS: Final = 60_000
 """The time without a sign after which the members of a run are aborted. Spark keeps idle workers for a minute."""
 _PERIOD_S: Final = 10.0
 _AFTER_TASK_S: Final = 60.0
-"""The time for which signs go on when the last task of a run has ended here: that of an idle worker."""
+"""The time for which signs go on when the last task of a run has ended here: as long as Spark keeps an idle worker."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class _Held:
     batch: int
     """The last batch that a task here has written for."""
     ends_at: float = inf
-    """On the monotonic clock; without an end while a task is at work."""
+    """The end of the signs, on the monotonic clock; infinite while a task is at work."""
 
 
 class MemberLeases:
@@ -50,7 +50,7 @@ class MemberLeases:
         self._after_task_s = after_task_s
         self._changed = threading.Condition()
         self._held: dict[tuple[str, str], _Held] = {}
-        """By sink and run."""
+        """The signs by sink and run."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -105,7 +105,7 @@ class MemberLeases:
             if fault.code.retriable:
                 _log.warning("no sign of life for run %s of sink %s: %s", run, sink, fault)
                 return
-            last_batch = batch  # the run was followed, or the cluster takes no signs: the timeouts are left
+            last_batch = batch  # the run was followed, or the cluster takes no signs: only timeouts remain
         with self._changed:
             held = self._held.get((sink, run))
             if held is not None and held.batch <= last_batch:

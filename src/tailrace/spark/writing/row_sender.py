@@ -51,7 +51,8 @@ class RowSender:
         self._outbox.send(topic, rows, timestamp_ms=time.time_ns() // 1_000_000)
 
     def _partitions(self, topic: str, rows: int, columns: dict[str, pa.Array]) -> Partitions:
-        """The partition of each row: its column `partition`, else the hash of its key, else one per batch in turn."""
+        """The partition of each row: by its column `partition`, else by the hash of its key, else the partitions in
+        turn, a partition for each batch."""
         if topic not in self._partition_counts:
             self._partition_counts[topic] = self._outbox.partition_count(topic)
         partition_count = self._partition_counts[topic]

@@ -1,7 +1,7 @@
 """The writers of the Spark sink.
 
-At least once: a task that Spark repeats writes its rows again. A retried request does not, since the producer is
-idempotent. A task ends only when all in-sync replicas have acknowledged its records.
+At least once: a task that Spark repeats writes its rows again. A retried request does not write rows again, since the
+producer is idempotent. A task ends only when all in-sync replicas have acknowledged its records.
 
 Exactly once: see `spark.writing.exactly_once`.
 """
@@ -55,7 +55,7 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
     if "topic" not in types and options.topic is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "say where to: option topic, or a column `topic`")
     if options.topic is not None:
-        types.pop("topic", None)  # the option overrides the column, whatever that is
+        types.pop("topic", None)  # the option overrides the column, whatever the column's type
     for name, allowed in _TYPES.items():
         if name in types and types[name] not in allowed:
             raise KafkaError(
@@ -135,7 +135,7 @@ class _OnceWriter(PickledPlan):
 
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
         written = [message for message in messages if isinstance(message, WrittenOnce)]
-        if written:  # else the batch has no task
+        if written:  # without messages the batch had no task
             members = [message.member for message in written if message.member is not None]
             rows = reduce(RowsDigest.plus, (message.rows for message in written))
             self._sink.commit(written[0].batch, members, rows)

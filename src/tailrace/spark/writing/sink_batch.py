@@ -97,7 +97,7 @@ def streamed(task: TaskIdentity, transactions: SinkTransactions, mark: str | Non
 
 
 def marked(transactional_id: str, batch: int, mark: str) -> SinkBatch | None:
-    """The batch with this number whose member this is, if the driver's mark is in its run."""
+    """The batch with this number that the transactional id is a member of, if the driver's mark is in its run."""
     member = find_member(transactional_id)
     if member is None or member.batch != batch or not member.run.endswith(f".{mark}"):
         return None
@@ -113,7 +113,7 @@ def written_at_once(transactions: SinkTransactions) -> SinkBatch:
 def of_each_batch(written: SinkBatch, task: TaskIdentity) -> SinkBatch:
     """The batch of a batch write, as its task sees the batch: a write of `foreachBatch` belongs to a query's batch.
 
-    So a sink id that stays the same is refused in the next batch, also if that has the same rows.
+    So a sink id that stays the same is refused in the query's next batch, even if that batch has the same rows.
     """
     query, batch = map(task.getLocalProperty, (_QUERY, _BATCH))
     return written if query is None or batch is None else replace(written, query=query, query_batch=int(batch))
@@ -122,8 +122,9 @@ def of_each_batch(written: SinkBatch, task: TaskIdentity) -> SinkBatch:
 def given_up(batch: SinkBatch) -> tuple[SinkBatch, SinkBatch]:
     """Empty batches whose commits, one after the other, keep all attempts of a batch from writing any more.
 
-    Both have the number before: the first commit makes the batch's run known, the second is of a later run.
-    The sink may still get its batch from another write, or another run of the query. Not for batch 0.
+    Both empty batches have the number before `batch`: the first commit makes the batch's run known, the second commit
+    is of a later run. The sink may still get its batch from another write, or another run of the query. Not for batch
+    0.
     """
     number = batch.batch - 1
     return SinkBatch(batch.sink, batch.run, number), SinkBatch(batch.sink, uuid4().hex, number)

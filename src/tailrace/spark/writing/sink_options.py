@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 KEEPS_BATCH = "sinkKeepsBatch"
 TIMEOUT = "kafka.transaction.timeout.ms"
 DEFAULT_TIMEOUT_MS = 900_000
-"""That of the brokers' transaction.max.timeout.ms too."""
+"""The default, which brokers have for transaction.max.timeout.ms too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class SinkOptions:
     max_request_size: int = 1_048_576
     """A larger row fails the task; the topic's max.message.bytes is a further limit."""
     transactions: "SinkTransactions | None" = None
-    """With exactlyOnce=true."""
+    """The options of exactlyOnce=true; None for an at-least-once write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ class _Sent:
         self.size_bytes = len(made.batch)
         self.batch: bytearray | None = made.batch
         self.limit = limit
-        """The limit of its size when it was built."""
+        """The limit of the batch's size when it was built."""
         self.answer = answer
         answer.add_done_callback(self._answered)
 
@@ -152,7 +152,8 @@ class TaskSender:
             size.taken = max(size.taken, sent.size_bytes)
 
     def _to_be_tried_again(self, refused: _Sent) -> KafkaError:
-        """The next attempt of the task has smaller batches: max.message.bytes has fallen."""
+        """The fault that ends the task, since max.message.bytes has fallen; the next attempt of the task has smaller
+        batches."""
         size = self._size(refused.topic)
         size.limit = max(1, min(size.limit, refused.size_bytes) // 2)
         return KafkaError(
