@@ -151,7 +151,7 @@ def _check_offset(admin: Admin, partition: TopicPartition, offset: int) -> None:
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
     """End the command cleanly at SIGINT or SIGTERM: polled records are printed and committed, the group is left.
 
-    A second signal ends it at once.
+    A second signal ends the command at once.
     """
     is_caught = False
 
@@ -212,7 +212,7 @@ class _WaitingNotice:
         self._topic = topic
         self._partitions = partitions
         self.is_new = is_new
-        """Whether it begins at the end: no option and no committed offset names another start."""
+        """Whether the command begins at the end: no option and no committed offset names another start."""
         self._is_printed = False
 
     def tell(self) -> None:

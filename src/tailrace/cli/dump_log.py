@@ -355,7 +355,8 @@ def _least_offset(path: Path) -> int:
 
 
 def _batches_of(log: Path) -> list[LogBatch]:
-    """The batches for the entries of an index. Ends at damage of the log, which the dump of the log itself reports."""
+    """The batches for the entries of an index. The batches end at damage in the log: the dump of the log itself reports
+    the damage."""
     batches: list[LogBatch] = []
     try:
         for position, header, _ in stored_batches(log):

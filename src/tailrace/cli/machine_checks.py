@@ -32,7 +32,7 @@ _FLUSHING_S: Final = 1.0
 """The longest time for the trial of the disk: a few flushes more or less do not matter."""
 _PAGE: Final = bytes(4_096)
 _TIMEX_BYTES: Final = 1_024
-"""More than the structure of adjtimex has anywhere."""
+"""The size of the buffer for adjtimex: more bytes than its structure has on any system."""
 _TIME_ERROR: Final = 5
 _PAST_YEAR: Final = 2025
 """The clock of a machine that never got the time begins in 1970, or in the year of its making."""
@@ -172,7 +172,7 @@ def _clock() -> Row:
 
 
 def _is_synchronized() -> bool | None:
-    """Whether the kernel takes its clock for synchronized; None if it does not say."""
+    """Whether the kernel takes its clock for synchronized; None if the kernel does not tell."""
     if sys.platform != "linux":
         return None
     try:

@@ -20,7 +20,7 @@ Row = Mapping[str, Cell]
 
 
 def _check_addresses(text: str) -> str:
-    """The text, if a list of addresses."""
+    """The text, if it is a list of addresses. Raises typer.BadParameter."""
     try:
         parse_addresses(text)
     except KafkaError as fault:
@@ -42,7 +42,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 _BOOTSTRAP_TIMEOUT_MS = 1_000
-"""Short: a user waits at the terminal."""
+"""The time-out is short: a user waits at the terminal."""
 
 
 def cluster_of(bootstrap_servers: str) -> ClientSettings:

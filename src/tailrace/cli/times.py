@@ -8,7 +8,7 @@ from tailrace.spark.given_options import parse_timestamp_ms
 
 
 def parse_time(text: str, option: str) -> int:
-    """ms since 1970, at least 0, of an ISO time: UTC unless it says otherwise. Raises typer.BadParameter."""
+    """ms since 1970, at least 0, of an ISO time, in UTC unless the text names a zone. Raises typer.BadParameter."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -20,6 +20,6 @@ def parse_time(text: str, option: str) -> int:
 
 
 def parse_any_time(text: str, option: str) -> int:
-    """The same, and as the Spark source takes it: ms since 1970, or `now-10m`."""
+    """As `parse_time`, and for the other forms that the Spark source takes: ms since 1970, or `now-10m`."""
     timestamp = parse_timestamp_ms(text)
     return parse_time(text, option) if timestamp is None else timestamp

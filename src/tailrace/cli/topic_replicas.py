@@ -204,7 +204,7 @@ def reassign(
 
 
 def _change_of_factor(admin: Admin, wanted: list[TopicPartition], factor: int) -> str:
-    """The text about a changed number of replicas; empty if it stays."""
+    """The text about a changed number of replicas; empty if the number stays."""
     now = set(admin.replication_factors(wanted).values())
     if now <= {factor}:
         return ""

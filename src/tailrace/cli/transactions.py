@@ -19,7 +19,7 @@ _DESCRIBED = (
     *("CoordinatorId", "TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState", "TransactionTimeoutMs"),
     *("CurrentTransactionStartTimeMs", "TransactionDurationMs", "TopicPartitions"),
 )
-"""Both with the names of kafka-transactions."""
+"""The columns of `list` and `describe`, with the names of kafka-transactions."""
 _SINKS = (
     *("Sink", "CoordinatorId", "LastBatch", "Run", "PastRuns", "UpdatedMs", "IdleMs", "OpenMembers"),
     *("EndingMembers", "Origin"),

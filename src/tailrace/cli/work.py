@@ -200,7 +200,7 @@ class Commands:
                 self._changed.wait_for(lambda: not self._processes, _KILL_SECONDS)
             finally:
                 for process in left:
-                    _signal(process, signal.SIGKILL)  # also if it has ended: its children may not
+                    _signal(process, signal.SIGKILL)  # also a process that has ended: its children may still run
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
@@ -210,7 +210,7 @@ def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
 
 
 def _signal_name(number: int) -> str:
-    """The name of a signal; those for real time have none."""
+    """The name of a signal; a signal for real time, which has no name, has its number."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -48,7 +48,8 @@ class ManualClock:
         self.advance(0)
 
     def advance(self, milliseconds: int) -> None:
-        """Let this time pass: run all calls that become due, in their order, also those scheduled meanwhile."""
+        """Let this time pass: run all calls that become due, in their order, and calls that are scheduled meanwhile
+        too."""
         end_ms = self._monotonic_ms + milliseconds
         while self._timers and self._timers[0][0] <= end_ms:
             due_ms, _, timer = heapq.heappop(self._timers)

@@ -66,7 +66,7 @@ def start_process(
 
 
 class ClusterError(Exception):
-    """A node did not start or did not end; the message has the end of its stderr. Or there is no leader."""
+    """A node did not start or did not end (the message has the end of its stderr), or the quorum has no leader."""
 
 
 class _Node:
@@ -262,7 +262,7 @@ class Cluster:
 
     @property
     def controller_id(self) -> int:
-        """The node that leads the metadata quorum. Raises ClusterError if there is none for long."""
+        """The node that leads the metadata quorum. Raises ClusterError if there is no leader for long."""
         deadline = time.monotonic() + self._timeout
         while True:
             running = [self.address(node_id) for node_id in self.broker_ids if self.is_running(node_id)]
@@ -282,7 +282,7 @@ class Cluster:
     # For the given nodes; without a number, for all
 
     def kill(self, *nodes: int) -> None:
-        """Kill nodes at once with SIGKILL; they write nothing more. Raises ClusterError if one stays alive."""
+        """Kill nodes at once with SIGKILL; they write nothing more. Raises ClusterError if a node stays alive."""
         chosen = self._chosen(nodes)
         for node in chosen:
             node.send_signal(signal.SIGKILL)
@@ -290,7 +290,7 @@ class Cluster:
             node.kill()
 
     def stop(self, *nodes: int) -> None:
-        """Stop nodes cleanly, together, with SIGTERM. Raises ClusterError if one does not stop."""
+        """Stop nodes cleanly, together, with SIGTERM. Raises ClusterError if a node does not stop."""
         chosen = self._chosen(nodes)
         for node in chosen:
             node.ask_to_stop()

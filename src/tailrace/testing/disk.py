@@ -141,7 +141,7 @@ class SimulatedDisk:
         self.history: list[str] = []
         self.free_space = TOTAL_SPACE
         self.quota_bytes: int | None = None
-        """The most bytes that one write may write, less than `free_bytes` perhaps; None for no quota."""
+        """The most bytes that one write may write, perhaps fewer than `free_bytes`; None for no quota."""
         self.modified_at_ms = 1_700_000_000_000
         """The time of the last write, the same for every file: times are not tracked here."""
         self.has_power = True
@@ -205,7 +205,7 @@ class SimulatedDisk:
         self._short_writes.clear()
 
     def check_power(self) -> None:
-        """Raise PowerCut if there is none."""
+        """Raise PowerCut if the power is off."""
         if not self.has_power:
             raise PowerCut("the disk has no power")
 
@@ -239,7 +239,7 @@ class SimulatedDisk:
             raise StorageError(f"cannot read {path}: {os.strerror(number)}", number)
 
     def take_write(self, path: str, size_bytes: int) -> int:
-        """The number of bytes of a write for which there is space. Raises StorageError if there is none."""
+        """The number of bytes of a write for which there is space. Raises StorageError if there is no space."""
         left = self.free_space if self.quota_bytes is None else min(self.free_space, self.quota_bytes)
         taken = min(size_bytes, left, self._short_writes.pop(self.operations + 1, size_bytes))
         if size_bytes and not taken:

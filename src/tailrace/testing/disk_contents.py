@@ -23,7 +23,8 @@ class Inode:
         self.changes.clear()
 
     def drop_unsynced(self) -> None:
-        """A failed sync: readers still get the bytes, but no later sync will write them (as on Linux)."""
+        """Drop the unsynced changes of a failed sync: readers still get the bytes, but no later sync writes them (as on
+        Linux)."""
         self.changes.clear()
 
     def lose_unsynced(self, random: Random) -> None:

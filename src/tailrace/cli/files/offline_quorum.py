@@ -105,7 +105,8 @@ class OfflineQuorum:
 
 @contextmanager
 def opened_quorum(file: Path) -> Iterator[OfflineQuorum]:
-    """The replica of the node that this file configures. Raises KafkaError: it runs, or its log is damaged."""
+    """The replica of the node that this file configures. Raises KafkaError if the node runs, or if its log is
+    damaged."""
     controller = controller_of(file)
     config = _config_of(file)
     files = OsFiles()

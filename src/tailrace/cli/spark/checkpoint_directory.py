@@ -1,9 +1,9 @@
-"""The directory of a Spark checkpoint on this machine: its last committed batch, and a change of that.
+"""The directory of a Spark checkpoint on this machine: the end of its last committed batch, and a change of that end.
 
-1. Nothing is written before the files that change are copied, durably, to a directory beside.
-2. Planned batches go first, from the last batch on back: at each moment a query that starts finds whole files and
+1. Before anything is written, the files that change are copied, durably, to a directory beside the checkpoint.
+2. Planned batches are removed first, from the last batch back: at each moment a query that starts finds whole files and
    either the old offsets or the new offsets, and never a plan that ends where the old offsets would have led.
-3. A checksum goes before its file changes. A file without a checksum is not checked.
+3. A checksum is removed before its file changes. A file without a checksum is not checked.
 """
 
 import re
@@ -68,7 +68,7 @@ def _local(text: str) -> Path:
 
 
 def _names(directory: Path) -> list[str]:
-    """The names in a directory of the checkpoint; none if Spark has not made it yet."""
+    """The names in a directory of the checkpoint; empty if Spark has not made the directory yet."""
     try:
         mode = directory.lstat().st_mode
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def _read(path: Path) -> bytes:
 
 
 def move_checkpoint(stored: StoredCheckpoint, end: BatchEnd, *, time: str) -> Path:
-    """Put the end of the last committed batch there, and drop the planned batches; durable on return.
+    """Replace the end of the last committed batch by `end`, and drop the planned batches; durable on return.
 
     Returns the directory with the files as they were, whose name ends with `time`. Raises KafkaError(INVALID_REQUEST)
     if the files have changed since they were read, or a file has no copy of this name; OSError and StorageError.

@@ -268,7 +268,7 @@ def _at(
     if before.positions is None or after.positions is None:
         return after
     offsets, ids = after.positions
-    # A source that notes no ids is the connector's, or an older Tailrace's: it goes on without.
+    # A source that notes no ids is Spark's Kafka connector, or an older Tailrace: it goes on without ids.
     noted = moved & {tp.topic for tp in offsets} if before.positions.topic_ids else set()
     known = {topic: topic_id for topic, topic_id in logs.now.topic_ids.items() if topic in noted}
     return after.at(Positions({tp: times.get(tp, offset) for tp, offset in offsets.items()}, {**ids, **known}))

@@ -1,4 +1,4 @@
-"""The sink of the queries in a `kill_at` block: that of the product, in processes that are killed.
+"""The sink of the queries in a `kill_at` block: the product's sink, in processes that are killed.
 
 Spark runs this module in its Python processes. The writers here stand before and behind the product's writers, which do
 all work and are not changed.

@@ -51,9 +51,9 @@ def feed(
     """Write records, and return the place of each (partition, offset, ...) when the cluster has every record.
 
     A row is a value, a pair of key and value, or an `InputRecord`. Rows without key and partition go to the partitions
-    in turn, from 0 on. A missing topic is created, with `partitions` (1 without). Raises TypeError or
-    ValueError, with the number of the row from 0, before anything is written, if a row cannot be encoded or names a
-    partition that the topic lacks; ValueError too if the topic has another number of partitions than `partitions`.
+    in turn, from 0 on. A missing topic is created, with `partitions` (1 without). Raises TypeError or ValueError, with
+    the number of the row from 0, before anything is written, if a row cannot be encoded or names a partition that the
+    topic does not have; ValueError too if the topic has another number of partitions than `partitions`.
     """
     encoded = [_encode_row(row, f"row {number} for topic {topic!r}") for number, row in enumerate(rows)]
     count = _partition_count(addresses(servers), topic, partitions)

@@ -43,7 +43,8 @@ class KillPlan:
 
 
 def claim(directory: Path, plan: KillPlan) -> int | None:
-    """The number of a kill that is this process's alone; None if every kill is taken, or the block is over."""
+    """Claim a kill for this process alone. Returns the kill's number; None if every kill is taken, or the block is
+    over."""
     for number in range(plan.times):
         try:
             (directory / f"{_CLAIM}-{number}").touch(exist_ok=False)
