@@ -1,4 +1,4 @@
-"""Operations on resources, as Kafka's ACLs name them (KIP-11, KIP-140). Values are those on the wire."""
+"""Operations on resources, as Kafka's ACLs name them (KIP-11, KIP-140). Values are the numbers on the wire."""
 
 from enum import IntEnum
 from typing import Final, NamedTuple

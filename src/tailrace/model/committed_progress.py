@@ -1,9 +1,10 @@
 """The progress of a group in one partition, committed record by record (KIP-X, individual commits). Pure.
 
-A group that splits a partition by key owns its offsets interleaved: intervals of offsets would need one entry for each
-run of one reader's records. So what is committed is a set of rectangles, of offsets by key hashes: "all records with an
-offset in [a, b) and a hash in [p, q) are done". The intervals of the text are the case of all hashes. A reader in order
-needs one rectangle, and offsets without a record that is ever delivered are covered like other offsets.
+In a group that splits a partition by key, the offsets of the readers are interleaved: intervals of offsets would need
+an entry for each run of one reader's records. So the progress is a set of rectangles, of offsets by key hashes: "all
+records with an offset in [a, b) and a hash in [p, q) are done". An interval of offsets is a rectangle with all hashes.
+A reader in order needs one rectangle, and offsets without a record that is ever delivered are covered like other
+offsets.
 
 1. The stable offset is the offset below which everything is committed: the offset that Kafka calls committed.
 2. The frontier of a hash is its first offset that is not committed. The stable offset is the lowest frontier.
@@ -23,7 +24,8 @@ MAX_RANGES_PER_COMMIT: Final = 1_024
 """The most ranges in a commit of one partition."""
 _FEW: Final = 24
 _FEW_STRIPS: Final = 256
-"""The most rectangles, and strips together, that are added singly: every rectangle looks at its own strips alone."""
+"""The most rectangles, and the most strips that they touch together, for an addition rectangle by rectangle, which
+reads only these strips."""
 _UNBOUNDED: Final = 1 << 62
 
 
@@ -49,11 +51,11 @@ class Strip(NamedTuple):
     start: int
     end: int
     runs: tuple[Run, ...]
-    """In order; they do not touch each other."""
+    """The runs in order; no two runs touch."""
 
 
 class TooManyRectangles(Exception):
-    """The progress would have far more rectangles than there may be, or takes as much work."""
+    """The progress would have far more rectangles than allowed, or would take as much work."""
 
 
 class CommittedProgress:
@@ -122,13 +124,14 @@ class CommittedProgress:
 
     @property
     def ahead(self) -> int:
-        """The records beyond the stable offset that are done, about: offsets by their share of the hashes."""
+        """The approximate number of done records beyond the stable offset: offsets, weighted by the share of hashes
+        that are done."""
         area = sum((end - start) * sum(run.end - run.start for run in runs) for start, end, runs in self.strips)
         return -(-area // HASH_SPACE)
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last one of which a record is committed."""
+        """The offset behind the last offset with a committed record."""
         return max((strip.runs[-1].end for strip in self.strips), default=self.stable_offset)
 
     def _runs_at(self, key_hash: int) -> tuple[Run, ...]:
@@ -142,8 +145,8 @@ class CommittedProgress:
     def with_committed(self, rectangles: Iterable[Rectangle], *, most: int | None = None) -> "CommittedProgress":
         """The progress with these rectangles too (rule 3).
 
-        Raises TooManyRectangles when the work for it goes beyond so many runs of strips: rectangles of many hashes are
-        one run more in each of their strips.
+        Raises TooManyRectangles when the work goes beyond `most` runs of strips: a rectangle of many hashes adds a run
+        to each of its strips.
         """
         wanted = [
             Strip(first_hash, last_hash + 1, (Run(max(first_offset, self.stable_offset), last_offset + 1),))
@@ -162,13 +165,14 @@ class CommittedProgress:
         return _with_lowest_frontier(self.stable_offset, strips)
 
     def with_stable_offset(self, offset: int) -> "CommittedProgress":
-        """With everything below this offset too: the plain commit of a reader of the whole partition, forward."""
+        """The progress with everything below this offset too: a plain commit, forward, by a reader of the whole
+        partition."""
         if offset <= self.stable_offset:
             return self
         return self.with_committed([Rectangle(self.stable_offset, offset - 1)])
 
     def cut_at(self, end_offset: int) -> "CommittedProgress":
-        """Without what is committed from this offset on, which is not below the stable offset."""
+        """The progress below this offset, which is not below the stable offset."""
         strips = [
             Strip(start, end, tuple(Run(run.start, min(run.end, end_offset)) for run in runs if run.start < end_offset))
             for start, end, runs in self.strips
@@ -203,7 +207,7 @@ def _between(strips: tuple[Strip, ...], start: int, end: int) -> Iterator[Strip]
 
 
 def _with_run(strips: tuple[Strip, ...], start: int, end: int, run: Run) -> tuple[Strip, ...]:
-    """With this run in all hashes from `start` to `end`. Only the strips of these hashes are looked at."""
+    """The strips with this run added to all hashes from `start` to `end`. Only the strips of these hashes are read."""
     first = bisect_left(strips, start, key=_start_of)
     if first and strips[first - 1].end >= start:
         first -= 1  # the strip before holds the first hashes, or may merge with the first strip
@@ -311,7 +315,7 @@ def _fused(strips: Iterable[Strip]) -> tuple[Strip, ...]:
 
 
 def _with_lowest_frontier(stable_offset: int, strips: tuple[Strip, ...]) -> CommittedProgress:
-    """With the stable offset at the lowest frontier, and nothing below it (rule 2)."""
+    """The progress with the stable offset at the lowest frontier, and no run below (rule 2)."""
     if _has_gap(strips):
         return CommittedProgress(stable_offset, strips)
     lowest = min(_frontier(stable_offset, strip.runs) for strip in strips)

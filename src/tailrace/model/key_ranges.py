@@ -1,9 +1,10 @@
 """Ranges of key hashes (KIP-X): which records of a partition a reader wants, or has done.
 
-The hash space is [0, 2^32). A key's hash is Kafka's murmur2, read unsigned, whatever hash the producer has chosen the
-partition by. A record without a key owes no order: its hash is that of its offset's block of 64, so that such records
-spread evenly, and most batches of them belong to one reader as a whole. A partition is split by the highest bits of the
-hash, never by its rest in a division: that is what the partition was chosen by. The highest 8 bits are the slot.
+The hash space is [0, 2^32). A key's hash is Kafka's murmur2, read unsigned, even if the producer has chosen the
+partition by another hash. Records without a key have no order: the hash of such a record is the hash of its offset's
+block of 64 offsets, so that the records spread evenly, and most batches of such records belong to one reader as a
+whole. A partition is split by the highest bits of the hash, never by the remainder of a division: the remainder has
+chosen the partition. The highest 8 bits are the slot.
 
 Ranges are inclusive at both ends, as on the wire.
 """
@@ -19,7 +20,7 @@ HASH_SPACE: Final = 1 << 32
 SLOTS: Final = 256
 SLOT_HASHES: Final = HASH_SPACE // SLOTS
 NULL_KEY_BLOCK_BITS: Final = 6
-"""Offsets that differ in so many low bits alone have one hash, if their records have no key."""
+"""The number of low bits of an offset that do not count in the hash of a record without a key."""
 
 _MASK: Final = HASH_SPACE - 1
 

@@ -117,5 +117,5 @@ class SteppedMachine(Protocol[Command, Record, SteppedResponse, Image, Change]):
         ...
 
     def adopt(self, image: Image) -> None:
-        """Take the image that `trial` has made of the present one and the records just appended."""
+        """Take the image that `trial` has made of the present image and the records just appended."""
         ...

@@ -11,7 +11,7 @@ else:
     import dataclasses
 
     def dataclass(*, frozen: bool, **options: Any) -> Any:
-        """Frozen for the type checker only: a frozen one takes three times as long to make, and when a broker goes
+        """Frozen for the type checker only: a frozen object takes three times as long to make, and when a broker stops,
         30,000 states are made at once."""
         assert frozen
         return dataclasses.dataclass(unsafe_hash=True, **options)
@@ -50,7 +50,8 @@ class PartitionState:
     partition_epoch: int
     """Rises with every change of this state."""
     eligible_leader_replicas: tuple[BrokerId, ...] = ()
-    """Out of sync by now, and yet complete up to the high watermark, which cannot have moved without them (KIP-966)."""
+    """Replicas that are out of sync by now, and yet complete up to the high watermark, which cannot have moved without
+    these replicas (KIP-966)."""
     last_known_leaders: tuple[BrokerId, ...] = ()
     """The leader at the loss of the last complete replica; Kafka's LastKnownElr. At most one broker."""
     adding_replicas: tuple[BrokerId, ...] = ()
@@ -62,7 +63,7 @@ class PartitionState:
     unclean_epoch: int = -1
     """The leader epoch that the last such election began, -1 if there was none: records of older epochs may be lost."""
     accepts_loss: bool = False
-    """The leader was named by an administrator, and records that its log lacks are given up. Until the leader has
+    """The leader was named by an administrator, and records that its log does not have are lost. Until the leader has
     recovered, or is deposed, the leader may cut a damaged log.
     """
     directories: tuple[bytes, ...] = ()
@@ -72,15 +73,15 @@ class PartitionState:
 def unclean_epoch_after(state: PartitionState, leader: BrokerId, leader_epoch: int, *, is_recovering: bool) -> int:
     """`unclean_epoch` once `state` has this leader in this epoch.
 
-    It follows from what the metadata log has always said: a leader that is elected while the partition is recovering
-    may lack acknowledged records.
+    Derived from fields that the metadata log has always had: a leader that is elected while the partition is recovering
+    may not have all acknowledged records.
     """
     is_unclean = is_recovering and leader != NO_LEADER and leader_epoch > state.leader_epoch
     return leader_epoch if is_unclean else state.unclean_epoch
 
 
 def accepts_loss_after(state: PartitionState, leader: BrokerId, *, is_recovering: bool) -> bool:
-    """`accepts_loss` once `state` has this leader: it ends with the leader that was named, and with its recovery."""
+    """`accepts_loss` once `state` has this leader: false for any other leader, and once the leader has recovered."""
     return state.accepts_loss and is_recovering and leader == state.leader
 
 
@@ -113,4 +114,4 @@ class ElectionType(IntEnum):
     PREFERRED = 0
     """The first replica."""
     UNCLEAN = 1
-    """Any replica that is alive, for a partition without a leader: records that it lacks are lost."""
+    """Any replica that is alive, for a partition without a leader: records that this replica does not have are lost."""

@@ -173,7 +173,7 @@ def setting(
 ) -> Setting:
     """A row of a table of settings.
 
-    `default` may be a dataclass, the reader of the setting: the default is then that of its field of the same name.
+    `default` may be a dataclass, the reader of the setting: then the default of its field of the same name counts.
     """
     return Setting(
         name=name,

@@ -1,7 +1,7 @@
 """Views of topics, by which unmodified clients split a partition: their names, ids and key ranges (decision 0057).
 
-The view `orders.shared-16` has 16 partitions for each one of `orders`: number 16 p + j has those records of partition p
-whose key hashes are in the 16th range j, at their offsets in p.
+The view `orders.shared-16` has 16 partitions for each partition of `orders`: number 16 p + j has those records of
+partition p whose key hashes are in the 16th range j, at their offsets in p.
 """
 
 from typing import Final, NamedTuple
@@ -57,7 +57,7 @@ def views_of(topic: str) -> tuple[str, ...]:
 
 
 def folded_id(topic_id: bytes, fan_out: int) -> TopicId:
-    """The id of a topic's view; of that, the topic's id again."""
+    """The id of a topic's view; for the id of a view, the topic's id again."""
     return _folded(topic_id, fan_out.bit_length() - 1)
 
 
