@@ -107,7 +107,7 @@ def test_a_reset_fences_commits_from_before_it(cluster: Cluster) -> None:
         low.commit(ranges={ORDERS: [rectangle(0, 9, LOW)]})
 
 
-def test_a_full_state_refuses_and_names_the_place_that_holds_it_up(cluster: Cluster) -> None:
+def test_a_client_with_too_many_committed_ranges_is_refused_with_the_oldest_gap(cluster: Cluster) -> None:
     """'At 100 % error 12 names group, partition, oldest gap; nothing is ever dropped.'"""
     with reader_of(cluster, LOW) as low:
         holes = [rectangle(10 * number + 5, 10 * number + 6, LOW) for number in range(8)]

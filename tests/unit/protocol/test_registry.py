@@ -179,6 +179,10 @@ def test_a_forwarded_request_is_a_question_or_a_change_and_controllers_serve_it(
     assert FORWARDED_APIS.keys() <= CLIENT_APIS.keys() & CONTROLLER_APIS.keys()
 
 
+def test_no_row_forwards_an_envelope_or_what_every_broker_can_answer() -> None:
+    assert FORWARDED_APIS.keys().isdisjoint((0, 1, 3, 18, 58, 62, 63, 67))
+
+
 def test_requests_that_can_wait_or_must_not_wait_have_connections_of_their_own() -> None:
     by_connection = {
         connection: names_of(partial(lambda connection, api: api.connection is connection, connection))

@@ -16,7 +16,6 @@ from tailrace.protocol.messages.configs import (
 )
 from tailrace.protocol.messages.registrations import UnregisterBrokerRequest
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from tailrace.protocol.registry import FORWARDED_APIS
 from tailrace.server.controller_link.envelopes import EnvelopeSender
 from tailrace.server.controller_link.forwarding import MAX_FORWARDED, SHORTEST_MS
 from testkit.nodes.ports import RecordingConnection
@@ -255,7 +254,3 @@ def test_a_request_for_another_brokers_settings_alone_is_not_forwarded(nodes: Fo
     request = alter((4, str(nodes.leader.key.id), "log.retention.ms", "1000"))
     nodes.other.ask(request, 1, answers.append)
     assert [result.error_code for result in answers[0].responses] == [ErrorCode.INVALID_REQUEST]
-
-
-def test_an_envelope_and_what_every_broker_can_answer_are_not_passed_on() -> None:
-    assert FORWARDED_APIS.keys().isdisjoint((0, 1, 3, 18, 58, 62, 63, 67))

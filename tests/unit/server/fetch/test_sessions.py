@@ -192,7 +192,7 @@ def test_a_waiting_session_counts_bytes_up_to_the_least(reader: SessionReader, n
     assert appends == 4
 
 
-def test_a_change_without_records_comes_with_the_next_answer_and_wakes_no_consumer(node: DataPath) -> None:
+def test_a_consumer_that_waits_is_not_answered_for_a_change_without_records(node: DataPath) -> None:
     reader = SessionReader(node)
     node.produce("orders", b"a", b"b", partition=1)
     reader.open({0: 0, 1: 2})

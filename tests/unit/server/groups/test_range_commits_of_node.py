@@ -85,7 +85,7 @@ def test_many_commits_of_ranges_in_one_turn_lose_nothing(node: TransactionPath) 
     assert stand(node)[1] == tuple(low(4 * number, 4 * number + 1) for number in range(20))
 
 
-def test_committed_ranges_survive_a_stop_of_the_coordinator() -> None:
+def test_committed_ranges_are_read_from_their_records_after_a_restart() -> None:
     files = SimulatedDisk(seed=1)
     node = filled(new_node(files))
     commit(node, low(3, 9), offset=2)
