@@ -124,7 +124,7 @@ def take_clean_shutdown(files: FileSystem, directory: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The topic and partition that this directory belongs to."""
+    """The cluster and the node that this directory belongs to, and its own id."""
 
     cluster_id: str | None
     """None if the directory has not joined a cluster yet."""
