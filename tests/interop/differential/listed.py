@@ -62,6 +62,7 @@ _CLUSTER = (
             "supported_features[tailrace.group.details]": ONLY_HERE,
             "supported_features[tailrace.forwarding]": ONLY_HERE,
             "supported_features[tailrace.key.ranges]": ONLY_HERE,
+            "supported_features[tailrace.key.sharing]": ONLY_HERE,
             "supported_features[tailrace.sinks]": ONLY_HERE,
         },
         "the rest is no feature here; ours are for our own tools and nodes",
