@@ -76,7 +76,7 @@ class TestBesideClassicGroups:
         a.join()
         a.leave()
         before = describe(node)
-        assert node.join("g", "somebody").response.error_code == E.UNKNOWN_MEMBER_ID
+        assert node.join("g", "no-such-member").response.error_code == E.UNKNOWN_MEMBER_ID
         assert describe(node) == before
         assert a.join() is E.NONE
 

@@ -150,8 +150,8 @@ class TestEnd:
     def test_no_producer_epoch_is_not_the_epoch_before_a_fence(self) -> None:
         fenced = transaction(S.ONGOING, client_version=2).fenced(is_resumed=False, now_ms=NOW).completed(now_ms=NOW)
         for command in (ABORT_2, ABORT):
-            nobody = dataclasses.replace(command, producer_epoch=-1)
-            assert outcome(fenced, nobody) == (None, E.PRODUCER_FENCED)
+            without_epoch = dataclasses.replace(command, producer_epoch=-1)
+            assert outcome(fenced, without_epoch) == (None, E.PRODUCER_FENCED)
 
     def test_the_last_producer_epoch_hands_over_to_another_producer_id(self) -> None:
         known = transaction(S.ONGOING, producer_epoch=LAST_EPOCH, client_version=2)
