@@ -7,9 +7,11 @@ from typing import Final
 DEADLINE_S: Final = 120.0
 
 
-def wait_until(holds: Callable[[], object], what: str = "it", *, deadline_s: float = DEADLINE_S) -> None:
+def wait_until(
+    holds: Callable[[], object], what: str | Callable[[], str] = "it", *, deadline_s: float = DEADLINE_S
+) -> None:
     """Ask again until it holds; fail with `what` if it never does."""
     deadline = time.monotonic() + deadline_s
     while not holds():
-        assert time.monotonic() < deadline, f"never happened: {what}"
+        assert time.monotonic() < deadline, f"never happened: {what if isinstance(what, str) else what()}"
         time.sleep(0.01)

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from crash.librdkafka_offsets import is_there
 from crash.program import IMPORT_PATH
+from testkit.programs.waiting import wait_until
 
 TOPIC, PARTITIONS = "copied", 3
 RESUMES_WITHIN_S = 60
@@ -38,11 +39,12 @@ class ReplicatedLoad:
         """The program runs as long as the block lasts; its first record is acknowledged before the block begins."""
         environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
         with subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment) as program:
-            deadline = time.monotonic() + RESUMES_WITHIN_S
-            while not (self._history.exists() and self._history.stat().st_size):
-                assert program.poll() is None
-                assert time.monotonic() < deadline, "nothing was acknowledged"
-                time.sleep(0.05)
+            wait_until(
+                lambda: program.poll() is not None or (self._history.exists() and self._history.stat().st_size),
+                "a record is acknowledged",
+                deadline_s=RESUMES_WITHIN_S,
+            )
+            assert program.poll() is None
             yield
             assert program.stdin is not None
             program.stdin.close()
@@ -61,10 +63,11 @@ class ReplicatedLoad:
 
     def wait_for_each(self, after: float) -> None:
         """Wait until a record of each partition was acknowledged after this time."""
-        deadline = time.monotonic() + RESUMES_WITHIN_S
-        while min((times := self.last_times()).values()) < after:
-            assert time.monotonic() < deadline, f"nothing acknowledged since {after}: {times}"
-            time.sleep(0.1)
+        wait_until(
+            lambda: min(self.last_times().values()) >= after,
+            f"a record of each partition is acknowledged after {after}",
+            deadline_s=RESUMES_WITHIN_S,
+        )
 
     def acknowledged(self, *, must_be_all: bool = False) -> list[tuple[float, int, int, str]]:
         """The time, partition, offset and value of each acknowledged record, when the program has ended."""
@@ -101,10 +104,14 @@ def wait_until_whole(servers: str, topic: str = TOPIC) -> None:
 
     The metadata of a node whose disk has just hung or been full stands where it did before the fault.
     """
-    deadline = time.monotonic() + WHOLE_WITHIN_S
-    while not_whole := {server: found for server in servers.split(",") if (found := _not_whole(server, topic))}:
-        assert time.monotonic() < deadline, f"in sync: {not_whole}"
-        time.sleep(0.2)
+    not_whole: dict[str, str] = {}
+
+    def is_whole() -> bool:
+        not_whole.clear()
+        not_whole.update((server, found) for server in servers.split(",") if (found := _not_whole(server, topic)))
+        return not not_whole
+
+    wait_until(is_whole, lambda: f"all replicas are in sync, but for {not_whole}", deadline_s=WHOLE_WITHIN_S)
 
 
 def _not_whole(server: str, topic: str) -> str:

@@ -13,18 +13,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from crash.replicas.replicated_load import PARTITIONS, RESUMES_WITHIN_S, TOPIC, ReplicatedLoad
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 KILLS = int(os.environ.get("KILLS", "4"))
 
 
 def leader_of(admin: AdminClient, partition: int) -> int:
-    deadline = time.monotonic() + RESUMES_WITHIN_S
-    while time.monotonic() < deadline:
-        leader = admin.list_topics(TOPIC, timeout=RESUMES_WITHIN_S).topics[TOPIC].partitions[partition].leader
-        if leader > 0:
-            return int(leader)
-        time.sleep(0.05)
-    raise AssertionError(f"{TOPIC}-{partition} has no leader")
+    def leader() -> int:
+        return int(admin.list_topics(TOPIC, timeout=RESUMES_WITHIN_S).topics[TOPIC].partitions[partition].leader)
+
+    wait_until(lambda: leader() > 0, f"{TOPIC}-{partition} has a leader", deadline_s=RESUMES_WITHIN_S)
+    return leader()
 
 
 @pytest.mark.crash

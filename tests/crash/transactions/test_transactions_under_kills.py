@@ -6,15 +6,17 @@ A transaction whose end was decided ends like that, although the node dies befor
 import os
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from crash.transactions.committed_reads import committed_values, is_nothing_open
-from crash.transactions.writer import PATIENCE_S, REPLICATED, TOPICS, TransactionWriter
+from crash.transactions.writer import REPLICATED, TOPICS, TransactionWriter
 from tailrace.client.blocking import Admin
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 KILLS = int(os.environ.get("KILLS", "5"))
 
@@ -34,10 +36,9 @@ def test_a_transaction_is_there_whole_or_not_at_all(tmp_path: Path, chance: rand
         writer = TransactionWriter(cluster.bootstrap_servers)
         writer.start()
         for _ in range(KILLS):
-            before = len(writer.committed)
-            deadline = time.monotonic() + PATIENCE_S
-            while len(writer.committed) < before + 5 and time.monotonic() < deadline and not writer.faults:
-                time.sleep(0.01)
+            wait_until(
+                partial(writer.has_ended_or_reached, len(writer.committed) + 5), "five transactions are committed"
+            )
             time.sleep(chance.uniform(0, 0.1))
             victim = chance.choice(cluster.broker_ids)
             cluster.kill(victim)
@@ -45,10 +46,8 @@ def test_a_transaction_is_there_whole_or_not_at_all(tmp_path: Path, chance: rand
         writer.stop()
         assert not writer.faults, writer.faults
         writer.new_producer()  # the next instance aborts what the last one left open
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_nothing_open(cluster.bootstrap_servers, [TopicPartition(topic, 0) for topic in TOPICS]):
-            assert time.monotonic() < deadline, "a transaction stays open"
-            time.sleep(0.1)
+        partitions = [TopicPartition(topic, 0) for topic in TOPICS]
+        wait_until(partial(is_nothing_open, cluster.bootstrap_servers, partitions), "no transaction is open")
         left, right = (_numbers(cluster.bootstrap_servers, topic) for topic in TOPICS)
     assert left == right, "half a transaction"
     assert left == sorted(set(left)), "out of order or twice"

@@ -51,6 +51,10 @@ class TransactionWriter:
         except BaseException as fault:  # noqa: BLE001 - the test shows it
             self.faults.append(fault)
 
+    def has_ended_or_reached(self, count: int) -> bool:
+        """Whether so many transactions are committed, or the thread has ended with a fault."""
+        return bool(self.faults) or len(self.committed) >= count
+
     def new_producer(self) -> confluent_kafka.Producer:
         """The next instance, which fences the one before."""
         settings = {"bootstrap.servers": self._bootstrap, "transactional.id": "writer", "log_level": 0}
