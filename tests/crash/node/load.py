@@ -127,6 +127,7 @@ def _keep_sending(program: Program, producers: list[NumberedProducer]) -> None:
         for index, producer in enumerate(producers):
             producer.fill(TOPIC, index % PARTITIONS)
         program.report(sum(producer.in_flight for producer in producers))
+        time.sleep(0.001)  # without a pause the loop takes a core from the node
     for producer in producers:
         producer.finish()
 

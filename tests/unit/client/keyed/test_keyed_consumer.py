@@ -80,7 +80,8 @@ async def test_a_failure_of_a_handler_holds_its_key_alone_and_is_logged_once(
         if seen.count == others_done:
             oldest = consumer.metrics().oldest_held
             assert oldest is not None
-            assert (oldest.key, oldest.attempts, oldest.fault) == (b"key-3", failures, f"ValueError: no {failures}")
+            assert (oldest.key, oldest.fault) == (b"key-3", f"ValueError: no {oldest.attempts}")
+            assert failures - 1 <= oldest.attempts <= failures  # the outcome of the last call may be on its way
         if seen.count == RECORDS:
             consumer.stop()
 
