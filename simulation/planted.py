@@ -25,7 +25,7 @@ from simulation.mutants import Patch
 
 ROOT: Final = Path(__file__).parents[1]
 FAULTS: Final = ROOT / "tests" / "planted"
-TURNS: Final = range(4)
+TURNS: Final = range(6)
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _OF_MUTANTS: Final = "tests/simulation/test_mutants.py"
 """Compares texts of the source: the file would find each fault, and says nothing about behaviour."""

@@ -68,7 +68,7 @@ def lanes() -> tuple[Lane, ...]:
         Lane(
             "pure",
             ("tests/unit", "tests/properties", "tests/simulation", "tests/architecture", "tests/docs"),
-            cores(),
+            cores() + 1,  # the longest lane: its tests compute, and have more of the cores with more workers
             0,
             (_PAGES,),
         ),

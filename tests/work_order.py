@@ -3,8 +3,8 @@
 - One worker runs all tests of a file, so that its fixtures are made once. Two workers run everything that uses a
   session of Spark's, which costs ten seconds of a core and 0.5 GB.
 - Files that take long begin first (long_files.txt): idle cores would wait for a long file that begins last.
-- The lanes (lanes.py) have three workers for each core: for half of its time a test waits, for a node, an election or
-  the timeout of a foreign client. No verdict depends on how long something takes, so tests may share a core.
+- The lanes (lanes.py) have more than three workers for each core: for half of its time a test waits, for a node, an
+  election or the timeout of a foreign client. No verdict depends on how long something takes: tests may share a core.
 - Searches have a small budget in each test; `make soak` runs the large counts.
 """
 
