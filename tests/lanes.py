@@ -44,6 +44,8 @@ class Lane(NamedTuple):
     """Failed tests with foreign programs that may run a second time: three of all lanes together (decision 0067)."""
     left_out: tuple[str, ...] = ()
     """Files below the folders that another lane has."""
+    niceness: int = 0
+    """The lane's processes give way to processes of a lower niceness."""
 
     @property
     def arguments(self) -> list[str]:
@@ -68,9 +70,12 @@ def lanes() -> tuple[Lane, ...]:
         Lane(
             "pure",
             ("tests/unit", "tests/properties", "tests/simulation", "tests/architecture", "tests/docs"),
-            cores() + 1,  # the longest lane: its tests compute, and have more of the cores with more workers
+            cores() + 1,
             0,
             (_PAGES,),
+            # Tests that compute take what is left. Programs of the other lanes have timeouts of their own, such as
+            # Spark's ten seconds for the start of a process.
+            5,
         ),
     )
 
@@ -83,7 +88,7 @@ class _Run:
         self.counts: Counter[str] = Counter()
         self.failed: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *lane.arguments],
+            ["nice", "-n", str(lane.niceness), sys.executable, "-m", "pytest", *lane.arguments],
             cwd=ROOT,
             env={**os.environ, "TEST_LANE": lane.name, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,

@@ -14,7 +14,7 @@
 - TURN in the environment chooses: `own` for the turn of the sources, a number from 0 to 5, `rest-of-N` for what the run
   of turn N does not have, `rest` for what the own turn does not have, `all` for everything. `make test` runs the own
   turn, `.ci/run` the rest too. pytest alone runs everything that is asked for.
-- Seeds of simulations are in turn too, in blocks (`budgets.blocks`).
+- Seeds of simulations move with the turn too (`budgets.blocks`).
 """
 
 import os

@@ -10,6 +10,7 @@ from simulation.mutants import SOURCE, Patch
 from simulation.planted import FaultFinding, PlantedFault, Tree, failed_case, look_for
 
 FAULT = PlantedFault("fault", "kind", "It fails.", True, ("tests/quick", "tests/slow"), ())
+EVERY_TURN = set(range(6))
 ALWAYS, IN_TURN = "tests/quick/test_a.py::test_a", "tests/slow/test_b.py::test_b[3]"
 
 
@@ -39,8 +40,8 @@ class ScriptedTree(Tree):
 
 
 def test_a_case_that_is_always_run_finds_a_fault_in_every_turn() -> None:
-    found = look_for(FAULT, ScriptedTree({ALWAYS: {0, 1, 2, 3}}))
-    assert found == FaultFinding(FAULT, dict.fromkeys(range(4), ALWAYS))
+    found = look_for(FAULT, ScriptedTree({ALWAYS: EVERY_TURN}))
+    assert found == FaultFinding(FAULT, dict.fromkeys(EVERY_TURN, ALWAYS))
     assert found.is_enough
 
 
@@ -49,11 +50,11 @@ def test_a_case_in_turn_finds_a_fault_in_its_turn() -> None:
     assert found.cases == {3: IN_TURN}
     assert not found.is_enough
     assert found._replace(fault=FAULT._replace(is_always=False)).is_enough
-    assert str(found) == f"| kind | It fails. | always | 1 of 4 | {IN_TURN} |"
+    assert str(found) == f"| kind | It fails. | always | 1 of 6 | {IN_TURN} |"
 
 
 def test_turns_may_find_a_fault_by_different_cases() -> None:
-    cases: dict[str, set[int]] = {f"tests/quick/test_{turn}": {turn} for turn in range(4)}
+    cases: dict[str, set[int]] = {f"tests/quick/test_{turn}": {turn} for turn in EVERY_TURN}
     found = look_for(FAULT, ScriptedTree(cases))
     assert list(found.cases.values()) == list(cases)
     assert found.is_enough
@@ -67,7 +68,7 @@ def test_a_fault_that_no_test_notices_is_not_found() -> None:
 
 def test_a_case_that_fails_without_the_fault_finds_nothing() -> None:
     with pytest.raises(AssertionError, match="fails without a fault"):
-        look_for(FAULT, ScriptedTree({ALWAYS: {0, 1, 2, 3}}, fails_without=True))
+        look_for(FAULT, ScriptedTree({ALWAYS: EVERY_TURN}, fails_without=True))
 
 
 def test_the_failed_case_is_read_from_the_summary() -> None:
