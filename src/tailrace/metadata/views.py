@@ -12,7 +12,7 @@ from typing import Final
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
-from tailrace.model.key_ranges import KeyRange
+from tailrace.model.key_ranges import WHOLE, KeyRange
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.views import FAN_OUTS, View, folded_id, key_range_of, parse_view
 
@@ -57,6 +57,16 @@ class ViewImage(TopicImage):
     def key_range(self, number: int) -> KeyRange:
         """The key hashes of the records of this view partition."""
         return key_range_of(number, self.fan_out)
+
+
+def hashes_of(topic: TopicImage, number: int) -> KeyRange:
+    """The hashes that the records of a partition of this topic or view may have."""
+    return topic.key_range(number) if isinstance(topic, ViewImage) else WHOLE
+
+
+def stored_as(topic: TopicImage, number: int) -> TopicPartition:
+    """The partition that has the records of this partition of a topic or view."""
+    return topic.stored_as(number) if isinstance(topic, ViewImage) else TopicPartition(topic.name, number)
 
 
 class Views:

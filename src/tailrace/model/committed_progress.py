@@ -11,6 +11,7 @@ offsets.
 3. Commits unite. Their order, repetition and division change nothing.
 4. The state has one form: hashes are cut at all edges of rectangles, the runs of each strip are as long as can be, and
    neighbouring strips with equal runs are merged.
+5. A partition of a view has the hashes of its slot alone: rules 1 and 2 count these hashes, and no strip has another.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tailrace.model.key_ranges import HASH_SPACE, KeyRange
+from tailrace.model.key_ranges import HASH_SPACE, WHOLE, KeyRange
 
 MAX_RANGES_PER_COMMIT: Final = 1_024
 """The most ranges in a commit of one partition."""
@@ -61,18 +62,22 @@ class TooManyRectangles(Exception):
 class CommittedProgress:
     """Everything that is committed. Never changes: a commit returns a new object."""
 
-    __slots__ = ("rectangle_count", "stable_offset", "strips")
+    __slots__ = ("hashes", "rectangle_count", "stable_offset", "strips")
 
-    def __init__(self, stable_offset: int, strips: tuple[Strip, ...] = ()) -> None:
-        """`strips` are in order, have runs, and are in the form of rule 4; no run begins below the stable offset."""
+    def __init__(self, stable_offset: int, strips: tuple[Strip, ...] = (), hashes: KeyRange = WHOLE) -> None:
+        """`strips` are in order, have runs, and are in the form of rule 4; no run begins below the stable offset.
+        `hashes` are the hashes that the records of the partition may have.
+        """
+        self.hashes: Final = hashes
         self.stable_offset: Final = stable_offset
         self.strips: Final = strips
         self.rectangle_count: Final = sum(len(strip.runs) for strip in strips)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CommittedProgress) and (self.stable_offset, self.strips) == (
+        return isinstance(other, CommittedProgress) and (self.stable_offset, self.strips, self.hashes) == (
             other.stable_offset,
             other.strips,
+            other.hashes,
         )
 
     def __hash__(self) -> int:
@@ -113,18 +118,18 @@ class CommittedProgress:
 
     def gaps(self) -> Iterator[KeyRange]:
         """The hashes that hold the stable offset back: for these hashes the stable offset is not committed."""
-        reached = 0
+        reached = self.hashes.first
         for start, end, runs in self.strips:
             if runs[0].start <= self.stable_offset:
                 if reached < start:
                     yield KeyRange(reached, start - 1)
                 reached = end
-        if reached < HASH_SPACE:
-            yield KeyRange(reached, HASH_SPACE - 1)
+        if reached <= self.hashes.last:
+            yield KeyRange(reached, self.hashes.last)
 
     @property
     def ahead(self) -> int:
-        """The approximate number of done records beyond the stable offset: offsets, weighted by the share of hashes
+        """The approximate number of done records beyond the stable offset: offsets, weighted by the share of all hashes
         that are done."""
         area = sum((end - start) * sum(run.end - run.start for run in runs) for start, end, runs in self.strips)
         return -(-area // HASH_SPACE)
@@ -162,14 +167,14 @@ class CommittedProgress:
         else:
             limit = _UNBOUNDED if most is None else most
             strips = _united(strips, _strips_of(wanted, limit), limit)
-        return _with_lowest_frontier(self.stable_offset, strips)
+        return _with_lowest_frontier(self.stable_offset, strips, self.hashes)
 
     def with_stable_offset(self, offset: int) -> "CommittedProgress":
         """The progress with everything below this offset too: a plain commit, forward, by a reader of the whole
         partition."""
         if offset <= self.stable_offset:
             return self
-        return self.with_committed([Rectangle(self.stable_offset, offset - 1)])
+        return self.with_committed([Rectangle(self.stable_offset, offset - 1, *self.hashes)])
 
     def cut_at(self, end_offset: int) -> "CommittedProgress":
         """The progress below this offset, which is not below the stable offset."""
@@ -177,7 +182,11 @@ class CommittedProgress:
             Strip(start, end, tuple(Run(run.start, min(run.end, end_offset)) for run in runs if run.start < end_offset))
             for start, end, runs in self.strips
         ]
-        return CommittedProgress(self.stable_offset, _fused(strip for strip in strips if strip.runs))
+        return CommittedProgress(self.stable_offset, _fused(strip for strip in strips if strip.runs), self.hashes)
+
+    def of_hashes(self, hashes: KeyRange) -> "CommittedProgress":
+        """The same progress in a partition whose records have these hashes alone."""
+        return self if hashes == self.hashes else CommittedProgress(self.stable_offset, self.strips, hashes)
 
 
 def _start_of(strip: Strip) -> int:
@@ -314,26 +323,26 @@ def _fused(strips: Iterable[Strip]) -> tuple[Strip, ...]:
     return tuple(fused)
 
 
-def _with_lowest_frontier(stable_offset: int, strips: tuple[Strip, ...]) -> CommittedProgress:
+def _with_lowest_frontier(stable_offset: int, strips: tuple[Strip, ...], hashes: KeyRange) -> CommittedProgress:
     """The progress with the stable offset at the lowest frontier, and no run below (rule 2)."""
-    if _has_gap(strips):
-        return CommittedProgress(stable_offset, strips)
+    if _has_gap(strips, hashes):
+        return CommittedProgress(stable_offset, strips, hashes)
     lowest = min(_frontier(stable_offset, strip.runs) for strip in strips)
     if lowest == stable_offset:
-        return CommittedProgress(stable_offset, strips)
+        return CommittedProgress(stable_offset, strips, hashes)
     left = []
     for start, end, runs in strips:
         kept = tuple(Run(max(run.start, lowest), run.end) for run in runs if run.end > lowest)
         if kept:
             left.append(Strip(start, end, kept))
-    return CommittedProgress(lowest, _fused(left))
+    return CommittedProgress(lowest, _fused(left), hashes)
 
 
-def _has_gap(strips: tuple[Strip, ...]) -> bool:
-    """Whether there are hashes without runs."""
-    reached = 0
+def _has_gap(strips: tuple[Strip, ...], hashes: KeyRange) -> bool:
+    """Whether there are hashes of the partition without runs."""
+    reached = hashes.first
     for start, end, _ in strips:
         if start != reached:
             return True
         reached = end
-    return reached != HASH_SPACE
+    return reached <= hashes.last

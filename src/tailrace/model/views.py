@@ -7,8 +7,8 @@ partition p whose key hashes are in the 16th range j, at their offsets in p.
 from typing import Final, NamedTuple
 
 from tailrace.model.ids import TopicId
-from tailrace.model.key_ranges import SLOTS, KeyRange, of_slots
-from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, topic_name_fault
+from tailrace.model.key_ranges import SLOTS, WHOLE, KeyRange, of_slots
+from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition, topic_name_fault
 
 FAN_OUTS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 """The numbers of view partitions that one partition may have: every view partition has whole slots."""
@@ -76,3 +76,12 @@ def key_range_of(number: int, fan_out: int) -> KeyRange:
     slots = SLOTS // fan_out
     first = number % fan_out * slots
     return of_slots(first, first + slots - 1)
+
+
+def hashes_by_name(partition: TopicPartition) -> KeyRange:
+    """The key hashes of a partition, of a view if the topic has a view's name.
+
+    A client sees no more than the name: a topic of an older server may have such a name.
+    """
+    view = parse_view(partition.topic)
+    return WHOLE if view is None else key_range_of(partition.partition, view.fan_out)

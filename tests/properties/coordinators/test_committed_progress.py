@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.coordinators.groups.range_commits import within_hashes
 from tailrace.coordinators.groups.stored_ranges import decode_ranges, encode_ranges
 from tailrace.model.committed_progress import CommittedProgress, Rectangle, Run, Strip
 from tailrace.model.errors import MalformedMessage
@@ -124,6 +125,33 @@ def test_the_questions_have_the_answers_of_the_cells(
     assert {cell for first, last in state.gaps() for cell in range(first // CELL, last // CELL + 1)} == held_back
     left = {(offset, cell) for offset, cell in done if offset >= state.stable_offset}
     assert state.end_offset == max((offset + 1 for offset, _ in left), default=state.stable_offset)
+
+
+@given(st.integers(0, 3), st.lists(rectangles(), max_size=12), st.integers(0, 2), st.data())
+def test_a_slot_has_the_progress_of_a_partition_whose_other_hashes_are_done(
+    stable: int, commits: list[Rectangle], exponent: int, data: st.DataObject
+) -> None:
+    """A view partition against the whole partition: everything outside of the slot counts as done there."""
+    width = CELLS >> exponent
+    first = data.draw(st.integers(0, (1 << exponent) - 1)) * width
+    hashes = KeyRange(first * CELL, (first + width) * CELL - 1)
+    mine = within_hashes([*commits, Rectangle(0, 0)], hashes)
+    in_slot = CommittedProgress(stable, hashes=hashes).with_committed(mine)
+    others = [
+        Rectangle(0, OFFSETS, cell * CELL, (cell + 1) * CELL - 1)
+        for cell in range(CELLS)
+        if not first <= cell < first + width
+    ]
+    whole = CommittedProgress(stable).with_committed([*mine, *others])
+    assert in_slot.stable_offset == whole.stable_offset
+    for cell in range(first, first + width):
+        assert in_slot.frontier(cell * CELL) == whole.frontier(cell * CELL)
+    assert list(in_slot.gaps()) == list(whole.gaps())
+    assert all(hashes.first <= strip.start < strip.end <= hashes.last + 1 for strip in in_slot.strips)
+    assert CommittedProgress(in_slot.stable_offset, hashes=hashes).with_committed(in_slot.rectangles()) == in_slot
+    assert in_slot.of_hashes(hashes) == in_slot
+    stored = decode_ranges(in_slot.stable_offset, encode_ranges(in_slot))
+    assert stored.of_hashes(hashes) == in_slot
 
 
 @given(st.lists(rectangles(), max_size=12), st.integers(0, OFFSETS))

@@ -10,8 +10,9 @@ from tailrace.client.router import Router
 from tailrace.model import __version__
 from tailrace.model.committed_progress import MAX_RANGES_PER_COMMIT, CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.key_ranges import KeyRange
+from tailrace.model.key_ranges import WHOLE, KeyRange
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.views import hashes_by_name
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.fetch import KEY_RANGES_FEATURES
@@ -37,10 +38,13 @@ _FIRST_WITH_FEATURES: Final = 3
 class KeyProgress:
     """The progress of a group in one partition."""
 
-    __slots__ = ("_committed", "state_epoch")
+    __slots__ = ("_committed", "_of_hashes", "state_epoch")
 
-    def __init__(self, committed: CommittedProgress, state_epoch: int) -> None:
+    def __init__(self, committed: CommittedProgress, state_epoch: int, hashes: KeyRange = WHOLE) -> None:
+        """`hashes` are the hashes that the records of the partition have, as its name tells."""
         self._committed: Final = committed
+        is_within = all(hashes.first <= strip.start and strip.end - 1 <= hashes.last for strip in committed.strips)
+        self._of_hashes: Final = committed.of_hashes(hashes) if is_within else committed
         self.state_epoch: Final = state_epoch
         """The number of resets of the offset, which a commit of ranges has to name; -1: the server does not count
         resets."""
@@ -69,14 +73,14 @@ class KeyProgress:
 
     @property
     def ahead(self) -> int:
-        """The approximate number of done records beyond the stable offset: offsets, weighted by the share of hashes
+        """The approximate number of done records beyond the stable offset: offsets, weighted by the share of all hashes
         that are done."""
         return self._committed.ahead
 
     @property
     def oldest_gap(self) -> KeyRange:
         """The first hashes of which the record at the stable offset is not done."""
-        return next(self._committed.gaps())
+        return next(self._of_hashes.gaps())
 
 
 class RangeBudget(NamedTuple):
@@ -312,7 +316,8 @@ def _progress_in(answer: OffsetFetchResponse, group: str) -> dict[TopicPartition
                         Rectangle(each.first_offset, each.last_offset, each.first_hash, each.last_hash)
                         for each in found_partition.committed_ranges
                     )
-                    progress[partition] = KeyProgress(committed, found_partition.state_epoch)
+                    hashes = hashes_by_name(partition)
+                    progress[partition] = KeyProgress(committed, found_partition.state_epoch, hashes)
     return progress
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.ids import TopicId
+from tailrace.model.key_ranges import WHOLE, KeyRange
 from tailrace.model.partitions import TopicPartition
 
 
@@ -35,6 +36,8 @@ class OffsetToCommit:
     leader_epoch: int
     metadata: str
     ranges: RangesToCommit | None = None
+    hashes: KeyRange = WHOLE
+    """The hashes that the records of the partition may have: a slot for a partition of a view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,4 +121,4 @@ class OffsetCommits:
             return plain
         # No ranges are committed while a transaction is open: at its end, its offset meets the present ranges.
         is_member = command.generation_id >= 0 or command.producer_id is not None
-        return self._ranged.with_offset(before, plain, is_member=is_member)
+        return self._ranged.with_offset(before, plain, offset.hashes, is_member=is_member)

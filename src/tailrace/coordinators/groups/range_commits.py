@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.committed_progress import MAX_RANGES_PER_COMMIT, CommittedProgress, Rectangle, TooManyRectangles
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.key_ranges import HASH_SPACE
+from tailrace.model.key_ranges import HASH_SPACE, WHOLE, KeyRange
 
 _WORK: Final = 4
 """A commit is refused if its union would pass through more than this many times the allowed number of runs."""
@@ -38,12 +38,14 @@ class BehindTheEnd(KafkaError):
 
 
 class RangeLimits(NamedTuple):
-    """The limits of one partition's progress, and the end of the partition."""
+    """The limits of one partition's progress; the end of the partition, and its hashes."""
 
     rectangles: int
     """offsets.max.ranges.per.partition."""
     end_offset: int
     """The offset that the leader is known to have reached; offsets of ranges are below."""
+    hashes: KeyRange = WHOLE
+    """The hashes that the records of the partition may have."""
 
 
 def check_ranges(ranges: Sequence[Rectangle]) -> None:
@@ -82,6 +84,25 @@ def _overlap(ranges: Iterable[Rectangle]) -> tuple[Rectangle, Rectangle] | None:
     return None
 
 
+def within_hashes(ranges: Sequence[Rectangle], hashes: KeyRange) -> tuple[Rectangle, ...]:
+    """The ranges without the hashes that no record of the partition has: a range says nothing of such hashes.
+
+    So the range of the whole hash space, which is the default, is the whole of any partition. Raises KafkaError
+    INVALID_REQUEST (42) if nothing is left of ranges: the commit is about another partition.
+    """
+    if hashes == WHOLE or not ranges:
+        return tuple(ranges)
+    first, last = hashes
+    found = tuple(
+        rectangle._replace(first_hash=max(first, rectangle.first_hash), last_hash=min(last, rectangle.last_hash))
+        for rectangle in ranges
+        if rectangle.first_hash <= last and first <= rectangle.last_hash
+    )
+    if not found:
+        raise _invalid(f"no range has a hash of the partition, {hashes}")
+    return found
+
+
 def commit_ranges(
     progress: RangedProgress | None,
     ranges: Iterable[Rectangle],
@@ -96,7 +117,8 @@ def commit_ranges(
     there. Raises KafkaError: FENCED_STATE_EPOCH (124), BehindTheEnd (42), and OFFSET_METADATA_TOO_LARGE (12) for more
     rectangles than the limit.
     """
-    before = _in_epoch(progress, state_epoch) or RangedProgress(CommittedProgress(max(0, stable_offset)))
+    none_yet = RangedProgress(CommittedProgress(max(0, stable_offset), hashes=limits.hashes))
+    before = _in_epoch(progress, state_epoch) or none_yet
     taken = list(ranges)
     for rectangle in taken:
         if rectangle.last_offset >= limits.end_offset:

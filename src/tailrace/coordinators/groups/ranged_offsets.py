@@ -22,6 +22,7 @@ from tailrace.coordinators.groups.records import OffsetCommitValue
 from tailrace.coordinators.groups.stored_ranges import decode_ranges, encode_ranges
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.model.key_ranges import WHOLE, KeyRange
 from tailrace.protocol.schema import replace
 
 _logger = logging.getLogger("tailrace.server")
@@ -43,9 +44,13 @@ class RangedOffsets:
         self.cut_partitions = 0
         """The number of drops of ranges because the log of their partition ended before the ranges."""
 
-    def progress(self, value: OffsetCommitValue) -> RangedProgress:
-        """The progress of this value. Unreadable ranges count as no ranges, in a state epoch of their own: readers get
-        the records of these ranges again."""
+    def progress(self, value: OffsetCommitValue, hashes: KeyRange = WHOLE) -> RangedProgress:
+        """The progress of this value, in a partition whose records have these hashes. Unreadable ranges count as no
+        ranges, in a state epoch of their own: readers get the records of these ranges again."""
+        found = self._progress(value)
+        return found if hashes == WHOLE else found._replace(committed=found.committed.of_hashes(hashes))
+
+    def _progress(self, value: OffsetCommitValue) -> RangedProgress:
         if not value.ranges:
             return RangedProgress(CommittedProgress(value.offset), value.state_epoch)
         key = (value.offset, value.ranges)
@@ -82,9 +87,9 @@ class RangedOffsets:
         """
         ranges, first_offset = commit.ranges, max(0, commit.offset)
         assert ranges is not None, "a plain commit has no ranges"
-        known = None if before is None else self._known(before, first_offset)
+        known = None if before is None else self._known(before, first_offset, commit.hashes)
         if ranges.rectangles:
-            limits = RangeLimits(self.max_rectangles, ranges.end_offset)
+            limits = RangeLimits(self.max_rectangles, ranges.end_offset, commit.hashes)
             after = commit_ranges(
                 known, ranges.rectangles, state_epoch=ranges.state_epoch, stable_offset=commit.offset, limits=limits
             )
@@ -102,16 +107,18 @@ class RangedOffsets:
         _logger.warning("event=committed-ranges-dropped end=%d was=%d", end_offset, known.committed.end_offset)
         return replace(before, ranges=encode_ranges(after.committed), state_epoch=after.state_epoch)
 
-    def with_offset(self, before: OffsetCommitValue, plain: OffsetCommitValue, *, is_member: bool) -> OffsetCommitValue:
+    def with_offset(
+        self, before: OffsetCommitValue, plain: OffsetCommitValue, hashes: KeyRange, *, is_member: bool
+    ) -> OffsetCommitValue:
         """The value `before`, which has ranges, after a plain commit of a member or of a client outside the group."""
         change = commit_offset if is_member else reset_offset
-        return self._value(plain, change(self._known(before, 0), plain.offset), before)
+        return self._value(plain, change(self._known(before, 0, hashes), plain.offset), before)
 
-    def _known(self, value: OffsetCommitValue, first_offset: int) -> RangedProgress:
+    def _known(self, value: OffsetCommitValue, first_offset: int, hashes: KeyRange) -> RangedProgress:
         """The progress of this value; a value with "no offset" (-1) begins with the given offset."""
         if value.offset >= 0:
-            return self.progress(value)
-        return RangedProgress(CommittedProgress(first_offset), value.state_epoch)
+            return self.progress(value, hashes)
+        return RangedProgress(CommittedProgress(first_offset, hashes=hashes), value.state_epoch)
 
     def _value(
         self, plain: OffsetCommitValue, after: RangedProgress, before: OffsetCommitValue | None

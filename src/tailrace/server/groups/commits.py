@@ -7,16 +7,17 @@ for a topic id 100).
 With ranges (KIP-X) a commit says which offsets of which key hashes are done, beside the committed offset. For each
 partition the ranges are accepted as a whole, or refused. Malformed ranges are refused, and so are ranges in another
 state epoch, and ranges behind the end of the partition, which the leader has to confirm
-(`server.groups.partition_ends`).
+(`server.groups.partition_ends`). A partition of a view takes ranges too: the hashes of its slot count, all others say
+nothing.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from tailrace.coordinators.groups.commands import CommitOffsets, RangesToCommit
-from tailrace.coordinators.groups.range_commits import check_ranges
+from tailrace.coordinators.groups.range_commits import check_ranges, within_hashes
 from tailrace.metadata.image import TopicImage
-from tailrace.metadata.views import ViewImage
+from tailrace.metadata.views import ViewImage, hashes_of
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -86,27 +87,27 @@ class OffsetCommitHandler:
             requested.take_ends(known)
             submit()
 
-        if requested.ends_of_ranges:
-            self._ends.confirm(requested.ends_of_ranges, confirmed)
+        ends = requested.ends_of_ranges
+        if ends:
+            self._ends.confirm(ends, confirmed)
         else:
             submit()
 
     def _ranges_of(self, topic: TopicImage, partition: OffsetCommitRequestPartition) -> RangesToCommit | None:
         """The ranges of this partition.
 
-        Raises KafkaError INVALID_REQUEST (42) for bad ranges, POLICY_VIOLATION (44) for a view, and for a topic without
-        key ranges.
+        Raises KafkaError INVALID_REQUEST (42) for bad ranges, POLICY_VIOLATION (44) for a topic without key ranges.
         """
         if not partition.ranges and partition.state_epoch == UNKNOWN_STATE_EPOCH:
             return None
-        if isinstance(topic, ViewImage):
-            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} is a view: it takes no commits of ranges")
-        if not self._takes_ranges() or self._coordinators.image.cluster_setting(topic.name, _KEY_RANGES) == "false":
+        source = topic.source if isinstance(topic, ViewImage) else topic
+        if not self._takes_ranges() or self._coordinators.image.cluster_setting(source.name, _KEY_RANGES) == "false":
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} takes no commits of ranges: key ranges are off")
         rectangles = tuple(
             Rectangle(wire.first_offset, wire.last_offset, wire.first_hash, wire.last_hash) for wire in partition.ranges
         )
         check_ranges(rectangles)
+        rectangles = within_hashes(rectangles, hashes_of(topic, partition.partition_index))
         return RangesToCommit(rectangles=rectangles, state_epoch=partition.state_epoch, end_offset=0)
 
     def _response(

@@ -221,7 +221,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         if ranged:
             moves, now_ms = self.insight(group_id).progress, self._clock.now_ms()
             for partition, value in ranged.items():
-                progress = self._ranged_offsets.progress(value).committed
+                progress = self._ranged_offsets.progress(value, self._topics.hashes_of(partition)).committed
                 yield partition, progress, max(now_ms - moves[partition].moved_at_ms, 0)
 
     def insight(self, group_id: str) -> GroupInsight:

@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar
 
 from tailrace.coordinators.groups.commands import OffsetToCommit, RangesToCommit
 from tailrace.metadata.image import TopicImage
+from tailrace.metadata.views import hashes_of, stored_as
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.server.slices import STEP, Stepwise
@@ -41,13 +42,22 @@ class RequestedOffsets:
         self._refused: dict[TopicPartition, ErrorCode] = {}
         self._codes: list[list[ErrorCode | TopicPartition]] = []
         """For each topic and partition of the request an error, or the partition's key in `_offsets` or `_refused`."""
-        self.ends_of_ranges: dict[TopicPartition, int] = {}
-        """The offset behind the last range of each partition with ranges, for the partition's leader to confirm."""
+        self._ends_of_ranges: dict[TopicPartition, tuple[TopicPartition, int]] = {}
+        """For each partition with ranges the partition of its records, and the offset behind the last range."""
 
     @property
     def offsets(self) -> tuple[OffsetToCommit, ...]:
         """The offsets that can be committed."""
         return tuple(self._offsets.values())
+
+    @property
+    def ends_of_ranges(self) -> dict[TopicPartition, int]:
+        """The offset behind the last range in each partition that has records of ranges, for the partition's leader to
+        confirm."""
+        ends: dict[TopicPartition, int] = {}
+        for stored, end in self._ends_of_ranges.values():
+            ends[stored] = max(end, ends.get(stored, end))
+        return ends
 
     def add(
         self,
@@ -91,21 +101,23 @@ class RequestedOffsets:
             leader_epoch=partition.committed_leader_epoch,
             metadata=partition.committed_metadata or "",
             ranges=ranges,
+            hashes=hashes_of(topic, where.partition),
         )
         if ranges is not None and ranges.rectangles:
-            self.ends_of_ranges[where] = max(rectangle.last_offset for rectangle in ranges.rectangles) + 1
+            end = max(rectangle.last_offset for rectangle in ranges.rectangles) + 1
+            self._ends_of_ranges[where] = stored_as(topic, where.partition), end
         return where
 
     def _refuse(self, partition: TopicPartition, code: ErrorCode) -> None:
         self._offsets.pop(partition, None)
-        self.ends_of_ranges.pop(partition, None)
+        self._ends_of_ranges.pop(partition, None)
         self._refused[partition] = code
 
     def take_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take the ends of partitions with ranges. A partition without an end is refused, with a code after which the
-        client tries again."""
-        for partition in tuple(self.ends_of_ranges):
-            end, offset = ends.get(partition), self._offsets[partition]
+        """Take the ends that leaders have confirmed. A partition without an end is refused, with a code after which
+        the client tries again."""
+        for partition, (stored, _) in tuple(self._ends_of_ranges.items()):
+            end, offset = ends.get(stored), self._offsets[partition]
             if end is None:
                 self._refuse(partition, ErrorCode.REQUEST_TIMED_OUT)
             elif offset.ranges is not None:

@@ -5,8 +5,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from tailrace.coordinators.groups.consumer.group import SubscribableTopic
 from tailrace.coordinators.groups.consumer_records import RegularExpressionValue
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.views import Views, id_of
+from tailrace.metadata.views import Views, hashes_of, id_of
 from tailrace.model.ids import TopicId
+from tailrace.model.key_ranges import WHOLE, KeyRange
+from tailrace.model.partitions import TopicPartition
 from tailrace.server.groups.topic_patterns import TopicPatterns
 
 
@@ -36,6 +38,11 @@ class GroupTopics:
     def find(self, name: str) -> SubscribableTopic | None:
         topic = self._views.topic(self._image, name)
         return None if topic is None else SubscribableTopic(topic.topic_id, len(topic.partitions))
+
+    def hashes_of(self, partition: TopicPartition) -> KeyRange:
+        """The hashes that the records of the partition may have."""
+        topic = self._views.topic(self._image, partition.topic)
+        return WHOLE if topic is None else hashes_of(topic, partition.partition)
 
     def name_of(self, topic_id: bytes) -> str | None:
         topic = self._views.topic_by_id(self._image, topic_id)

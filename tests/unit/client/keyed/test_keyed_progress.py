@@ -290,30 +290,29 @@ async def test_a_keyed_consumer_of_a_topic_without_key_ranges_commits_stable_off
     seen.assert_whole()
 
 
-async def test_a_keyed_consumer_of_a_view_commits_stable_offsets(
-    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: set[tuple[int, int]] = set()
-    consumer = AsyncKeyedConsumer(
-        tailrace_cluster.bootstrap_servers,
-        group=f"group-{topic}",
-        topics=[f"{topic}.shared-2"],
-        auto_commit_interval_ms=1,
-    )
-    ends = await ends_of(tailrace_cluster, topic)
+async def test_a_held_key_of_a_view_holds_back_itself_alone(tailrace_cluster: Cluster, topic: str) -> None:
+    """A stop and a start repeat no record that is done, though a key in each view partition is held."""
+    done: list[tuple[int, int]] = []
+    held: dict[int, bytes | None] = {}
 
-    async def handle(record: KeyedRecord) -> None:
-        done.add((record.partition, record.offset))
+    async def live(most: int) -> None:
+        consumer = AsyncKeyedConsumer(
+            tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[f"{topic}.shared-2"]
+        )
 
-    run = asyncio.create_task(consumer.run(handle))
-    committed: dict[int, int] = {}
-    while committed != ends:
-        written = written_since(monkeypatch, consumer, lambda: True, 1)
-        await asyncio.wait((asyncio.create_task(written.wait()), run), return_when=asyncio.FIRST_COMPLETED)
-        assert not run.done(), run
-        found = await offsets_of(tailrace_cluster, topic)
-        committed = {index: max(found.get(2 * index, 0), found.get(2 * index + 1, 0)) for index in ends}
-        monkeypatch.undo()
-    consumer.stop()
-    await run
-    assert len(done) == RECORDS
+        async def handle(record: KeyedRecord) -> Outcome:
+            if most < RECORDS and held.setdefault(record.partition, record.key) == record.key:
+                return Retry()
+            done.append((record.partition, record.offset))
+            if len(done) == most:
+                consumer.stop()
+            return Done()
+
+        await consumer.run(handle)
+
+    await live(40)
+    async with AsyncAdmin(tailrace_cluster.bootstrap_servers) as admin:
+        progress = await admin.group_progress(f"group-{topic}")
+    assert any(found.ranges for found in progress.values()), "the progress is more than offsets"
+    await live(RECORDS)
+    assert len(set(done)) == len(done) == RECORDS

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tailrace.metadata.views import id_of
 from tailrace.model.errors import ErrorCode
 from tailrace.model.key_ranges import HASH_SPACE
 from tailrace.protocol.messages.fetch import WireKeyRange
@@ -106,14 +107,22 @@ def commit_all(
     version: int = 9,
     retention_ms: int = -1,
 ) -> Sequence[OffsetCommitResponsePartition]:
-    naming = {"topic": topic} if version < 10 else {"topic": "", "topic_id": node.topic_id(topic)}
+    naming: dict[str, Any] = {"topic": topic} if version < 10 else {"topic": "", "topic_id": _id_of(node, topic)}
     request = request_of(*partitions, member=member, retention_ms=retention_ms, **naming)
     answered: Sequence[OffsetCommitResponsePartition] = node.send(request, version).response.topics[0].partitions
     return answered
 
 
-def progress(node: TransactionPath, *key_ranges: WireKeyRange, partition: int = 0) -> OffsetFetchResponsePartitions:
-    asked = OffsetFetchRequestTopics(name="orders", partition_indexes=(partition,))
+def _id_of(node: TransactionPath, topic: str) -> bytes:
+    found = id_of(node.coordinators.image, topic)
+    assert found is not None
+    return found
+
+
+def progress(
+    node: TransactionPath, *key_ranges: WireKeyRange, topic: str = "orders", partition: int = 0
+) -> OffsetFetchResponsePartitions:
+    asked = OffsetFetchRequestTopics(name=topic, partition_indexes=(partition,))
     group = OffsetFetchRequestGroup(group_id="g", topics=(asked,), include_ranges=True, key_ranges=key_ranges)
     (answer,) = node.send(OffsetFetchRequest(groups=(group,)), 8).response.groups
     assert answer.error_code == E.NONE
@@ -121,7 +130,9 @@ def progress(node: TransactionPath, *key_ranges: WireKeyRange, partition: int = 
     return found
 
 
-def stand(node: TransactionPath) -> tuple[int, tuple[WireRectangle, ...], int]:
+def stand(
+    node: TransactionPath, *, topic: str = "orders", partition: int = 0
+) -> tuple[int, tuple[WireRectangle, ...], int]:
     """Stable offset, ranges and state epoch."""
-    found = progress(node)
+    found = progress(node, topic=topic, partition=partition)
     return found.committed_offset, found.committed_ranges, found.state_epoch
