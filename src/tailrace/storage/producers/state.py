@@ -57,7 +57,8 @@ class ProducerState:
         self._producers: dict[int, ProducerEntry] = dict(producers or {})
         self._staged: dict[int, ProducerEntry] = {}
         self._last_batches: dict[int, tuple[int, tuple[SequencedBatch, ...]]] = {}
-        """The epoch and the batches of each producer as of `_last_batches_ms`; empty while the log is not crowded."""
+        """The epoch and the batches of each producer at the time `_last_batches_ms`; empty while the log is not
+        crowded."""
         self._last_batches_ms = 0
         self.stages_transactions = False
         """Whether a staged batch belongs to a transaction; then the batches are to be applied singly."""
@@ -140,7 +141,7 @@ class ProducerState:
                 f"producer {header.producer_id}: coordinator epoch {marker.coordinator_epoch} is older than "
                 f"{entry.coordinator_epoch}",
             )
-        if not _is_of_before(header, marker, entry, transaction_version):
+        if not _is_old_marker(header, marker, entry, transaction_version):
             return False
         if entry.current_txn_first_offset >= 0:
             raise KafkaError(
@@ -293,14 +294,16 @@ def _check_epoch(header: BatchHeader, entry: ProducerEntry) -> None:
         )
 
 
-def _is_of_before(
+def _is_old_marker(
     header: BatchHeader, marker: EndTransactionMarker, entry: ProducerEntry, transaction_version: int
 ) -> bool:
-    """Whether a marker is not newer than the state of its producer here.
+    """Whether a marker is old: the producer's state in this log is already past the transaction of the marker.
 
-    A producer of KIP-890 has a new epoch after each end: the marker has it too (KIP-1228). An older producer keeps its
-    epoch; its coordinator gives numbers to the ends. A marker without a number, from Kafka or an administrator, never
-    counts as old.
+    From KIP-890 on the coordinator raises the producer's epoch at each end of a transaction, and the marker has the
+    raised epoch (KIP-1228): a marker with the producer's present epoch is old. An older producer keeps its epoch, so
+    the coordinator numbers the ends of its transactions (`decision_offset`): a marker is old if its number is not above
+    the highest number here from the same coordinator epoch. A marker without a number, from Kafka or an administrator,
+    is never old.
     """
     if transaction_version >= EPOCH_PER_TRANSACTION:
         return header.producer_epoch == entry.producer_epoch
