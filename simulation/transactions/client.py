@@ -70,7 +70,7 @@ class ScriptedClient:
         """Whether a batch is left without an answer: its records may still be written."""
 
     @property
-    def _is_of_kip_890(self) -> bool:
+    def _has_kip_890(self) -> bool:
         return self.generation >= EPOCH_PER_TRANSACTION
 
     @property
@@ -108,7 +108,7 @@ class ScriptedClient:
         if name in transaction.partitions:
             return
         transaction.partitions.add(name)
-        if self._is_of_kip_890:
+        if self._has_kip_890:
             return  # the leader adds it
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
@@ -132,14 +132,14 @@ class ScriptedClient:
         asked = LeaderRequest(
             self._coordinator,
             request,
-            5 if self._is_of_kip_890 else self.cluster.world.choice((3, 4), "EndTxn", self.instance),
-            is_ordered=not self._is_of_kip_890,
+            5 if self._has_kip_890 else self.cluster.world.choice((3, 4), "EndTxn", self.instance),
+            is_ordered=not self._has_kip_890,
             on_leave=lambda answer: laws.end_leaves(request, answer),
         )
         code, answer = yield from insist(asked, _code)
         self._check(code, "EndTxn")
         transaction.answered = is_commit
-        if self._is_of_kip_890:
+        if self._has_kip_890:
             self._take(Identity(answer.producer_id, answer.producer_epoch))
         elif self._is_unsure:
             yield from self.initialize()
@@ -165,7 +165,7 @@ class ScriptedClient:
             timeout_ms=_PRODUCE_TIMEOUT_MS,
             topic_data=(TopicProduceData(name=name.topic, partition_data=(data,)),),
         )
-        version = 12 if self._is_of_kip_890 else 11
+        version = 12 if self._has_kip_890 else 11
         code, answer = yield from insist(
             LeaderRequest(name, request, version), _produced_code, tries=self.cluster.plan.delivery_tries
         )
@@ -178,7 +178,7 @@ class ScriptedClient:
     def set_offset(self, transaction: ClientTransaction, offset: GroupOffset) -> Script[None]:
         """AddOffsetsToTxn, in the first generation, and TxnOffsetCommit. Raises AbortNeeded, GaveUp."""
         group = self.cluster.partition_for(GROUP_OFFSETS_TOPIC, offset.group_id)
-        if not self._is_of_kip_890 and group not in transaction.partitions:
+        if not self._has_kip_890 and group not in transaction.partitions:
             adds = AddOffsetsToTxnRequest(
                 transactional_id=self.transactional_id,
                 producer_id=self._identity.producer_id,
@@ -199,7 +199,7 @@ class ScriptedClient:
             producer_epoch=self._identity.producer_epoch,
             topics=(TxnOffsetCommitRequestTopic(name=name.topic, partitions=(partition,)),),
         )
-        asked = LeaderRequest(group, request, 5 if self._is_of_kip_890 else 4, is_ordered=not self._is_of_kip_890)
+        asked = LeaderRequest(group, request, 5 if self._has_kip_890 else 4, is_ordered=not self._has_kip_890)
         code, _ = yield from insist(asked, _offset_code, tries=self.cluster.plan.delivery_tries)
         self._check_write(code, "TxnOffsetCommit")
         transaction.offsets.append(offset)

@@ -8,7 +8,7 @@ from tailrace.model.ids import format_topic_id
 from tailrace.model.proofs import may_speak_for
 
 
-def is_of_registered(image: ClusterImage, command: CommandOfBroker) -> bool:
+def is_from_registered_broker(image: ClusterImage, command: CommandOfBroker) -> bool:
     """Whether a command is from the broker in whose name it was given, in its registration in this image."""
     broker = image.brokers.get(command.broker_id)
     if broker is None or broker.broker_epoch != command.broker_epoch:

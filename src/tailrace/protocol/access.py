@@ -23,8 +23,9 @@ class Access(NamedTuple):
 Accesses = tuple[Access, ...]
 
 EVERYONE: Final[Accesses] = ()
-"""No access is needed: the request is part of the way to an identity, tells what any client must know, or is about what
-belongs to the client. A handler may leave out of a list what the client may not describe."""
+"""The accesses of a request that needs no permission: the request is part of the way to an identity, is about facts
+that any client must know, or is about the client's own objects. A handler may leave objects that the client may not
+describe out of a list."""
 
 
 def on_cluster(operation: Operation, is_needed: Callable[[Any], bool] = lambda _: True) -> Accesses:
@@ -54,9 +55,9 @@ def on_fetched_topics() -> Accesses:
     return (
         Access(
             Operation.READ,
-            lambda request: () if _is_of_replica(request) else map(topic_resource, request.topics),
+            lambda request: () if _is_from_replica(request) else map(topic_resource, request.topics),
         ),
-        *on_cluster(Operation.CLUSTER_ACTION, _is_of_replica),
+        *on_cluster(Operation.CLUSTER_ACTION, _is_from_replica),
     )
 
 
@@ -129,7 +130,7 @@ def topic_resource(named: Any) -> SecuredResource:
     return SecuredResource(SecuredType.TOPIC, name, getattr(named, "topic_id", ZERO_TOPIC_ID))
 
 
-def _is_of_replica(request: Any) -> bool:
+def _is_from_replica(request: Any) -> bool:
     sender: int = max(request.replica_id, request.replica_state.replica_id)
     return sender >= 0
 
@@ -137,9 +138,9 @@ def _is_of_replica(request: Any) -> bool:
 _CONTROLLERS: Final = 2
 """The `endpoint_type` of controllers (KIP-919)."""
 _COORDINATED: Final = {0: SecuredType.GROUP, 1: SecuredType.TRANSACTIONAL_ID}
-"""By `key_type`."""
+"""The type of the resource, by `key_type`."""
 _CONFIGURED: Final = {2: SecuredType.TOPIC, 32: SecuredType.GROUP}
-"""By `resource_type` of a request about settings."""
+"""The type of the resource, by `resource_type` of a request about settings."""
 
 
 def _coordinated(request: Any) -> Iterator[SecuredResource]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from tailrace.metadata.broker_commands import BrokerRegistered, ProducerIdBlock
 from tailrace.metadata.commands import AssignDirectories, DirectoriesAssigned, DirectoryAssignment, PartitionsAltered
-from tailrace.metadata.senders import is_of_registered
+from tailrace.metadata.senders import is_from_registered_broker
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.messages import log_dirs, registrations, replicas, transactions
@@ -88,7 +88,7 @@ class BrokerHeartbeatHandler:
 
     def handle(self, request: registrations.BrokerHeartbeatRequest, context: RequestContext) -> None:
         command = wire.heartbeat_command(request)
-        if is_of_registered(self._controller.image, command):  # another sender's connection proves nothing
+        if is_from_registered_broker(self._controller.image, command):  # another sender's connection proves nothing
             self._note(context.connection, command.broker_id)
         self._controller.submit(command, context.answering(request, wire.standing_response))
 
@@ -177,7 +177,7 @@ def _assignments(request: log_dirs.AssignReplicasToDirsRequest) -> AssignDirecto
 def _assigned(
     request: log_dirs.AssignReplicasToDirsRequest, answer: DirectoriesAssigned
 ) -> log_dirs.AssignReplicasToDirsResponse:
-    """The errors in the shape and the order of the request."""
+    """The response: an error code for each partition, in the shape and the order of the request."""
     errors = iter(answer.errors)
 
     def code() -> int:

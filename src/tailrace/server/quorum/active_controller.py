@@ -16,7 +16,7 @@ from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.derive import SLICE, Steps
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.metadata.records.kinds import MetadataRecord, encode_record
-from tailrace.metadata.senders import is_of_registered
+from tailrace.metadata.senders import is_from_registered_broker
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.record import record_size_bound
 from tailrace.raft.rpc import SnapshotId
@@ -120,7 +120,7 @@ class ActiveController:
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
         """Decide on this command, after every earlier command. In a task of the host."""
-        if isinstance(command, BrokerHeartbeat) and is_of_registered(self._machine.image, command):
+        if isinstance(command, BrokerHeartbeat) and is_from_registered_broker(self._machine.image, command):
             # A heartbeat counts from its arrival on, since decisions on thousands of partitions may come before its
             # decision.
             self._machine.heartbeats.prolong(command.broker_id, self._clock.monotonic_ms())
