@@ -1,8 +1,8 @@
 """Tailrace: a Kafka-compatible replicated log in Python, with a Spark source and sink that need no jar.
 
-The clients that block, and the values that they take and return, are imported from here; those for asyncio from
-`tailrace.aio`. So are the names for a `ReplicaSelector` of one's own (`replica.selector.class`). Each name is imported
-when it is first used, so `import tailrace` costs next to nothing.
+The clients that block, and the values that they take and return, are imported from here; the clients for asyncio from
+`tailrace.aio`. The names for a `ReplicaSelector` of one's own are here too (`replica.selector.class`). Each name is
+imported when it is first used, so `import tailrace` costs next to nothing.
 """
 
 from importlib import import_module
@@ -88,7 +88,7 @@ _OF_SELECTORS = frozenset(
         "ReplicaView",
     )
 )
-"""For a class of `replica.selector.class`: it runs in a broker, which imports no client."""
+"""The names for a class of `replica.selector.class`: the class runs in a broker, which imports no client."""
 
 
 _FORMER_NAMES = {

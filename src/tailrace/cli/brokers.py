@@ -23,7 +23,7 @@ _DEFAULT_CONFIG = 5
 def list_brokers(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, output: Output = Format.TABLE) -> None:
     """List the brokers.
 
-    A fenced broker is registered, but has stopped or sends no heartbeats; it leads no partition.
+    A fenced broker is registered, but has stopped or sends no heartbeats; a fenced broker leads no partition.
     """
     with admin_of(bootstrap_server) as admin:
         show([_row(broker) for broker in admin.list_brokers()], _COLUMNS, output)

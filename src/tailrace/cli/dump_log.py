@@ -321,7 +321,7 @@ class _Dumper:
             self._print({"file": str(path), "line": line}, line)
 
     def _say_of_file(self, line: str) -> None:
-        """Print a line between the data; not in JSON."""
+        """Print a line about the file, among the lines of its content. Prints nothing if the output is JSON."""
         if not self._as_json:
             write(line)
 

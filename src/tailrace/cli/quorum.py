@@ -82,7 +82,7 @@ def _status(described: QuorumDescription, cluster_id: str | None) -> Row:
 
 
 def _lag_ms(leader: QuorumReplicaState | None, follower: QuorumReplicaState | None) -> int | None:
-    """For how long the follower has been behind; None if that is not known."""
+    """The time for which the follower has been behind; None if unknown."""
     if leader is None or follower is None:
         return None
     if follower.replica_id == leader.replica_id:
@@ -203,8 +203,9 @@ def recover(
 ) -> None:
     """Make one node the only voter, after the permanent loss of a majority of the voters.
 
-    Changes that the lost voters had committed and this node does not have are lost. They must never run again with
-    their old metadata: empty their directories __cluster_metadata-0, start them, and add them as controllers.
+    Changes that the lost voters had committed and this node does not have are lost. The lost voters must never run
+    again with their old metadata: empty their directories __cluster_metadata-0, start them, and add them as
+    controllers.
     """
     from tailrace.cli.files.offline_quorum import opened_quorum
 

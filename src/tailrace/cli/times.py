@@ -8,7 +8,8 @@ from tailrace.spark.given_options import parse_timestamp_ms
 
 
 def parse_time(text: str, option: str) -> int:
-    """ms since 1970, at least 0, of an ISO time, in UTC unless the text names a zone. Raises typer.BadParameter."""
+    """The ms since 1970, at least 0, of an ISO time, which is in UTC unless it names a zone. Raises
+    typer.BadParameter."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -20,6 +21,7 @@ def parse_time(text: str, option: str) -> int:
 
 
 def parse_any_time(text: str, option: str) -> int:
-    """As `parse_time`, and for the other forms that the Spark source takes: ms since 1970, or `now-10m`."""
+    """The ms since 1970 of an ISO time, or of the other forms that the Spark source takes: ms since 1970, or `now-10m`.
+    Raises typer.BadParameter."""
     timestamp = parse_timestamp_ms(text)
     return parse_time(text, option) if timestamp is None else timestamp

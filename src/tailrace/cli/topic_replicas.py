@@ -166,7 +166,7 @@ def reassign(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Move the replicas of partitions to other brokers, and show the moves that go on.
+    """Move the replicas of partitions to other brokers, and show the moves under way.
 
     Without --replicas and --cancel nothing is changed; without a name the moves of all topics are shown.
     """

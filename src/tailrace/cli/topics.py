@@ -256,7 +256,7 @@ def _partition_row(topic: str, partition: PartitionInfo, eligible: Eligible) -> 
 
 
 def _table_row(topic: str, partition: PartitionInfo, eligible: Eligible) -> Row:
-    """The row in Kafka's words: no leader is `none`, eligible leaders that are not reported are `N/A`."""
+    """The row in Kafka's words: `none` without a leader, `N/A` if the eligible leaders are not reported."""
     row = _partition_row(topic, partition, eligible)
     words = {"Leader": "none", "Elr": _NOT_REPORTED, "LastKnownElr": _NOT_REPORTED}
     return {name: words.get(name) if cell is None else cell for name, cell in row.items()}

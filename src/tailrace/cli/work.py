@@ -48,7 +48,7 @@ from tailrace.model.partitions import TopicPartition
 TRY_LATER: Final = 75
 """The exit code of a command that asks for the record again: EX_TEMPFAIL of sysexits.h."""
 MOST_VARIABLE_BYTES: Final = 1 << 16
-"""A variable that would be longer is left out: the system starts no command with one of 128 KiB."""
+"""The limit of a variable; a longer variable is left out. The system starts no command with a variable of 128 KiB."""
 _GRACE_MS: Final = 20_000
 """The time of commands that run when the first signal comes."""
 _KILL_SECONDS: Final = 2.0

@@ -293,7 +293,8 @@ class Consumer(Facade[AsyncConsumer]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps `poll` from returning all records, while it is retried; None without a fault."""
+        """The fault that keeps `poll` from returning all records while the consumer tries again; None without such a
+        fault."""
         return self._client.get().trouble
 
     def position(self, topic_partition: TopicPartition) -> int | None:
@@ -313,7 +314,7 @@ class Consumer(Facade[AsyncConsumer]):
         return loop_thread().call(_metrics(self._client.get()))
 
     def abandon_at_exit(self) -> None:
-        """Stop all tasks: the interpreter ends, and with it the background thread."""
+        """Stop all tasks: the interpreter ends, and the background thread ends with the interpreter."""
         client = self._client.existing()
         if client is not None:
             with suppress(TimeoutError):

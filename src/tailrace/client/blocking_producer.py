@@ -155,7 +155,7 @@ class Producer(Facade[AsyncProducer]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps records from being written, while it is retried; None without a fault."""
+        """The fault that keeps records from being written while the producer tries again; None without such a fault."""
         return self._client.get().trouble
 
     def __exit__(
@@ -216,14 +216,14 @@ class Producer(Facade[AsyncProducer]):
         return loop_thread().call(ordered())
 
     def close(self) -> None:
-        """Flush, then close the connections; then raises as `flush` does. May be called again."""
+        """Flush, then close the connections; then raises the errors of `flush`. May be called again."""
         client = self._client.existing()
         if self._inbox and client is not None:
             loop_thread().call(self._settle(client))
         super().close()
 
     def close_at_exit(self) -> None:
-        """Flush for a few seconds: the interpreter ends, and with it the background thread."""
+        """Flush for a few seconds: the interpreter ends, and the background thread ends with the interpreter."""
         client = self._client.existing()
         if client is None:
             return

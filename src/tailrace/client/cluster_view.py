@@ -19,7 +19,7 @@ from tailrace.protocol.messages.metadata import MetadataResponse, MetadataRespon
 
 
 class AbsentTopic(KafkaError):
-    """The last answer of a broker says that there is no such topic, or no such partition of it."""
+    """The last answer of a broker says that the topic, or the partition of the topic, does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class PartitionInfo:
     leader: BrokerId
     """-1 while there is no leader."""
     leader_epoch: LeaderEpoch
-    """-1 from a server that is too old for leader epochs."""
+    """The leader epoch; -1 from a server that is too old for leader epochs."""
     replicas: tuple[BrokerId, ...]
     in_sync_replicas: tuple[BrokerId, ...]
     offline_replicas: tuple[BrokerId, ...]
@@ -197,8 +197,8 @@ class ClusterView:
         return self._names.get(TopicId(topic_id))
 
     def partition(self, topic_partition: TopicPartition) -> PartitionInfo:
-        """The partition. Raises as `topic`, and AbsentTopic if the topic does not have the partition; the message names
-        the topic's partitions."""
+        """The partition. Raises the errors of `topic`, and AbsentTopic if the topic has no such partition; the message
+        names the topic's partitions."""
         info = self.topic(topic_partition.topic)
         if not 0 <= topic_partition.partition < len(info.partitions):
             raise AbsentTopic(

@@ -137,8 +137,8 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def seek(self, topic_partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
         """Read on from this offset. Raises KafkaError unless the partition is assigned.
 
-        The leader epoch of an OffsetAndMetadata is the epoch of the record before the offset: with it the position is
-        compared with the leader's log, and a truncation is found.
+        The leader epoch of an OffsetAndMetadata is the epoch of the record before the offset: by this epoch the
+        position is compared with the leader's log, and a truncation is found.
         """
         at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
         self._reader.assigned.seek(topic_partition, at.offset, at.leader_epoch)
@@ -147,7 +147,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch and return no records of these partitions until `resume`; records fetched already are kept.
 
-        Polls go on, and with them the membership in the group. A rebalance ends the pause of each partition that this
+        Polls go on, and so does the membership in the group. A rebalance ends the pause of each partition that this
         consumer loses, even for a moment. Raises KafkaError unless all the partitions are assigned.
         """
         wanted = frozenset(partitions)
@@ -168,8 +168,8 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps `poll` from returning all records, while it is retried: a node that is down, a damaged
-        log, a group without a coordinator, a topic that does not exist. None without a fault."""
+        """The fault that keeps `poll` from returning all records while the consumer tries again: a node that is down, a
+        damaged log, a group without a coordinator, a topic that does not exist. None without such a fault."""
         return self._reader.trouble
 
     def metrics(self) -> dict[MetricName, int]:

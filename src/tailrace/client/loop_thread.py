@@ -70,7 +70,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancel what runs and end the thread, for the end of the interpreter.
+        """Cancel running tasks and end the thread, for the end of the interpreter.
 
         A loop of uvloop that is left running calls into the interpreter when its next timer is due, also after the
         interpreter is gone: the process then dies by SIGSEGV instead of ending with its exit code.

@@ -42,7 +42,7 @@ class OffsetAt(NamedTuple):
     leader_epoch: int
     """The epoch of the record at the offset; the epoch of the leader for LATEST."""
     current_epoch: int = -1
-    """The leader epoch under which the leader has answered, as the request gave it; -1: no epoch was known."""
+    """The leader epoch in the request, under which the leader has answered; -1 if no epoch was known."""
 
 
 async def list_offsets(

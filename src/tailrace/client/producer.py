@@ -155,7 +155,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     def checked(
         self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> CheckedRecord:
-        """The record, checked as far as a client can; raises as `send` does. From any thread."""
+        """The record, checked as far as a client can; raises the errors of `send`. From any thread."""
         return check_record(topic, partition, key, value, headers, max_request_size=self._settings.max_request_size)
 
     def check_ready(self) -> None:
@@ -210,7 +210,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps records from being written, while it is retried; None without a fault."""
+        """The fault that keeps records from being written while the producer tries again; None without such a fault."""
         return None if self._sender is None else self._sender.trouble
 
     def enqueue(self, item: Unsent | PrebuiltBatch) -> None:
@@ -348,7 +348,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         await self._transactional().initialize()
 
     async def begin_transaction(self) -> None:
-        """Open a transaction; what is sent from now on belongs to it."""
+        """Open a transaction; records that are sent from now on belong to the transaction."""
         await self._transactional().begin()
 
     async def send_offsets_to_transaction(
@@ -375,8 +375,11 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         await self._transactional().commit()
 
     async def hand_over_transaction(self) -> Identity | None:
-        """Leave the open transaction, all of whose records are written, to another process, which ends it with this
-        identity; None if it has no records. The last call. Raises as `commit_transaction`."""
+        """Write all records of the open transaction, and leave the transaction to another process, which ends it.
+
+        Returns the identity with which the other process ends the transaction; None if nothing was added to the
+        transaction. The producer takes no further call except `close`. Raises the errors of `commit_transaction`.
+        """
         return await self._transactional().hand_over()
 
     async def abort_transaction(self) -> None:
@@ -405,7 +408,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
             self._sender.wake()
 
     async def close(self) -> None:
-        """Flush, then close the connections; then raises as `flush` does. May be called again.
+        """Flush, then close the connections; then raises the errors of `flush`. May be called again.
 
         An open transaction is aborted first, as by Kafka's clients.
         """

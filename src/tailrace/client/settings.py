@@ -146,7 +146,8 @@ class ProducerSettings(ClientSettings):
 
 
 def parse_codec(name: str | Codec | None) -> Codec:
-    """The codec of this name; none for None. Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) that lists the names."""
+    """The codec of this name; no codec for None. Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) that lists the
+    names."""
     if name is None or isinstance(name, Codec):
         return name or Codec.NONE
     codec = Codec.__members__.get(str(name).upper())

@@ -30,7 +30,7 @@ class GroupConfig:
     sends the names of its topics four times, twice with the partitions that it owns, so the limit has room for 7,000
     names of 249 characters."""
     group_max_groups: int = 10_000
-    """Groups per node. Ours."""
+    """The most groups of a node; a setting of Tailrace."""
     group_consumer_session_timeout_ms: int = 45_000
     """The session timeout of a member of a consumer group (KIP-848), set by the coordinator, not by the member."""
     group_consumer_heartbeat_interval_ms: int = 5_000
@@ -97,7 +97,7 @@ class TransactionConfig:
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     transaction_max_ids: int = 100_000
-    """Transactional ids per node. Ours."""
+    """The most transactional ids of a node; a setting of Tailrace."""
     transaction_state_log_num_partitions: int = 50
     transaction_state_log_replication_factor: int = 3
     """The replicas of a partition of this topic, or as many replicas as the cluster has brokers, if that is less."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 NO_SESSION: Final = 0
-"""The session id of a fetch that has no session yet, and of an answer that gives none."""
+"""The session id of a fetch that has no session yet, and of an answer without a session."""
 INITIAL_EPOCH: Final = 0
 """The epoch of a full fetch that asks for a new session, and closes the session that it names."""
 FINAL_EPOCH: Final = -1

@@ -37,8 +37,8 @@ class SessionRequest(Generic[K, P]):
     session_id: int
     session_epoch: int
     partitions: tuple[tuple[K, P], ...]
-    """In order. A full fetch has the wanted partitions (see `is_slice`), any other fetch the new and the changed
-    partitions."""
+    """The partitions of the fetch, in order: in a full fetch the wanted partitions (see `is_slice`), in any other fetch
+    the new and the changed partitions."""
     forgotten: tuple[K, ...]
     """The partitions that leave the session, none of which is in `partitions`."""
     is_slice: bool

@@ -166,7 +166,7 @@ class FetchSessionCache:
         return True
 
     def _victims(self, newcomer: Newcomer, now_ms: int) -> list[FetchSession] | None:
-        """The sessions that make room for the newcomer; None if there can be no room."""
+        """The sessions that make room for the newcomer; None if no room can be made."""
         partition_count = newcomer.existing + newcomer.missing
         if not 0 < partition_count <= MAX_PARTITIONS or self.slots <= 0:
             return None

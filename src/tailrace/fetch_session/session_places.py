@@ -78,7 +78,7 @@ class SessionPlaces:
             self._of_client.pop(key, None)
 
     def victims(self, newcomer: Newcomer, sessions: Iterable[FetchSession], now_ms: int) -> list[FetchSession] | None:
-        """The sessions that make room for the newcomer's partitions; None if there can be no room.
+        """The sessions that make room for the newcomer's partitions; None if no room can be made.
 
         `sessions`: every other session; the session that was used last comes last.
         """

@@ -15,7 +15,7 @@ from tailrace.model.partitions import ElectionType, PartitionState, TopicPartiti
 from tailrace.model.proofs import NO_SECRET
 
 DEFAULT_COUNT = -1
-"""In place of a number of partitions or replicas: the cluster chooses the number."""
+"""The value in place of a number of partitions or replicas: the cluster chooses the number."""
 
 
 class ControllerCommand:
@@ -117,7 +117,8 @@ class CreatePartitions(ControllerCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOutcome:
-    """The outcome for one topic: whether the request was carried out."""
+    """The outcome of CreatePartitions for one topic; `error` is None if the new partitions were created, or could
+    be."""
 
     name: str
     error: KafkaError | None = None
@@ -302,7 +303,7 @@ class BalanceLeaders(ControllerCommand):
     allowed_percentage: int
     """The share in percent, of the partitions that prefer a broker, that other brokers may lead."""
     unfinished: tuple[BrokerId, ...] = ()
-    """Brokers whose balance an earlier command has begun. The balance goes on, whatever the share of these brokers is
+    """Brokers whose balance an earlier command has begun. The balance of these brokers goes on, whatever their share is
     by now."""
 
 

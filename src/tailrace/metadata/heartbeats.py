@@ -104,7 +104,7 @@ class Heartbeats:
             contact.session_end_ms = min(contact.session_end_ms, max(now_ms, contact.since_ms + timeout_ms))
 
     def forget(self, broker_id: BrokerId) -> None:
-        """Forget a broker that is fenced, gone or may stop: its silence is expected."""
+        """Forget a broker that is fenced, is unregistered or may stop: its silence is expected."""
         self._contacts.pop(broker_id, None)
         self._shutdowns.pop(broker_id, None)
 

@@ -233,7 +233,7 @@ class ImageDelta:
     changed_partitions: tuple[ChangedPartition, ...] = ()
     changed_configs: tuple[ConfigResource, ...] = ()
     changed_brokers: tuple[BrokerId, ...] = ()
-    """The brokers that are newly registered, changed or gone."""
+    """The brokers that are newly registered, changed or unregistered."""
     changed_tables: tuple[str, ...] = ()
     """The names of `ClusterImage.tables` with other entries."""
     superseded: Set[RecordKey] = field(default=frozenset(), compare=False, repr=False)
@@ -298,7 +298,7 @@ def confusable_form(name: str) -> str | None:
 
 
 def full_delta(image: ClusterImage) -> ImageDelta:
-    """The delta from nothing to this image: what a node that has just started must act on."""
+    """The delta from an empty image to this image: the changes for a node that has just started."""
     return ImageDelta(
         created_topics=tuple(image.topics.values()),
         changed_configs=tuple(image.configs),

@@ -90,7 +90,7 @@ class ImageDraft:
         return self.topics.names
 
     def finish(self) -> ClusterImage:
-        """The image, without a list of what has changed. Nothing can be written any more."""
+        """The image, without a list of changes. The draft takes no more changes."""
         return self._image(self.topics.finish())
 
     def finishing(self) -> Steps[tuple[ClusterImage, ImageDelta]]:

@@ -148,5 +148,5 @@ class Replay:
         return self._draft.finishing()
 
     def image(self) -> ClusterImage:
-        """The image alone, without a list of what has changed. Nothing can be applied any more."""
+        """The image, without a list of changes. No more records can be applied."""
         return self._draft.finish()

@@ -67,7 +67,7 @@ class RecordReader:
         self._changes: dict[bytes, PartitionChangeRecord] = {}
 
     def read(self, value: bytes) -> StoredRecord:
-        """The record. Raises as `decode_record`."""
+        """The record. Raises the errors of `decode_record`."""
         if value[:3] == _CHANGE_FRAME and len(value) >= _LISTS_AT:
             return self._change(value)
         if value[:3] == _FRAME:

@@ -203,7 +203,8 @@ class TopicsDraft:
 
     @property
     def deleted(self) -> tuple[TopicImage, ...]:
-        """The removed topics, as they were. A topic that was created again is in `created` too, with another id."""
+        """The removed topics, in their last state. A topic that was created again is in `created` too, with another
+        id."""
         return tuple(self._deleted)
 
 

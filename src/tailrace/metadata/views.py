@@ -91,7 +91,7 @@ class Views:
         return None if found is None or len(found.partitions) > MAX_VIEW_PARTITIONS else found
 
     def with_id(self, image: ClusterImage, topic_id: bytes) -> ViewImage | None:
-        """As `named`, by id."""
+        """The view of this id, if there is a view whose topic exists and has key ranges."""
         view = _view_with_id(image, topic_id)
         return None if view is None else self.named(image, view.name)
 
@@ -151,6 +151,6 @@ def view_refusal(
 
 
 def view_refusal_by_id(image: ClusterImage, topic_id: bytes) -> KafkaError | None:
-    """As `view_refusal`, by id."""
+    """The error of a request that would write, change or delete the view of this id; None if no view has the id."""
     view = _view_with_id(image, topic_id)
     return None if view is None else view_refusal(image, view.name)

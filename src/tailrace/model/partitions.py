@@ -41,7 +41,7 @@ class PartitionState:
 
     topic_id: TopicId
     replicas: tuple[BrokerId, ...]
-    """In order of preference."""
+    """The brokers of the replicas, in order of preference."""
     in_sync_replicas: tuple[BrokerId, ...]
     leader: BrokerId
     """-1 while there is no leader."""
@@ -61,7 +61,8 @@ class PartitionState:
     is_recovering: bool = False
     """The leader was elected without being known to be complete, and has not reported its recovery yet."""
     unclean_epoch: int = -1
-    """The leader epoch that the last such election began, -1 if there was none: records of older epochs may be lost."""
+    """The leader epoch that the last unclean election began, -1 without such an election: records of older epochs may
+    be lost."""
     accepts_loss: bool = False
     """The leader was named by an administrator, and records that its log does not have are lost. Until the leader has
     recovered, or is deposed, the leader may cut a damaged log.

@@ -139,7 +139,7 @@ def _parse_number(text: str) -> float:
 
 
 def _without_underscores(text: str) -> str:
-    """The text. Raises ValueError for 1_000, which is a number in Python and none in Java."""
+    """The text. Raises ValueError for 1_000, which is a number in Python and not in Java."""
     if "_" in text:
         raise ValueError(text)
     return text
@@ -217,7 +217,7 @@ def find(table: Table, name: str) -> Setting:
 
 
 def unknown_setting(name: str, known: Iterable[str]) -> KafkaError:
-    """INVALID_CONFIG that offers the nearest known name."""
+    """The error INVALID_CONFIG for an unknown setting; its message offers the nearest known name."""
     near = difflib.get_close_matches(name, list(known), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return KafkaError(ErrorCode.INVALID_CONFIG, f"unknown setting {name!r}{hint}")

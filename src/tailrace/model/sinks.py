@@ -96,7 +96,8 @@ def find_member(transactional_id: str) -> SinkMember | None:
 
 
 def parse_member(transactional_id: str) -> SinkMember:
-    """As `find_member`. Raises KafkaError INVALID_REQUEST (42) if the id is no member's."""
+    """The member of this id, like `find_member`. Raises KafkaError INVALID_REQUEST (42) if the id belongs to no
+    member."""
     member = find_member(transactional_id)
     if member is None:
         raise KafkaError(

@@ -1,7 +1,7 @@
 """Views of topics, by which unmodified clients split a partition: their names, ids and key ranges (decision 0057).
 
-The view `orders.shared-16` has 16 partitions for each partition of `orders`: number 16 p + j has those records of
-partition p whose key hashes are in the 16th range j, at their offsets in p.
+The view `orders.shared-16` has 16 partitions for each partition of `orders`: number 16 p + j has the records of
+partition p whose key hashes are in range j of 16, at their offsets in p.
 """
 
 from typing import Final, NamedTuple

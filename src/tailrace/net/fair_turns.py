@@ -18,9 +18,9 @@ from tailrace.net.turns import Turns
 ROUND_SECONDS: Final = 0.005
 """The time for turns of connections between two looks at the sockets. The last turn of a round may exceed this time."""
 COUNTED_SECONDS: Final = 0.001
-"""The longest time that a turn counts. The end of the turn does not count: it writes bytes that other turns have
-staged. A turn may be long by accident, or for one large record; if all of it counted, every other connection would get
-as much time before this connection's next turn."""
+"""The most that a turn adds to the time of its connection. The end of the turn does not count: it writes bytes that
+other turns have staged. A turn may be long by accident, or for one large record; if all of it counted, every other
+connection would get as much time before this connection's next turn."""
 
 
 class Served(Protocol):

@@ -10,11 +10,12 @@ LONGEST_FRAME = 2**31 - 1
 """The largest length that a frame's prefix can state."""
 
 _ENVELOPE_BYTES = 128 << 10
-"""Around a request: headers, and two strings of at most 32 KiB that name the client."""
+"""The bytes around a request in an envelope: headers, and two strings of at most 32 KiB that name the client."""
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
-"""A large frame has a second more for each of these bytes: 100 MiB take a line of 10 Mbit/s 84 seconds."""
+"""A large frame has one second more for each MiB: a line of 10 Mbit/s takes 84 seconds for 100 MiB."""
 _SLOWEST_BYTES_PER_SECOND_IN_THE_WAY = 16 << 20
-"""As `_SLOWEST_BYTES_PER_SECOND`, while frames of other connections wait for the memory of the frame."""
+"""The rate in place of `_SLOWEST_BYTES_PER_SECOND` while frames of other connections wait for the memory of the
+frame."""
 _TLS_HANDSHAKE = 0x1603
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")
 
@@ -41,7 +42,7 @@ class ListenerLimits:
     frame_ms: int = 30_000
     """The longest time from a frame's first byte to its last; longer for a large frame, see `frame_time_ms`."""
     frame_in_the_way_ms: int = 2_000
-    """As `frame_ms`, for a frame that holds memory for which frames of other connections wait."""
+    """The time in place of `frame_ms` for a frame that holds memory for which frames of other connections wait."""
     unsent_bytes: int = 64 << 20
     stall_ms: int = 60_000
     """The longest time for which answers may stay unsent without progress."""

@@ -28,7 +28,7 @@ from tailrace.node.stop_signals import StopSignal, end_at_once, signals_raised
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 WELL_AFTER_S: Final = 60.0
-"""After a node has served for this time, earlier failures do not count any more."""
+"""The time of service after which earlier failures do not count any more."""
 _PROBE: Final = ".disk-probe"
 _PROBE_BYTES: Final = 1 << 16
 _STDIN: Final = 0
@@ -137,7 +137,7 @@ def _probe_beside(directory: Path, heard: Sequence[int]) -> OSError | None:
 
 
 def probe(directory: Path) -> OSError | None:
-    """Write and sync a small file. Returns the reason why that is not possible, or None."""
+    """Write and sync a small file. Returns None, or the reason why this has failed."""
     path = directory / _PROBE
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -253,7 +253,7 @@ _QUICK_FOR_AT_MOST: Final = 8
 """The longest time without a slow round before the disk counts as well, as a multiple of the time for which a round may
 be stalled."""
 _SOON: Final = 24
-"""After as many times the stall timeout without a hang, the next hang counts as the first hang again."""
+"""The number of stall timeouts without a hang after which the next hang counts as a first hang."""
 
 
 class FlushRounds(Protocol):

@@ -234,8 +234,8 @@ class MetadataQuorum:
         self.replica.start()
 
     def _storage_failed(self, fault: KafkaError) -> None:
-        """Stop this node after the failure of its metadata log, since it gets no further changes; but not before other
-        nodes know that it no longer leads. The next start reads the log from the disk again."""
+        """Stop this node after the failure of its metadata log, since the node gets no further changes; but not before
+        other nodes know that it no longer leads. The next start reads the log from the disk again."""
         self._loop.call_later(_LAST_WORD_SECONDS, self._on_fatal, fault)
 
     async def caught_up(self) -> None:

@@ -80,7 +80,7 @@ class Peers:
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `send`, to an address that the caller gives. Without an address `on_reply` gets None."""
+        """Send to an address of the caller, otherwise like `send`. Without an address `on_reply` gets None."""
         api = api_of(type(request))
         line = (node_id, api.connection)
         if self._is_closed or address is None or self._under_way[line] >= _MOST_UNDER_WAY:

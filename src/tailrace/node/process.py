@@ -104,9 +104,10 @@ _GC_THRESHOLDS = (10_000, 250, 100)
 refused requests and ended connections leave cycles, and a collection of too many cycles would stop the event loop for
 long (50,000 cycles took 50 to 90 ms)."""
 _SWITCH_SECONDS = 0.001
-"""After this time a waiting thread gets the interpreter's lock. A system call of the event loop starts the wait again,
-and releases the lock for too short a time for another thread to take it. A busy event loop makes a system call in every
-turn, each 5 ms or less: with Python's default of 5 ms the flush thread could wait for a second (decision 0086)."""
+"""The time after which a waiting thread gets the interpreter's lock. A system call of the event loop starts the wait
+again, and releases the lock for too short a time for another thread to take it. A busy event loop makes a system call
+in every turn, each 5 ms or less: with Python's default of 5 ms the flush thread could wait for a second (decision
+0086)."""
 
 
 def run(

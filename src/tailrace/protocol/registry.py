@@ -123,8 +123,9 @@ class Api(NamedTuple):
 _CONTROLLERS: Final = Listeners.CONTROLLERS
 _BOTH: Final = Listeners.CLIENTS | Listeners.CONTROLLERS
 _COSTLY: Final = 20_000
-"""Elements of requests of which each costs 10 us and more: 190,000 names to delete held up all other requests for 5 s.
-Twice what Kafka's controller takes in one request; a tool has to send several for more."""
+"""The most elements of a request whose elements cost 10 us and more each: 190,000 names to delete held up all other
+requests for 5 s. The limit is twice that of Kafka's controller; for more elements a tool has to send several
+requests."""
 _OF_FETCH: Final = 2 * MAX_ELEMENTS
 """A Fetch has 200,000 partitions at most, and beside them their topics. The frame's size limits the number that can
 come."""

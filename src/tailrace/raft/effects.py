@@ -90,7 +90,7 @@ class AppendFetched:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log so that it ends here. Never below the high watermark."""
+    """Cut the log so that it ends at this offset, which is never below the high watermark."""
 
     end_offset: int
 

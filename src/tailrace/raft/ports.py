@@ -96,6 +96,6 @@ class RaftConfig:
     served_snapshot_ms: int = 60_000
     """A snapshot that a replica has asked for within this time is not deleted."""
     cleanup_interval_ms: int = 1000
-    """The pause between two checks of log start and snapshots, besides those after a change."""
+    """The pause between two checks of log start and snapshots; a change causes further checks."""
     caught_up_ms: int = 3_600_000
     """A replica that has reached the leader's end offset within this time may become a voter."""

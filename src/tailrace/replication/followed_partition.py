@@ -69,7 +69,7 @@ class FollowedPartition:
         """The number of failures in a row."""
         self.refusal: LeaderRefusal | None = None
         self.leader_high_watermark = self.leader_log_start = -1
-        """The leader's offsets as of the last answer; -1 before the first answer."""
+        """The leader's offsets in the last answer; -1 before the first answer."""
         self.cannot_be_stored = False
         """Whether the batches of the last answer were not taken over: they were damaged, or the disk had no space."""
 

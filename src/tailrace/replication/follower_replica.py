@@ -123,7 +123,7 @@ class FollowerReplica:
         self.recovery_bound: int | None = None
         """The offset at which the log is about to be cut: no recovery point may be above this offset any more."""
         self.leader_high_watermark = self.leader_log_start_offset = _UNKNOWN
-        """The leader's offsets as of its last answer; -1 before its first answer in this epoch."""
+        """The leader's offsets in its last answer; -1 before its first answer in this epoch."""
         self._leader_has_gaps = False
         self._doubted_offset = -1
 

@@ -68,7 +68,7 @@ class AfterAnswer(Enum):
     PROPOSE_ANEW = "propose anew"
     """`propose` gives another proposal now."""
     PROPOSE_LATER = "propose later"
-    """As `PROPOSE_ANEW`, but after a while: the controller has just refused the same proposal."""
+    """`propose` gives another proposal after a while: the controller has just refused the same proposal."""
 
 
 class Horizon(NamedTuple):

@@ -30,7 +30,7 @@ from tailrace.replication.watchers import Change, Watcher, Watchers
 from tailrace.storage import Log, ReadLimits, RetiredSegment
 
 HIGH_WATERMARK = -1
-"""In place of an offset: the offset at which the high watermark is."""
+"""The value in place of an offset: the high watermark."""
 
 
 class Partition:
@@ -336,8 +336,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what read_committed may read: the start of the oldest transaction that is open, or whose marker is
-        not committed, and at most the high watermark (KIP-98)."""
+        """The offset below which read_committed may read: the start of the oldest transaction that is open, or whose
+        marker is not committed, and at most the high watermark (KIP-98)."""
         return self.replica.last_stable_offset
 
     @property

@@ -260,8 +260,8 @@ class Replica:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what read_committed may read: the start of the oldest transaction that is open, or whose marker is
-        not committed, and at most the high watermark (KIP-98)."""
+        """The offset below which read_committed may read: the start of the oldest transaction that is open, or whose
+        marker is not committed, and at most the high watermark (KIP-98)."""
         high_watermark = self.high_watermark.offset
         transactions = self.log.producers.transactions
         if transactions.first_open_offset is None and not transactions.ended:
@@ -334,7 +334,7 @@ class Replica:
         )
 
     def read_to_log_end(self, limits: ReadLimits) -> PartitionRead:
-        """As `Partition.read_for_replica`."""
+        """The result of `Partition.read_for_replica`: a read up to the log end."""
         log = self.log
         got = self.read(limits, log.log_end_offset)
         if limits.offset < self.high_watermark.offset:

@@ -1,10 +1,10 @@
 """The progress of one follower, as its leader knows from fetches. Pure; times are monotonic ms.
 
 A follower's fetch offset is its end offset: every record below is in its log, and under flushed durability on its disk.
-A follower is *caught up* as of a time when its log had everything that the leader had at that time. While records keep
+A follower was *caught up* at a time if its log has every record that the leader had at that time. While records keep
 coming, no fetch offset is at the very end of the leader's log. So a fetch whose offset is at least the log end at the
-time of the previous fetch makes the follower caught up as of the previous fetch. In a session a follower is caught up
-as of the session's last fetch if there was no change of the partition then.
+time of the previous fetch shows that the follower was caught up at the previous fetch. In a session a follower was
+caught up at the session's last fetch if there was no change of the partition then.
 """
 
 from typing import Final, NamedTuple
@@ -124,7 +124,7 @@ class ReplicaProgress:
 
     @property
     def caught_up_ms(self) -> int:
-        """The last time as of which the follower had every record."""
+        """The last time at which the follower was caught up."""
         visits = self._visits
         return self._caught_up_ms if visits is None else max(self._caught_up_ms, visits.fetched_ms)
 

@@ -41,7 +41,7 @@ class ReplicaView(NamedTuple):
 
     endpoint: ReplicaNode
     log_end_offset: int
-    """The end of the replica's log, exclusive; for a follower, as of its last fetch."""
+    """The end of the replica's log, exclusive; for a follower, at its last fetch."""
     time_since_last_caught_up_ms: int
     """The time since the replica last had everything that the leader has; 0 for the leader."""
 

@@ -15,9 +15,9 @@ from tailrace.model.ids import TopicId
 
 NO_LIMIT: Final = 2**63 - 1
 ALL_PARTITIONS: Final = None
-"""In place of a set of partition numbers: every partition of the topic."""
+"""The value in place of a set of partition numbers: every partition of the topic."""
 LONGEST_HOLD_MS: Final = 1_000
-"""After this time a replica that is held back tries again, so that a raised limit takes effect by then, as in Kafka."""
+"""The time after which a replica that is held back tries again, so that a raised limit takes effect, as in Kafka."""
 
 Key = TypeVar("Key", bound=tuple[TopicId, int])
 

@@ -18,7 +18,7 @@ from tailrace.server.slices import LongRequests, Steps, Stepwise
 _logger = logging.getLogger("tailrace.server")
 
 LONGEST_REQUESTED_BY: Final = 300
-"""Characters of `RequestContext.requested_by` as `repr` writes the text, with its quotes and escapes."""
+"""The most characters of `RequestContext.requested_by`, in the form of `repr`, with quotes and escapes."""
 _LONGEST_ESCAPE: Final = len("\\U0010ffff")
 
 _failed: Final[set[tuple[int, int]]] = set()
@@ -157,13 +157,14 @@ class RequestContext:
         self.connection.close(f"API {self.api_key} v{self.api_version}: the answer has no form")
 
     def send(self, response: Any) -> None:
-        """As `respond`, but raises KafkaError if the response cannot be encoded."""
+        """Send the response like `respond`, but raise KafkaError if the response cannot be encoded."""
         if self.connection.is_open:
             self.services.errors.count(self.api_key, response)
             self.connection.answer(self.slot, encode_response(response, self.api_version, self.correlation_id))
 
     def respond_in_steps(self, response: Stepwise[Any]) -> None:
-        """As `respond`, for a response that is made in steps: the first step now, further steps in later turns."""
+        """Do the work of `respond` for a response that is made in steps: the first step now, further steps in later
+        turns."""
         try:
             next(response)
         except StopIteration as over:
@@ -187,7 +188,7 @@ class RequestContext:
             self._close_after(fault)
 
     def sent_in_steps(self, response: Any) -> Steps:
-        """As `send`, in steps."""
+        """Do the work of `send` in steps."""
         connection = self.connection
         if connection.is_open:
             yield from self.services.errors.counted_in_steps(self.api_key, response)

@@ -31,7 +31,7 @@ class ResponseErrors:
         self._found: list[int] = []
 
     def counted_in_steps(self, api_key: int, response: Any) -> Iterator[None]:
-        """As `count`, in steps."""
+        """Do the work of `count` in steps."""
         found: list[int] = []
         kind: type = type(response)
         for _ in _step_collector_of(kind)(response, found):

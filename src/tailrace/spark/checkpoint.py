@@ -128,8 +128,8 @@ def _parse_source(line: str, place: str) -> SourceEnd:
 
 
 def _has_form_of_positions(value: Any) -> bool:
-    """Whether the value maps names to maps from partitions to whole numbers; sources of files, Delta and others do
-    not."""
+    """Whether the value maps names to maps from partitions to whole numbers; the values of other sources (files, Delta)
+    do not."""
     return isinstance(value, dict) and all(
         isinstance(partitions, dict)
         and all(name.isascii() and name.isdigit() and type(offset) is int for name, offset in partitions.items())
@@ -195,7 +195,7 @@ class Standing(NamedTuple):
 
     offset: int
     log: PartitionLog | None
-    """None if there is no such partition."""
+    """The present log; None if there is no such partition."""
     is_made_anew: bool = False
 
     @property
@@ -210,7 +210,7 @@ class Standing(NamedTuple):
 
     @property
     def lost(self) -> int | None:
-        """The offsets below the log start that the query has not read; None if that is not known."""
+        """The number of offsets below the log start that the query has not read; None if unknown."""
         match self.verdict:
             case ResumeVerdict.RESUMES | ResumeVerdict.LOSES:
                 assert self.log is not None

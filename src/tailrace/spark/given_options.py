@@ -147,8 +147,8 @@ class GivenOptions:
                 raise fault(name, f"not supported: {way_out}")
 
     def refuse_empty(self, kind: Kind) -> None:
-        """Refuse an empty value, as of a template whose variable was not set: the default would replace the value in
-        silence.
+        """Refuse an empty value, which may come from a template with an unset variable: the default would replace the
+        value in silence.
 
         Batch reads and streaming reads check the options of both kinds.
         """
@@ -252,7 +252,7 @@ def parse_whole_number(text: str, *, at_most: int = LAST_INT64) -> int | None:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """`15m` -> 900000, or None if the text is no duration."""
+    """The duration in ms, 900000 for `15m`; None if the text is no duration."""
     match = _DURATION.fullmatch(text.strip().lower())
     return int(match[1]) * _UNITS[match[2]] if match else None
 

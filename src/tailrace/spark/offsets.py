@@ -156,9 +156,9 @@ class OffsetRange(NamedTuple):
     start: int
     end: int
     topic_id: TopicId | None = None
-    """The id of the topic that has the records; None: of any topic with this name."""
+    """The id of the topic that has the records; None: any topic with this name."""
     key_ranges: tuple[KeyRange, ...] = ()
-    """The key hashes of the records (KIP-X); none: all records."""
+    """The key hashes of the records (KIP-X); empty for all records."""
 
     @property
     def size(self) -> int:

@@ -105,9 +105,8 @@ def write_clean_shutdown(files: FileSystem, directory: str, *, broker_epoch: int
 
 
 def take_clean_shutdown(files: FileSystem, directory: str) -> int | None:
-    """The broker epoch of the last clean stop, or None after a crash. The mark is gone, durably, when this returns.
-
-    The mark must go before the first log changes: a crash right after would otherwise pass as a clean stop.
+    """The broker epoch of the last clean stop, or None after a crash. Removes the mark, durably, before it returns. The
+    mark must be removed before the first log changes: a crash right after would otherwise pass as a clean stop.
     """
     path = join(directory, CLEAN_SHUTDOWN)
     if not files.exists(path):
@@ -130,7 +129,8 @@ class MetaProperties:
     """None if the directory has not joined a cluster yet."""
     node_id: int
     directory_id: TopicId | None = None
-    """A new id is a new disk: the node must not claim what the old disk held (KIP-858)."""
+    """The id of the directory. A new id shows a new disk: the node must not claim the records of the old disk
+    (KIP-858)."""
     directory_secret: bytes = field(default=NO_SECRET, repr=False)
     """A secret that proves that a request comes from the node with this directory, if the node's id needs a proof
     (`model.proofs`)."""

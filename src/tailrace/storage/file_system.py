@@ -38,8 +38,8 @@ class File(Protocol):
         ...
 
     def lend(self, length: int, position: int) -> Buffer:
-        """As `pread`, in memory that is used again once no view of the memory exists: for answers that are sent at
-        once."""
+        """Read like `pread`, into memory that is used again once no view of the memory exists: for answers that are
+        sent at once."""
         ...
 
     def truncate(self, size_bytes: int) -> None:

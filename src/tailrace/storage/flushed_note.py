@@ -88,7 +88,7 @@ class FlushedNote:
         self._noted: FlushedEnd | None = None
         self._count = 0
         self.checked_from: int | None = None
-        """As in `FlushedEnd`, for the notes that are written from now on."""
+        """The `checked_from` of a `FlushedEnd`, for the notes that are written from now on."""
 
     def read_checked_from(self) -> int | None:
         """The offset that the note has, which this process has not written yet. Raises StorageError."""

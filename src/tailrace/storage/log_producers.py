@@ -58,13 +58,13 @@ class LogProducers:
                 segment.aborted.note(completed)
 
     def begin_snapshot(self, offset: int) -> File:
-        """As `snapshots.begin_snapshot`, when the log ends at this offset."""
+        """Call `snapshots.begin_snapshot`; the log ends at this offset."""
         file = begin_snapshot(self._files, self._directory, offset, self._state)
         self.snapshot_offset = offset
         return file
 
     def write_snapshot(self, offset: int) -> None:
-        """As `snapshots.write_snapshot`, when the log ends at this offset."""
+        """Call `snapshots.write_snapshot`; the log ends at this offset."""
         write_snapshot(self._files, self._directory, offset, self._state)
         self.snapshot_offset = offset
 
@@ -75,7 +75,7 @@ class LogProducers:
             self._files.sync_file(path)
 
     def remove_snapshots_above(self, offset: int) -> None:
-        """As `snapshots.remove_snapshots_above`: other batches will lead to these offsets."""
+        """Call `snapshots.remove_snapshots_above`: other batches will be at these offsets."""
         self.snapshot_offset = remove_snapshots_above(self._files, self._directory, offset)
 
     def reload(self, end_offset: int) -> None:

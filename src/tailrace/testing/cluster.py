@@ -134,7 +134,7 @@ class _Node:
             raise ClusterError(f"{self.name} was alive {_GONE_S} s after SIGKILL\n{self._tail()}")
 
     def ask_to_stop(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM to the process."""
         self.send_signal(signal.SIGTERM)
 
     def wait_until_stopped(self) -> None:
@@ -332,7 +332,7 @@ class Cluster:
             node.send_signal(signal.SIGSTOP)
 
     def resume(self, *nodes: int) -> None:
-        """SIGCONT: the node goes on."""
+        """Let the stopped node go on (SIGCONT)."""
         for node in self._chosen(nodes):
             node.send_signal(signal.SIGCONT)
 

@@ -121,7 +121,8 @@ def snapshot_lines(data: bytes) -> Iterator[str]:
 
 
 def epoch_lines(data: bytes) -> Iterator[str]:
-    """The lines of leader-epoch-checkpoint, which Kafka's tool does not read. Raises CorruptRecords for other lines."""
+    """The lines of the dump of leader-epoch-checkpoint, a file that Kafka's tool does not read. Raises CorruptRecords
+    if `data` is no such file."""
     for entry in EpochCache.from_bytes(data).entries:
         yield f"leaderEpoch: {entry.epoch} startOffset: {entry.start_offset}"
 

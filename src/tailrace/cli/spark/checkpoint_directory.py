@@ -23,7 +23,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint as it was when it was read."""
+    """A checkpoint at the time at which it was read."""
 
     directory: Path
     query_id: str
@@ -33,7 +33,7 @@ class StoredCheckpoint(NamedTuple):
 
     @property
     def end(self) -> BatchEnd | None:
-        """The end of the last committed batch; None if there is none yet."""
+        """The end of the last committed batch; None if no batch is committed yet."""
         if self.batches.committed is None:
             return None
         name = str(self.batches.committed)
@@ -93,8 +93,8 @@ def _read(path: Path) -> bytes:
 def move_checkpoint(stored: StoredCheckpoint, end: BatchEnd, *, time: str) -> Path:
     """Replace the end of the last committed batch by `end`, and drop the planned batches; durable on return.
 
-    Returns the directory with the files as they were, whose name ends with `time`. Raises KafkaError(INVALID_REQUEST)
-    if the files have changed since they were read, or a file has no copy of this name; OSError and StorageError.
+    Returns the directory with the former files, whose name ends with `time`. Raises KafkaError(INVALID_REQUEST) if the
+    files have changed since they were read, or a file has no copy of this name; OSError and StorageError.
     """
     assert stored.batches.committed is not None, "a checkpoint without a batch has no offsets to change"
     kept = str(stored.batches.committed)

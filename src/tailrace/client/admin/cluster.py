@@ -69,7 +69,7 @@ class FeatureDescription:
     """The lowest and the highest level of each feature."""
     finalized: Mapping[str, int]
     epoch: int
-    """Rises with the cluster's metadata; -1 if there is none."""
+    """The epoch of the features, which rises with the cluster's metadata; -1 if the broker states no epoch."""
 
 
 async def describe_cluster(router: Router) -> ClusterDescription:

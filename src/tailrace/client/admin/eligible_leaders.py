@@ -21,7 +21,7 @@ class EligibleLeaders(NamedTuple):
     """The replicas that may lead one partition without loss while none is in sync."""
 
     replicas: tuple[BrokerId, ...]
-    """Kafka's Elr."""
+    """The eligible leaders; *Elr* in Kafka's tools."""
     last_known: tuple[BrokerId, ...]
     """The last leader, once no replica is in sync or eligible; Kafka's LastKnownElr."""
 

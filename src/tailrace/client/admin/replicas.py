@@ -106,9 +106,10 @@ async def alter_partition_reassignments(
     allows_replication_factor_change: bool = True,
     timeout_ms: int = 30_000,
 ) -> None:
-    """Begin to move partitions to these replicas, the preferred leader first; None cancels a move under way.
+    """Begin to move partitions to these replicas, the preferred leader first; None instead of replicas cancels a move
+    under way.
 
-    Raises the first partition's KafkaError; the others move nevertheless.
+    Raises the first partition's KafkaError; the other partitions move nevertheless.
     """
     topics = tuple(
         ReassignableTopic(

@@ -56,7 +56,7 @@ async def create_topics(
     timeout_ms: int = 30_000,
     validate_only: bool = False,
 ) -> None:
-    """Create the topics and wait until all of them can be used; in short: `{name: partitions}`.
+    """Create the topics and wait until all of them can be used; `{name: partitions}` is a short form.
 
     Raises the first topic's KafkaError; every other topic is created nevertheless.
     """
@@ -83,7 +83,8 @@ async def create_topics(
 
 
 async def _wait_until_described(router: Router, names: Iterable[str]) -> None:
-    """A created topic reaches every broker a moment later; callers expect to use it at once."""
+    """Wait until every broker knows the topics: a created topic reaches every broker a moment later, and callers expect
+    to use it at once."""
     for name in names:
         router.view.mark_stale(name)
         await router.topic(name, allow_auto_create=False, wait_for_unknown=True)
@@ -187,7 +188,7 @@ async def create_partitions(
 
 
 async def _look_for_partitions(router: Router, topics: Mapping[str, MorePartitions]) -> None:
-    """New partitions reach every broker a moment later; callers expect to use them at once."""
+    """Look for the new partitions: they reach every broker a moment later, and callers expect to use them at once."""
     for name, wanted in topics.items():
         router.view.mark_stale(name)
         if len((await router.topic(name)).partitions) < wanted.total:

@@ -130,7 +130,7 @@ class Probe:
         return self._exchange(data, 64)
 
     def ask_versions(self) -> ApiVersionsResponse:
-        """The APIs of the server; later requests use their versions."""
+        """Ask the server for its APIs; later requests use the versions in the answer."""
         response = self._ask(ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__))
         if response.error_code:
             detail = f"ApiVersions was answered with error {_error_name(response.error_code)}"

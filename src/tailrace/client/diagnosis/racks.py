@@ -37,7 +37,7 @@ class RackBroker:
     rack: str | None
     is_fenced: bool = False
     selector: str | None = None
-    """`replica.selector.class`; None or empty for none."""
+    """The value of `replica.selector.class`; None or empty without a selector."""
     fetch_version: int | None = None
     """The newest Fetch that the broker answers; None if unknown."""
     fault: str = ""
@@ -78,7 +78,8 @@ class RackSurvey:
 
 
 def diagnose_rack(survey: RackSurvey, rack: str, *, fetch_version: int | None = None) -> Iterator[Finding]:
-    """The findings for a client with this `client.rack` (empty: none), whose newest Fetch this is; None if unknown.
+    """The findings for a client with this `client.rack` (empty without a rack) and this newest version of Fetch (None
+    if unknown).
 
     Without a rack on either side, or with a client that leaders have to serve, no partition is examined.
     """

@@ -135,7 +135,7 @@ class RangeProgress:
         return is_supported
 
     async def committed(self, partition: TopicPartition) -> KeyProgress | None:
-        """The group's progress in this partition; None without a commit there."""
+        """The group's progress in this partition; None without a commit for the partition."""
 
         topic = OffsetFetchRequestTopics(name=partition.topic, partition_indexes=(partition.partition,))
         found = (await fetch_progress(self._router, self._group, (topic,))).get(partition)
@@ -149,7 +149,8 @@ class RangeProgress:
         self,
         ranges: Mapping[TopicPartition, Iterable[Rectangle]],
     ) -> dict[TopicPartition, RangeBudget]:
-        """Commit that these records are done, beside what is committed already. Repeating it does no harm.
+        """Commit that these records are done, in addition to the records that are committed already. A repeated commit
+        does no harm.
 
         More ranges of a partition than a request may have go in several requests: commits unite. Raises KafkaError of
         the first partition that is refused; the other partitions are committed. UNSUPPORTED_VERSION if the coordinator
@@ -185,8 +186,8 @@ class RangeProgress:
         return budgets
 
     async def cut(self, partition: TopicPartition, offset: int) -> None:
-        """The log was truncated at this offset (KIP-320): forget what is committed from there on, and move the offset
-        itself back if it is higher.
+        """The log was truncated at this offset (KIP-320): forget the committed ranges from this offset on, and move the
+        group's offset back to it if the group's offset is higher.
 
         Does nothing if `committed` has found no progress. Raises KafkaError FENCED_STATE_EPOCH if the offset was reset
         since then.

@@ -1,1 +1,1 @@
-"""Work on records key by key: a handler, lanes, and commits of what is done (KIP-X)."""
+"""Work on records key by key: a handler, lanes, and commits of done records (KIP-X)."""

@@ -24,8 +24,8 @@ class KeyedConsumer(Facade[AsyncKeyedConsumer]):
         """Work on records until `stop` is called: in the handler, in another thread, or in a signal handler.
 
         The handler runs in as many threads as there is concurrency; a coroutine function runs on this process's
-        background loop. An interrupted call (Ctrl-C) finishes what runs and commits it; interrupted again, it ends at
-        once. For the rest see `AsyncKeyedConsumer.run`.
+        background loop. An interrupted call (Ctrl-C) lets running handlers finish, and commits; a second interrupt ends
+        the call at once. For the rest see `AsyncKeyedConsumer.run`.
         """
         client, loop = self._client.get(), loop_thread().loop
         if self._is_stopped:

@@ -1,4 +1,4 @@
-"""The handler at work: records in hand go to it lane by lane, and its outcomes come back.
+"""The calls of the handler: records in hand go to the handler lane by lane, and its outcomes come back.
 
 A coroutine function runs on the event loop, any other function in threads.
 """
@@ -57,7 +57,8 @@ class HandlerWork:
         self._is_turn_planned = False
 
     def begin(self, handler: Handler, concurrency: int) -> int:
-        """Give records to this handler from now on, so many at a time. Returns the most records in hand."""
+        """Give records to this handler from now on, at most `concurrency` at a time. Returns the limit of records in
+        hand."""
         least = max(LANE_RECORDS * concurrency, LEAST_RECORDS_IN_HAND)
         most = self._settings.max_records_in_hand or least
         self.lanes = Lanes(concurrency, most_records=most, most_bytes=self._settings.max_bytes_in_hand)
@@ -136,7 +137,7 @@ class HandlerWork:
                     task.cancel()
 
     async def end(self) -> None:
-        """Cancel what runs, and end the threads."""
+        """Cancel running calls of the handler, and end the threads."""
         try:
             await cancelled(self.running)
         finally:
@@ -222,7 +223,7 @@ class HandlerCalls:
 
 
 def result_of(call: "asyncio.Task[Outcome | None]") -> tuple[Outcome | None, BaseException | None]:
-    """The outcome of a call that has ended, or its exception; neither if it was cancelled."""
+    """The outcome of a call that has ended, or its exception; None and None for a cancelled call."""
     if not call.cancelled():
         raised = call.exception()
         return (call.result(), None) if raised is None else (None, raised)

@@ -86,7 +86,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
     # the run
 
     async def run(self, handler: Handler, *, concurrency: int = 16) -> None:
-        """Work on records until `stop`, with so many of them at a time; then finish, commit and leave the group.
+        """Work on records until `stop`, with `concurrency` records at a time; then finish, commit and leave the group.
 
         The handler gets a `KeyedRecord` and returns None or Done, Retry or Skip. An exception is a Retry: its key
         waits, 1 s at first and then twice as long each time, up to a minute. A coroutine function runs on this loop,
@@ -127,7 +127,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
         self.stop()
 
     async def _finish(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
-        """Let what runs finish, commit it, and leave the group."""
+        """Let running handlers finish, commit, and leave the group."""
         try:
             await cancelled(tasks)
             self._work.cancel_timer()
@@ -280,7 +280,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
     # partitions that leave
 
     async def _on_revoke(self) -> None:
-        """The partitions leave: drop what waits, let what runs finish for a while, and commit."""
+        """Give the partitions up: drop waiting records, let running handlers finish for a while, and commit."""
         for name, partition in self._partitions.items():
             partition.is_leaving = True
             self._work.lanes.drop_waiting(name)
@@ -339,7 +339,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
                 await asyncio.sleep(_RETRY_S)
 
     async def _commit_last(self) -> None:
-        """Commit exactly what is done, before the partitions leave."""
+        """Commit exactly the done records, before the partitions leave."""
         await self._commit(KeyedPartition.last_commit)
         for _ in range(_LAST_TRIES):
             if not any(partition.is_refused for partition in self._partitions.values()):

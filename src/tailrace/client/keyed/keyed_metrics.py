@@ -33,7 +33,7 @@ def held_key(failure: Failure | None, now_ms: int) -> HeldKey | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedMetrics:
-    """Numbers about a keyed consumer now; totals count from the making of the consumer."""
+    """The present numbers of a keyed consumer; totals are counts since the consumer was made."""
 
     in_hand: int
     """Records that were read and are not done."""
@@ -55,4 +55,4 @@ class KeyedMetrics:
     corrupt_batches_skipped_total: int = 0
     """Batches that could not be decoded, with on_corrupt="skip"."""
     ranges: Mapping[TopicPartition, RangeBudget]
-    """The rectangles of the group's progress, and the most that the server keeps; none without such a server."""
+    """The rectangles of the group's progress, and the limit of the server; empty if the server keeps no rectangles."""

@@ -93,7 +93,7 @@ class KeyedPartition:
         return None if self.done is None or self.is_cut else self.done.commit(self._holes)
 
     def last_commit(self) -> ProgressCommit | None:
-        """As `commit`, for a partition that leaves: covers exactly the done records, if the server keeps that many
+        """The last commit of a partition that leaves: covers exactly the done records, if the server keeps that many
         rectangles."""
         if self.done is None or self.is_cut:
             return None

@@ -38,7 +38,7 @@ class LaneWork(NamedTuple):
     name: TopicPartition
     record: ConsumerRecord
     attempt: int
-    """1 for the first."""
+    """The number of the handler's call for this record; 1 for the first call."""
     epoch: int
     """The number of the opening of the partition, which each opening changes."""
 

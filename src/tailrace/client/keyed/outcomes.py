@@ -27,7 +27,7 @@ class KeyedRecord(NamedTuple):
     timestamp: int
     key: bytes | None
     value: Any
-    """Decoded if there is a decoder and the record has a value; else bytes or None."""
+    """The decoded value if there is a decoder and the record has a value; else the bytes, or None."""
     headers: tuple[Header, ...]
     fault: Exception | None = None
     """The exception of the decoder: the value is as it was stored."""

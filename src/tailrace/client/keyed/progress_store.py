@@ -104,7 +104,7 @@ class RangeCommits(Protocol):
         ...
 
     async def cut(self, name: TopicPartition, offset: int) -> None:
-        """Forget what is committed from this offset on."""
+        """Forget the commits from this offset on."""
         ...
 
 

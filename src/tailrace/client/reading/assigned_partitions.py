@@ -1,4 +1,4 @@
-"""The partitions that are assigned to a consumer, by state: with records, without a position, with news. Pure.
+"""The partitions that are assigned to a consumer, by state: with records, without a position, changed. Pure.
 
 Everything that changes a partition's position, records or pause goes through here, or is followed by `note`. So a poll
 finds the partitions that concern it, and looks at no other partition.

@@ -53,7 +53,7 @@ class ConsumedPartition:
         self.is_paused = False
         """Whether no records are fetched or returned until the partition is resumed."""
         self.key_ranges: tuple[KeyRange, ...] = ()
-        """The key hashes of the records to read, in order and joined (KIP-X); none: all records."""
+        """The key hashes of the records to read, in order and joined (KIP-X); empty for all records."""
         self.replica: int | None = None
         """The follower to read from (KIP-392); None for the leader."""
         self.lease_end_ms = 0

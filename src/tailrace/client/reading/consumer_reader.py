@@ -202,7 +202,8 @@ class ConsumerReader:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps `poll` from returning all records, while it is retried; None without a fault."""
+        """The fault that keeps `poll` from returning all records while the consumer tries again; None without such a
+        fault."""
         of_group = None if self._member is None else self._member.trouble
         return of_group or self._search.trouble or self._validator.trouble or self.fetcher.trouble
 

@@ -85,7 +85,7 @@ class Fetcher:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """A fault that is being retried; None without a fault."""
+        """The fault because of which the consumer tries again; None without a fault."""
         return next(iter(self._troubles.values()), None)
 
     @property
@@ -390,7 +390,7 @@ class Fetcher:
         self.assigned.note(partition.name)
 
     def _judge_replica(self, partition: ConsumedPartition) -> None:
-        """Leave a follower without news if out of sync: the follower may be cut off from its leader."""
+        """Leave a follower that has brought no new records, if it is out of sync: it may be cut off from its leader."""
         name, replica = partition.name, partition.replica
         self._doubted.discard(name)
         if replica is not None and replica not in self._router.view.partition(name).in_sync_replicas:

@@ -44,7 +44,7 @@ class PartitionFetch(NamedTuple):
     """The leader epoch in the client's metadata; -1: unchecked. A leader of another epoch refuses (KIP-320)."""
     max_bytes: int
     key_ranges: tuple[KeyRange, ...] = ()
-    """The key hashes of the wanted records, in order and joined (KIP-X); none: all records."""
+    """The key hashes of the wanted records, in order and joined (KIP-X); empty for all records."""
 
 
 class FetchOptions(NamedTuple):

@@ -1,7 +1,7 @@
 """The fetches of one node by one consumer: the partitions that are read there, and its fetch session (KIP-227). Pure.
 
 1. The caller says which partitions are read here, and from which offsets, as changes: `want` and `drop`. A fetch names
-   the changes since the last fetch. With thousands of partitions that have no news, a fetch has a few dozen bytes.
+   the changes since the last fetch. With thousands of unchanged partitions, a fetch has a few dozen bytes.
 2. A partition with records that are not returned yet is dropped: the broker would send the same records with each
    answer. If the records are returned before the next fetch, the broker learns of the new offset alone.
 3. Topics are named by ids (Fetch v13), or by names if a topic has no id or the broker is older. A session has one

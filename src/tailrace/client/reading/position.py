@@ -43,14 +43,14 @@ class Recourse(Enum):
 
 
 class Truncation(NamedTuple):
-    """The loss of records before a position: the leader's log diverges from what was read."""
+    """The loss of records before a position: the leader's log diverges from the records that were read."""
 
     offset: int
     """The position."""
     epoch: int
     """The leader epoch of the last record before the position."""
     diverging_offset: int | None
-    """The first offset at which the logs differ; None: the leader knows no such epoch."""
+    """The first offset at which the logs differ; None if the leader does not know the epoch."""
 
     def __str__(self) -> str:
         where = "" if self.diverging_offset is None else f" from {self.diverging_offset} on"

@@ -71,7 +71,7 @@ class PositionValidator:
             self._search.trouble = None
 
     def next_due_ms(self, deadline_ms: int) -> int:
-        """The deadline, or before it the time at which the next comparison is due."""
+        """The time of the next comparison, at most the deadline."""
         return self._search.next_due_ms(deadline_ms) if self._assigned.has_unvalidated else deadline_ms
 
     def cancel(self) -> None:

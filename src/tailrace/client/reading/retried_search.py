@@ -33,12 +33,12 @@ class RetriedSearch:
             self._task = asyncio.get_running_loop().create_task(self._run(search))
 
     def take_fault(self) -> KafkaError | None:
-        """The fault of the last search that no retry cures; the next call has none."""
+        """Return the fault of the last search that no retry cures, and forget it; None without such a fault."""
         fault, self._fault = self._fault, None
         return fault
 
     def next_due_ms(self, deadline_ms: int) -> int:
-        """The deadline, or before it the time at which the next search is due."""
+        """The time of the next search, at most the deadline."""
         return deadline_ms if self._task is not None else min(deadline_ms, self._not_before_ms)
 
     def cancel(self) -> None:

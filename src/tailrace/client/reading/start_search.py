@@ -62,7 +62,7 @@ class StartSearch:
         self._search.cancel()
 
     def next_due_ms(self, deadline_ms: int) -> int:
-        """The deadline, or before it the time at which the next search is due."""
+        """The time of the next search, at most the deadline."""
         return self._search.next_due_ms(deadline_ms) if self._assigned.undecided() else deadline_ms
 
     async def _decide(self, undecided: Mapping[TopicPartition, bool]) -> None:

@@ -38,8 +38,8 @@ class UnpassedRecords:
         self._current = record
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The caller has committed these offsets: the received records below these offsets are processed, and no
-        others."""
+        """The caller has committed these offsets: of the received records, exactly the records below these offsets are
+        processed."""
         firsts = self._firsts()
         self._offsets = {name: offsets.get(name, first) for name, first in firsts.items()}
         self._current = None

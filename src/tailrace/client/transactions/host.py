@@ -76,7 +76,8 @@ class TransactionHost:
     # calls
 
     async def initialize(self) -> None:
-        """Get the first identity; the coordinator ends what another producer with the transactional id has open."""
+        """Get the first identity; the coordinator ends the open transaction of another producer with the transactional
+        id."""
         async with self._call("init_transactions"):
             self.machine.begin_initialization()
             await self._renew(None)
@@ -138,7 +139,7 @@ class TransactionHost:
 
     @contextmanager
     def _reporting_once(self) -> Iterator[None]:
-        """The failure of the transaction is raised here, and reported by nothing else."""
+        """Raise the failure of the transaction here, and report it nowhere else."""
         try:
             yield
         except (AbortableTransactionError, FatalTransactionError):
@@ -146,7 +147,7 @@ class TransactionHost:
             raise
 
     async def abort(self) -> None:
-        """Drop what is unsent, wait for the answers to what is on its way, and abort the transaction."""
+        """Drop unsent records, wait for the answers to requests under way, and abort the transaction."""
         async with self._call("abort_transaction"):
             self.machine.begin_abort()
             try:

@@ -1,4 +1,4 @@
-"""The transactions of one producer: what it may do now, and what has to be asked of the coordinator. Pure.
+"""The transactions of one producer: the calls that are allowed now, and the requests to the coordinator. Pure.
 
     uninitialized --> initializing --> ready --> in transaction --> committing --> ready
                                                    |    |               |
@@ -6,16 +6,16 @@
                                                    |                    |
                                                    +------------> aborting --> ready
 
-A fatal error is reached from everywhere, and left by nothing.
+A fatal error can follow every state, and no state follows a fatal error.
 
 1. A transaction is committed only if every record of the transaction is written: a failed record is an abortable error.
-2. Nothing is sent of a transaction that cannot be committed any more.
+2. No record is sent of a transaction that cannot be committed any more.
 3. Before transaction.version 2 a partition is sent records only when the coordinator has added it, and the epoch of the
    producer lasts. After a numbered batch that failed or was dropped, which leaves a gap, the abort is followed by the
    next epoch (KIP-360). From version 2 on a batch adds its partition, and each end brings the next epoch (KIP-890).
-4. The coordinator is asked for an end only if it knows of the transaction: before version 2 it refuses any other. An
-   addition without an answer is asked for again before the abort.
-5. A phase outlasts a call that was cut short: the same call goes on with it.
+4. The coordinator is asked to end a transaction only if it knows the transaction: before version 2 it refuses the end
+   of any other transaction. A request to add partitions that had no answer is repeated before the abort.
+5. A phase outlasts a call that was cut short: the same call goes on with the phase.
 """
 
 from collections.abc import Iterable
@@ -100,7 +100,7 @@ class ProducerTransaction:
         self._unanswered: set[TopicPartition] = set()
         self._unanswered_group: str | None = None
         self._is_known = False
-        """Whether the coordinator knows of the transaction, or in version 2 may know of it."""
+        """Whether the coordinator knows the transaction; in version 2 also if it may know the transaction."""
         self._is_ended = False
         self._needs_epoch = False
 
@@ -163,7 +163,7 @@ class ProducerTransaction:
         return self.identity if self._is_known else None
 
     def begin_abort(self) -> None:
-        """Drop what is unsent; also goes on with an abort that was cut short."""
+        """Drop unsent records; also goes on with an abort that was cut short."""
         if self.phase not in _OPEN and self.phase is not TransactionPhase.ABORTING:
             self._refuse("abort_transaction")
         self.phase = TransactionPhase.ABORTING

@@ -45,7 +45,7 @@ _NO_IDENTITY = Identity(-1, -1)
 
 
 class CoordinatorAnswer(NamedTuple):
-    """An identity that the coordinator has given, None for none, and the cluster's transaction.version."""
+    """The identity that the coordinator has given, None without an identity, and the cluster's transaction.version."""
 
     identity: Identity | None
     version: int
@@ -91,7 +91,7 @@ class TransactionRequests:
     async def add_partitions(
         self, identity: Identity, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> None:
-        """Add the partitions, all or none; before transaction.version 2. `timeout_ms` 0: one attempt."""
+        """Add all partitions or no partition; for transaction.version below 2. `timeout_ms` 0: one attempt."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._transactional_id,
             v3_and_below_producer_id=identity.producer_id,

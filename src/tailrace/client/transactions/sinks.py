@@ -49,7 +49,7 @@ _ENDED = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, Erro
 
 
 class WrittenMember(NamedTuple):
-    """An attempt of a task: what its driver needs to commit or abort the attempt."""
+    """An attempt of a task, with the facts that its driver needs to commit or abort the attempt."""
 
     transactional_id: str
     producer_id: int

@@ -63,13 +63,14 @@ _ABORTABLE: Mapping[TransactionCall, frozenset[ErrorCode]] = {
     ),
     TransactionCall.END: frozenset(),
 }
-"""The errors that end the transaction alone; all others end the producer. For records and partitions see `_FATAL`."""
+"""The errors that end only the transaction; every other error ends the producer. `_FATAL` has the calls for records and
+partitions."""
 
 _FATAL: Mapping[TransactionCall, frozenset[ErrorCode]] = {
     TransactionCall.PARTITIONS: frozenset((ErrorCode.INVALID_TXN_STATE,)),
     TransactionCall.RECORDS: frozenset(),
 }
-"""The errors that end the producer; all others end the transaction alone."""
+"""The errors that end the producer; every other error ends only the transaction."""
 
 
 def verdict_of(call: TransactionCall, code: ErrorCode) -> TransactionVerdict:

@@ -1,4 +1,5 @@
-"""The bytes of unsent records of an asyncio producer (buffer.memory), and the waits for space or for none."""
+"""The bytes of unsent records of an asyncio producer (buffer.memory), and the waits for space, or for an empty
+buffer."""
 
 import asyncio
 from collections import deque

@@ -77,7 +77,7 @@ class WriteFailures:
     def log(self, fault: BaseException) -> None:
         """Log a warning of a counted failure, unless its topic had one less than 30 s ago.
 
-        Records that an abort drops at the wish of the application are no news.
+        Records that an abort drops are not logged: the application asked for the abort.
         """
         if not isinstance(fault, RecordNotWritten) or fault.code is ErrorCode.OPERATION_NOT_ATTEMPTED:
             return
@@ -100,7 +100,7 @@ class WriteFailures:
                 self._kept.pop(ticket.number, None)
 
     def pop_all(self) -> KafkaError | None:
-        """The unreported failures as a KafkaError; they count as reported then."""
+        """Return the unreported failures as one KafkaError; from then on they are reported."""
         with _counting:
             records, kept = self._records, list(self._kept.values())
             self._reports += 1

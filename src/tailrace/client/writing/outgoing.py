@@ -16,7 +16,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a written record. Offset -1: the broker gave none (acks=0, or a repeated batch)."""
+    """The place of a written record. Offset -1: the broker gave no offset (acks=0, or a repeated batch)."""
 
     topic: str
     partition: int

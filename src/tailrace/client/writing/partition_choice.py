@@ -32,7 +32,8 @@ class PartitionChoice:
 
 
 def existing(partition: int, info: TopicInfo) -> int:
-    """The partition. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if the topic does not have it."""
+    """The partition of this number. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if the topic has no such
+    partition."""
     if not 0 <= partition < len(info.partitions):
         detail = f"topic {info.name!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}"
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)

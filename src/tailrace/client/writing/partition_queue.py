@@ -37,13 +37,14 @@ class BatchOutcome(Enum):
     RETRY = auto()
     """Unknown whether written: send it again under the same sequence numbers."""
     BEHIND = auto()
-    """Not written, because an earlier batch was not: send it again after the earlier batch."""
+    """The batch is not written, because an earlier batch was not written: send the batch again after the earlier
+    batch."""
     DOUBT = auto()
     """Written if the next batch is: wait for the answer to the next batch."""
     RENEW = auto()
     """Retry under another producer id: the broker has refused this id, and has not written the batch."""
     FAIL = auto()
-    """Not written."""
+    """The batch is not written."""
     GIVE_UP = auto()
     """Unknown for ever whether the batch was written."""
 

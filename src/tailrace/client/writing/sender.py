@@ -33,9 +33,10 @@ MAX_IN_FLIGHT_PER_NODE = 5
 
 _USE = "produce"
 _LAST_WITH_NAMES = 12
-"""From version 13 Produce names topics by id."""
+"""The last version of Produce that names topics by name; from version 13 on it names topics by id."""
 _LAST_WITH_ADDITIONS = 11
-"""From version 12 a Produce adds its partitions to the transaction (KIP-890)."""
+"""The last version of Produce before which partitions are added; from version 12 on a Produce adds its partitions to
+the transaction (KIP-890)."""
 _IDENTITY = "identity"
 _ADDITIONS = "partitions of the transaction"
 """The names of jobs; `_describing` and `_connecting` give the names of the other jobs."""
@@ -81,7 +82,7 @@ class Sender:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """A fault that is being retried; None without a fault."""
+        """The fault because of which the producer tries again; None without a fault."""
         return next(iter(self._troubles.values()), None)
 
     def wake(self) -> None:

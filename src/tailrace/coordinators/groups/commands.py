@@ -17,7 +17,7 @@ class RangesToCommit:
     """The caller has checked the ranges by `range_commits.check_ranges`. No ranges: the log was truncated at the
     offset."""
     state_epoch: int
-    """The state epoch that the reader knows; -1: none."""
+    """The state epoch that the reader knows; -1 if it knows no epoch."""
     end_offset: int
     """An offset that the leader of the partition is known to have reached."""
 

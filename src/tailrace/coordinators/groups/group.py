@@ -162,7 +162,7 @@ class ClassicGroup:
         self.session_alarm_ms = min((*waking, *self.pending_members.values()), default=None)
 
     def fault_of_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """The error if the ids are not those of a present member, or NONE."""
+        """The error if no present member has the ids, else NONE."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is not None and current != member_id:

@@ -93,7 +93,7 @@ class GroupHistory:
 
 
 def in_clients_words(reason: str | None) -> str:
-    """The reason that a client has sent, as the end of a sentence; empty if there is none (KIP-800)."""
+    """The reason that a client has sent, as the end of a sentence; empty without a reason (KIP-800)."""
     return f": {reason[:_LONGEST_REASON]}" if reason else ""
 
 

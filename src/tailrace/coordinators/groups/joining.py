@@ -200,7 +200,8 @@ class Joining:
             self._rebalance.prepare(now_ms, f"a returning static member could not be committed: {code.name}")
 
     def _returned_by(self, write_id: WriteId) -> tuple[Member, JoinGroupResponse] | tuple[None, None]:
-        """The member that waits for this write, unless a rebalance or a newer process has replaced its JoinGroup."""
+        """The static member whose JoinGroup waits for this write, and the answer to that JoinGroup; None and None if a
+        rebalance or a newer process of the member has replaced the JoinGroup. The write is forgotten."""
         if write_id not in self._returning:
             return None, None
         member_id, request_id, response = self._returning.pop(write_id)

@@ -45,8 +45,9 @@ class RangedOffsets:
         """The number of drops of ranges because the log of their partition ended before the ranges."""
 
     def progress(self, value: OffsetCommitValue, hashes: KeyRange = WHOLE) -> RangedProgress:
-        """The progress of this value, in a partition whose records have these hashes. Unreadable ranges count as no
-        ranges, in a state epoch of their own: readers get the records of these ranges again."""
+        """The progress of this value, in a partition whose records have these hashes. A value with
+        unreadable ranges counts as a value without ranges, in another state epoch: readers get the records of these
+        ranges again."""
         found = self._progress(value)
         return found if hashes == WHOLE else found._replace(committed=found.committed.of_hashes(hashes))
 
@@ -82,7 +83,7 @@ class RangedOffsets:
     ) -> OffsetCommitValue:
         """The value after a commit of ranges. A commit without ranges means that the log was truncated at the offset.
 
-        `plain` is the value with the offset of the commit alone. Raises KafkaError as `range_commits.commit_ranges` and
+        `plain` is the value with the offset of the commit alone. Raises the errors of `range_commits.commit_ranges` and
         `cut`.
         """
         ranges, first_offset = commit.ranges, max(0, commit.offset)

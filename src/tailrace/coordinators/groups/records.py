@@ -58,9 +58,9 @@ class OffsetCommitValue:
     expire_timestamp: Int64 = field(versions="1", default=-1)
     topic_id: Uuid = field(versions="4+", tag=0, default=ZERO_UUID)
     ranges: bytes = field(versions="4+", tag=10000, default=b"")
-    """The ranges that are committed beyond the offset (KIP-X), as `stored_ranges` has them; ours."""
+    """The ranges that are committed beyond the offset (KIP-X), in the form of `stored_ranges`; a field of Tailrace."""
     state_epoch: Int64 = field(versions="4+", tag=10001, default=0)
-    """The number of resets of the offset, which a range commit has to know; ours."""
+    """The number of resets of the offset, which a range commit has to know; a field of Tailrace."""
 
 
 @message(versions="2")

@@ -157,8 +157,8 @@ def _subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
 def _lost(group_id: str, group: StoredGroup, topics: Mapping[str, TopicId | None]) -> Iterator[GroupLogRecord]:
     """Tombstones for the group's offsets in these topics that belong to another topic id than the given id.
 
-    Pending offsets count too. If one offset of a partition belongs to the new topic of that name, no tombstone is
-    written for the partition, since the tombstone would delete this offset as well.
+    Pending offsets count too. If one offset of a partition belongs to the present topic, no tombstone is written for
+    the partition, since the tombstone would delete this offset as well.
     """
     found: dict[TopicPartition, list[OffsetCommitValue]] = {}
     for partition, value in chain(group.offsets.items(), group.pending.waiting()):
@@ -195,10 +195,12 @@ def _expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool
 
     | The group | Its offsets expire |
     |---|---|
-    | has no members | `offsets.retention.minutes` after the last one left |
-    | is stable and of type "consumer" | for topics that no member subscribes to: that long after the commit |
-    | is a consumer group (KIP-848) | for topics that no member subscribes to: that long after the commit |
-    | was never joined: consumers that assign themselves | that long after the commit |
+    | has no members | `offsets.retention.minutes` after the last member left |
+    | is stable and of type "consumer" | for topics that no member subscribes to: `offsets.retention.minutes` after the
+    commit |
+    | is a consumer group (KIP-848) | for topics that no member subscribes to: `offsets.retention.minutes` after the
+    commit |
+    | was never joined: consumers that assign themselves | `offsets.retention.minutes` after the commit |
     | anything else | not at all |
 
     An offset with a retention time of its own (OffsetCommit v2 to v4) expires after that time, if offsets of the group

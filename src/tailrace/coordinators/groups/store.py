@@ -219,7 +219,7 @@ class LatestGroups:
                 del self._staged_offsets[record.group_id]
 
     def get(self, group_id: str) -> StoredGroup | None:
-        """The group with the staged records; None if there is none."""
+        """The group with the staged records; None if there is no such group."""
         group = self._committed.groups.get(group_id)
         staged = self._staged.get(group_id)
         if not staged:
@@ -253,7 +253,7 @@ class LatestGroups:
         )
 
     def consumer(self, group_id: str) -> ConsumerGroup | None:
-        """The consumer group with the staged records, None if there is none; must not be changed."""
+        """The consumer group with the staged records, which must not be changed; None if there is no such group."""
         stored = self._committed.groups.get(group_id)
         group = None if stored is None else stored.consumer
         staged = self._staged.get(group_id, _NOTHING)
@@ -373,7 +373,7 @@ class PendingOffsets:
 
 
 def belongs_to(offset_topic_id: bytes, topic_id: TopicId | None) -> bool:
-    """Whether an offset belongs to the topic with this id; None: there is no topic of that name."""
+    """Whether an offset belongs to the topic with this id; None if no topic has the name."""
     return topic_id is not None and offset_topic_id in (topic_id, ZERO_TOPIC_ID)
 
 
@@ -398,7 +398,7 @@ class TopicIndex:
     def replace(
         self, group_id: str, topic: str, before: OffsetCommitValue | None, after: OffsetCommitValue | None
     ) -> None:
-        """Replace an offset of the group in one partition of the topic; None: there is no offset."""
+        """Replace an offset of the group in one partition of the topic; None without an offset."""
         if before is not None and after is not None and before.topic_id == after.topic_id:
             return
         if before is not None:

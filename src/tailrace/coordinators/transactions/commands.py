@@ -96,7 +96,7 @@ class CommitSink:
     origin: str | None = None
     """The place where the writer keeps its progress; None: the writer names no place."""
     takes_over: bool = False
-    """The origin replaces that of the sink."""
+    """Whether this origin replaces the origin of the sink."""
     members: tuple[SinkMemberIdentity, ...]
     rows: RowsDigest | None = None
     """The rows of the batch; None: the rows of a repeated batch are not compared."""

@@ -28,9 +28,8 @@ Initialized = tuple[Transaction | None, ProducerIdentity | NeedsProducerId | Abo
 def initialize(
     transaction: Transaction | None, command: InitializeProducer, *, is_pending: bool, now_ms: int
 ) -> Initialized:
-    """The next state of the transaction, and the answer. `is_pending`: a record of it is staged.
-
-    Raises KafkaError CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90).
+    """The next state of the transaction, and the answer. `is_pending`: a record of the transaction is staged. Raises
+    KafkaError CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90).
 
     - The end of the producer's transaction is not complete: error 51 for every identity, as in Kafka. A producer may
       already have the identity that follows the end, even with another id; the identity is checked when the end is

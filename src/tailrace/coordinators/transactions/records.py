@@ -88,7 +88,7 @@ class TransactionLogValue:
     """A field of ours. Kafka keeps this epoch only in memory, so in Kafka a retry after a change of the coordinator is
     fenced (KIP-360)."""
     sink: SinkSchema | None = field(versions="1+", tag=10_010, default=None)
-    """A field of ours, only in the record of a sink."""
+    """A field of Tailrace, only in the record of a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

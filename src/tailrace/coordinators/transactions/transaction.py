@@ -93,7 +93,7 @@ class Transaction:
         return self.producer_epoch >= LAST_EPOCH
 
     def is_held_by(self, producer_epoch: int) -> bool:
-        """Whether this is the producer's epoch. The epoch after the last one fences, and belongs to no producer."""
+        """Whether this is the producer's epoch. An epoch above LAST_EPOCH only fences, and belongs to no producer."""
         return producer_epoch == self.producer_epoch <= LAST_EPOCH
 
     @property

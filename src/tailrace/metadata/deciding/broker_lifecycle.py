@@ -46,7 +46,7 @@ class BrokerLifecycle:
     def sender(self, command: CommandOfBroker) -> BrokerImage:
         """The broker in whose name a command was given.
 
-        Raises KafkaError as `known`; CLUSTER_AUTHORIZATION_FAILED if the command does not prove that the broker has
+        Raises the errors of `known`; CLUSTER_AUTHORIZATION_FAILED if the command does not prove that the broker has
         sent it. The broker epoch is no proof: any client may read or guess this small number.
         """
         broker = self.known(command.broker_id, command.broker_epoch)
@@ -99,7 +99,7 @@ class BrokerLifecycle:
         return is_its_next_start or not self._heartbeats.is_awaited(command.broker_id, self._now_ms)
 
     def heartbeat(self, command: BrokerHeartbeat, next_offset: int) -> Decision[MetadataRecord, BrokerStanding]:
-        """Raises KafkaError as `sender`."""
+        """Raises the errors of `sender`."""
         broker = self.sender(command)
         self._heartbeats.touch(broker.broker_id, self._now_ms, command.metadata_offset)
         is_caught_up = command.metadata_offset >= broker.broker_epoch

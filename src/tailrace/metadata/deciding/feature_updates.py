@@ -1,4 +1,4 @@
-"""Changes of the levels of features (KIP-584, pure). The codes are those of Kafka's controllers."""
+"""Changes of the levels of features (KIP-584, pure). The error codes are those of Kafka's controllers."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Placement of new partitions: the brokers of their replicas, the limits of the cluster, and their records (pure).
 
-Replicas that a person has not assigned are placed by these rules:
+Replicas that no administrator has assigned are placed by these rules:
 1. The replicas of a partition are on distinct brokers, and on as many racks as there are.
 2. Leaders are dealt out in turn, so no broker leads two more partitions of a topic than another.
 3. The followers of one broker's partitions are spread too: if it dies, its load does not fall on a single neighbour.

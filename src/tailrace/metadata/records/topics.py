@@ -14,7 +14,7 @@ from tailrace.protocol.schema import Int8, Int32, Uuid, field, message
 _BrokerIds = tuple[BrokerId, ...]
 
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
-"""In place of a directory id: the broker of the replica has not chosen a log directory yet (KIP-858)."""
+"""The value in place of a directory id: the broker of the replica has not chosen a log directory yet (KIP-858)."""
 NO_LEADER_CHANGE = -2
 NO_RECOVERY_CHANGE = -1
 RECOVERING = 1
@@ -194,7 +194,7 @@ KINDS.add(
 
 @message(name="RemoveTopicRecord", versions="0", flexible="0+")
 class RemoveTopicRecord(MetadataRecord):
-    """A topic is gone, with its partitions and settings."""
+    """A topic was deleted, with its partitions and settings."""
 
     topic_id: Uuid
 

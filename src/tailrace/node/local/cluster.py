@@ -45,11 +45,11 @@ class ClusterWish:
     """The wanted cluster. A field that is None stands for the value in the directory, or for the default."""
 
     brokers: int | None
-    """3 by default."""
+    """The number of brokers; 3 by default."""
     racks: Sequence[str] | None
     """The racks, which are given to the brokers in turn."""
     controllers: int | None
-    """Nodes that are controllers only; 0, the default: brokers are controllers too."""
+    """The number of nodes that are controllers only; with 0, the default, brokers are controllers too."""
     listen: ListenerAddress | None
     """The address of the first broker; the other nodes get the next ports. Port 0: free ports."""
     settings: Mapping[str, str]

@@ -53,7 +53,7 @@ class ReservedPorts:
 
 
 def _bind_where_there_is(hosts: Iterable[str], port: int) -> list[socket.socket]:
-    """Sockets on this port, for those of the hosts that this machine has. Raises OSError if the port is taken on any
+    """Sockets on this port, for each of the hosts that this machine has. Raises OSError if the port is taken on any
     host."""
     bound: list[socket.socket] = []
     for host in hosts:

@@ -146,7 +146,7 @@ class NodeConfig:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether a record must be on disk, not only in memory, before it counts as written."""
+        """Whether a record must be on disk, not only in the page cache, to count as written."""
         return self.text("log.durability") == FLUSHED
 
     @property

@@ -50,7 +50,7 @@ class DescribeConfigsResourceResult:
 
 @struct
 class DescribeConfigsResult:
-    """The settings of one resource, or why there are none."""
+    """The settings of one resource, or an error."""
 
     error_code: Int16 = 0
     error_message: str | None
@@ -77,7 +77,7 @@ class AlterableConfig:
 
 @struct
 class AlterConfigsResource:
-    """The own settings of a topic or broker from now on: settings that are not named go back to their defaults."""
+    """The settings of a topic or broker: settings that are not named go back to their defaults."""
 
     resource_type: Int8
     resource_name: str
@@ -104,7 +104,7 @@ class AlterConfigsResourceResponse:
 
 @message(api_key=33, versions="0-2", flexible="2+")
 class AlterConfigsResponse:
-    """Resource by resource, what became of it."""
+    """The outcome for each resource."""
 
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...]
@@ -121,7 +121,7 @@ class IncrementallyAlterableConfig:
 
 @struct
 class IncrementalAlterConfigsResource:
-    """Changes of a topic's or broker's settings; a setting that is not named stays."""
+    """Changes of a topic's or broker's settings; a setting that is not named keeps its value."""
 
     resource_type: Int8
     resource_name: str
@@ -138,7 +138,7 @@ class IncrementalAlterConfigsRequest:
 
 @message(api_key=44, versions="0-1", flexible="1+")
 class IncrementalAlterConfigsResponse:
-    """Resource by resource, what became of it."""
+    """The outcome for each resource."""
 
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...]

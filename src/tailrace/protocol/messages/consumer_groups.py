@@ -41,7 +41,7 @@ class HeartbeatAssignment:
 
 @message(api_key=68, versions="0-1", flexible="0+")
 class ConsumerGroupHeartbeatResponse:
-    """The member's epoch, and its assignment if that is news."""
+    """The member's epoch, and its assignment if that has changed."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -43,15 +43,17 @@ class ConsumerProtocolAssignment:
 
 
 def version_of(cls: type[object], data: Buffer) -> int:
-    """The version for the answer: the version of the prefixed message that was sent, at most the newest of this class.
+    """The version in which to encode a `cls` for a client: the version of the client's own message `data`, at most the
+    newest version of `cls`. A negative version counts as 0.
 
-    Raises MalformedMessage.
+    Raises MalformedMessage if `data` is too short for a version.
     """
     return max(0, min(prefix_of(data), schema_of(cls).versions.last))
 
 
 def decode_prefixed(cls: type[T], data: Buffer) -> T:
-    """The message behind a version prefix. A newer version than ours is read as our newest; the rest is left unread.
+    """The message behind a version prefix. A version that is not known here is read as the newest known version;
+    further bytes are left unread.
 
     Newer versions only append fields, so members of different ages can share a group. Raises MalformedMessage.
     """

@@ -20,8 +20,8 @@ class EnvelopeRequest:
     client_host_address: bytes
     """4 or 16 bytes."""
     leader_epoch: Int32 = field(versions="0+", tag=10000, default=-1)
-    """The epoch of the active controller that is asked: a later controller must not carry the request out. -1 if the
-    sender is not ours."""
+    """The epoch of the active controller to which the request goes: a later controller must not carry the request out.
+    -1 if the sender is no broker of Tailrace."""
     sender_id: Uuid = field(versions="0+", tag=10001, default=ZERO_UUID)
     """The sending process: one start of one node."""
     request_number: Int64 = field(versions="0+", tag=10002, default=-1)

@@ -33,10 +33,10 @@ class WireKeyRange:
 
 @struct
 class FetchPartition:
-    """From where to read one partition, and what the reader believes about leadership and its own log.
+    """The offset at which to read one partition, and the reader's knowledge of the leadership and of its own log.
 
-    v9 adds the leader epoch (KIP-320), v12 the epoch of the last fetched record (KIP-595), v18 what the follower
-    believes the high watermark to be, so that a stale high watermark is answered at once (KIP-1166).
+    v9 adds the leader epoch (KIP-320), v12 the epoch of the last fetched record (KIP-595), v18 the follower's high
+    watermark, so that a follower with a stale high watermark is answered at once (KIP-1166).
     """
 
     partition: Int32

@@ -14,7 +14,7 @@ class FindCoordinatorRequest:
 
 @struct
 class Coordinator:
-    """The coordinator of one key, or why there is none."""
+    """The coordinator of one key, or an error."""
 
     key: str = field(versions="4+", default="")
     node_id: Int32 = field(versions="4+", default=0)
@@ -178,7 +178,7 @@ class DeleteGroupsRequest:
 
 @struct
 class DeletableGroupResult:
-    """Whether one group is gone."""
+    """The outcome of the deletion of one group."""
 
     group_id: str
     error_code: Int16 = 0
@@ -186,7 +186,7 @@ class DeletableGroupResult:
 
 @message(api_key=42, versions="0-2", flexible="2+")
 class DeleteGroupsResponse:
-    """Group by group, whether the group is gone."""
+    """The outcome for each group."""
 
     throttle_time_ms: Int32 = 0
     results: tuple[DeletableGroupResult, ...]

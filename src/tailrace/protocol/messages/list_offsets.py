@@ -37,7 +37,7 @@ class ListOffsetsRequest:
 
 @struct
 class ListOffsetsPartitionResponse:
-    """The offset found and its record's timestamp; -1 and -1 if there is none."""
+    """The offset found and its record's timestamp; -1 and -1 if no offset was found."""
 
     partition_index: Int32
     error_code: Int16 = 0

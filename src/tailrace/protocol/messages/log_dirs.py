@@ -36,7 +36,7 @@ class DescribeLogDirsPartition:
     acknowledged_end_offset: Int64 = field(versions="2+", tag=10001, default=-1)
     """If asked for: the offset up to which the log was flushed or committed, as far as noted. -1: not known."""
     log_fault: str = field(versions="2+", tag=10002, default="")
-    """If asked for: why the log cannot be used; empty if it can be used."""
+    """The reason why the log cannot be used, if the request asks for it; empty if the log can be used."""
 
 
 @struct

@@ -124,7 +124,7 @@ class LeaveGroupRequest:
 
 @struct
 class MemberResponse:
-    """Whether one member is gone."""
+    """The outcome of the removal of one member."""
 
     member_id: str = field(versions="3+", default="")
     group_instance_id: str | None = field(versions="3+", default="")
@@ -133,7 +133,7 @@ class MemberResponse:
 
 @message(api_key=13, versions="0-5", flexible="4+")
 class LeaveGroupResponse:
-    """Whether the members are gone, from v3 member by member."""
+    """The outcome of the removal, from v3 on for each member."""
 
     throttle_time_ms: Int32 = field(versions="1+", default=0)
     error_code: Int16 = 0

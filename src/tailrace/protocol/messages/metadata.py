@@ -157,7 +157,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message(api_key=75, versions="0", flexible="0+")
 class DescribeTopicPartitionsResponse:
-    """A page; the cursor asks for the next page, if there is a next page."""
+    """A page of topics, and the cursor for the next page, if there is a next page."""
 
     throttle_time_ms: Int32 = 0
     topics: tuple[DescribeTopicPartitionsResponseTopic, ...]

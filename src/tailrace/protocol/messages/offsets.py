@@ -217,7 +217,7 @@ class OffsetDeleteRequest:
 
 @struct
 class OffsetDeleteResponsePartition:
-    """Whether one offset is gone."""
+    """The outcome of the deletion of one offset."""
 
     partition_index: Int32
     error_code: Int16 = 0
@@ -233,7 +233,7 @@ class OffsetDeleteResponseTopic:
 
 @message(api_key=47, versions="0")
 class OffsetDeleteResponse:
-    """Partition by partition, whether its offset is gone."""
+    """The outcome for each partition."""
 
     error_code: Int16 = 0
     throttle_time_ms: Int32 = 0

@@ -86,7 +86,7 @@ class NewerLeaderEndpoint:
 
 @message(api_key=0, versions="3-13", flexible="9+")
 class ProduceResponse:
-    """Partition by partition, what became of the batch. v10 adds where new leaders listen (KIP-951)."""
+    """The outcome of the batch of each partition. v10 adds the addresses of new leaders (KIP-951)."""
 
     responses: tuple[TopicProduceResponse, ...]
     throttle_time_ms: Int32 = 0
@@ -178,7 +178,7 @@ class ProduceForm(NamedTuple):
     client_id: str | None
     request: ProduceRequest
     topic: TopicProduceData
-    """Without partitions."""
+    """The topic of the request, without partitions."""
 
     def read(self, frame: memoryview) -> tuple[int, memoryview] | None:
         """Partition and records of the frame, of the same version; None for a frame of another form."""

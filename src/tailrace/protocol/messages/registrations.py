@@ -124,8 +124,8 @@ class ControllerRegistrationResponse:
 
 @struct
 class FeatureUpdateKey:
-    """The new level of a feature; below 1 removes the feature. v1 says whether the level may go down, and whether
-    something may be lost."""
+    """The new level of a feature; below 1 removes the feature. v1 says whether the level may be lowered, and whether
+    metadata may be lost by this."""
 
     feature: str
     max_version_level: Int16
@@ -136,7 +136,7 @@ class FeatureUpdateKey:
 
 @message(api_key=57, versions="0-2", flexible="0+")
 class UpdateFeaturesRequest:
-    """Asks for levels, which are set together or not at all. v1 may only ask whether the change is possible."""
+    """Asks for levels, which are set together or not at all. v1 has `validate_only`, which only checks the change."""
 
     timeout_ms: Int32 = 60_000
     feature_updates: tuple[FeatureUpdateKey, ...]
@@ -145,7 +145,7 @@ class UpdateFeaturesRequest:
 
 @struct
 class UpdatableFeatureResult:
-    """A feature; gone in v2, since all succeed or fail together (KIP-1022)."""
+    """The outcome for one feature; not in v2 and later, where all changes succeed or fail together (KIP-1022)."""
 
     feature: str = field(versions="0-1", default="")
     error_code: Int16 = field(versions="0-1", default=0)

@@ -55,7 +55,7 @@ class ElectLeadersResponse:
 
 @struct
 class ReassignablePartition:
-    """A partition and its future brokers; null takes back a move that goes on."""
+    """A partition and its future brokers; null cancels a move under way."""
 
     partition_index: Int32
     replicas: tuple[Int32, ...] | None = None
@@ -142,7 +142,7 @@ class OngoingTopicReassignment:
 
 @message(api_key=46, versions="0", flexible="0+")
 class ListPartitionReassignmentsResponse:
-    """The moves that go on."""
+    """The moves that are under way."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -193,7 +193,7 @@ class DescribeUserScramCredentialsResponse:
 
 @struct
 class ScramCredentialDeletion:
-    """A user, and the mechanism whose credential is to go."""
+    """A user, and the mechanism whose credential is to be deleted."""
 
     name: str
     mechanism: Int8

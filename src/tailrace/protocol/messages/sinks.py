@@ -55,7 +55,7 @@ class CommitSinkResponse:
     is_repetition: bool = False
     """Whether an earlier request has decided the batch."""
     last_batch: Int64 = -1
-    """The last batch of the sink that is decided, also with an error; -1 if no batch is decided, or the last is unknown
+    """The last decided batch of the sink, also with an error; -1 if no batch is decided, or the last batch is unknown
     here."""
 
 
@@ -80,7 +80,7 @@ class DescribedSink:
     """-1 if no batch is decided yet."""
     origin: str | None
     updated_at_ms: Int64
-    """ms since 1970 of the last decision; -1 if there is none."""
+    """The time of the last decision, in ms since 1970; -1 without a decision."""
     past_runs: Int32
     """The runs that are refused because newer runs have followed."""
     open_members: Int32
@@ -119,4 +119,4 @@ class RenewSinkRunResponse:
     error_code: Int16 = 0
     error_message: str | None = None
     last_batch: Int64 = -1
-    """The last batch of the sink that is decided; -1 if there is none."""
+    """The last decided batch of the sink; -1 if no batch is decided."""

@@ -91,7 +91,7 @@ class DeleteTopicsRequest:
 
 @struct
 class DeletableTopicResult:
-    """Whether one topic is gone."""
+    """The outcome of the deletion of one topic."""
 
     name: str | None = field(nullable="6+")
     topic_id: Uuid = field(versions="6+", default=ZERO_UUID)
@@ -101,7 +101,7 @@ class DeletableTopicResult:
 
 @message(api_key=20, versions="1-6", flexible="4+")
 class DeleteTopicsResponse:
-    """Topic by topic, whether the topic is gone."""
+    """The outcome for each topic."""
 
     throttle_time_ms: Int32 = 0
     responses: tuple[DeletableTopicResult, ...]

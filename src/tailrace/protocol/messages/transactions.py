@@ -78,8 +78,7 @@ class AddPartitionsToTxnResult:
 
 @message(api_key=24, versions="0-5", flexible="3+")
 class AddPartitionsToTxnResponse:
-    """Partition by partition, whether the transaction has the partition. A client's request adds all partitions or
-    none."""
+    """The outcome for each partition. A client's request adds all partitions, or no partition."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = field(versions="4+", default=0)
@@ -198,7 +197,7 @@ class DescribedTransactionTopic:
 
 @struct
 class DescribedTransaction:
-    """A transactional id with its transaction of now; no partitions and no start if there is none."""
+    """A transactional id with its present transaction; without a transaction there are no partitions and no start."""
 
     error_code: Int16 = 0
     transactional_id: str

@@ -30,9 +30,9 @@ class RecordSpan(NamedTuple):
     start: int
     """The place of the record's length."""
     body: int
-    """After the length."""
+    """The place after the record's length."""
     rest: int
-    """After the timestamp delta."""
+    """The place after the timestamp delta."""
     end: int
     offset: int
     timestamp_delta: int

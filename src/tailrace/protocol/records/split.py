@@ -18,4 +18,4 @@ class Split(NamedTuple):
     slot_maps: bytearray
     """`SLOT_MAP_BYTES` for each batch. A control batch has all slots: every reader gets the batch."""
     last_offsets: list[int]
-    """The last offset with a record of each slot; -1 for none."""
+    """The last offset of a record of each slot; -1 for a slot without records."""

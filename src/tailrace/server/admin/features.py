@@ -58,8 +58,8 @@ def _update(wanted: FeatureUpdateKey, version: int) -> FeatureUpdate:
 class UnregisterBrokerHandler:
     """UnregisterBroker (64): removes the registration of a broker that will not come back (KIP-631).
 
-    Kafka removes the registration of a broker that is running. Here the broker has to be stopped first; a silent broker
-    is fenced within `broker.session.timeout.ms`.
+    Kafka also removes the registration of a running broker. Here the broker has to be stopped first: a silent broker is
+    fenced within `broker.session.timeout.ms`.
     """
 
     def __init__(self, *, controller: Controller) -> None:

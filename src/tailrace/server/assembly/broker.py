@@ -137,7 +137,7 @@ class Broker:
         )
 
     def finalized_features(self) -> FinalizedFeatures:
-        """The finalized features of the cluster, as of the last metadata record that this node has applied."""
+        """The finalized features of the cluster, by the last metadata record that this node has applied."""
         image = self.metadata.image
         epoch = self.metadata.applied_end_offset - 1
         return FinalizedFeatures(image.features, epoch, self._key_reads.is_enabled, image.knows_sinks)

@@ -1,5 +1,5 @@
-"""Changes of in-sync replicas that leaders request, as Kafka's messages: to the wire and back. The rules are those of
-`controller_wire`."""
+"""Changes of in-sync replicas that leaders request, as Kafka's messages: to the wire and back. The rules of
+`controller_wire` hold here too."""
 
 from dataclasses import replace
 

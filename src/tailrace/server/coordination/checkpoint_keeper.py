@@ -63,7 +63,7 @@ class CheckpointCounts(NamedTuple):
 
 
 class _Void(Exception):
-    """The log was cut, or is not in use any more, so the checkpoint that is being made is useless."""
+    """Raised when the log was cut, or is not in use any more: the checkpoint that is being made is useless."""
 
 
 class _Making:

@@ -144,7 +144,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
     def _decide(
         self, command: C, on_done: Callable[[A | KafkaError], None], *, within: InTransaction = IN_NONE
     ) -> KafkaError | None:
-        """As `submit`, but returns the refusal of a refused command."""
+        """Do the work of `submit`, but return the refusal of a refused command."""
         try:
             self.check_active()
             decision = self._machine.decide(command, self._clock.now_ms())

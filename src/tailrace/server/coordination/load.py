@@ -1,5 +1,5 @@
-"""The load of a coordinator: a read of the partition's checkpoint, if there is a checkpoint, and of the log behind it,
-in slices.
+"""The load of a coordinator: a read of the partition's checkpoint, if there is a checkpoint, and of the log behind the
+checkpoint, in slices.
 
 1. Committed records are applied, in order. The records of a checkpoint are applied only when the whole checkpoint was
    read: a damaged checkpoint is dropped without an effect, and the log is read from its start.

@@ -85,8 +85,8 @@ def _deliver(records: Buffer, position: int, header: BatchHeader, receiver: Rece
 
 
 class SavedRecords:
-    """The records of a partition's checkpoint, if there is a checkpoint. Call `close` when the log behind it is
-    read."""
+    """The records of a partition's checkpoint, if there is a checkpoint. Call `close` when the log behind the
+    checkpoint is read."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition

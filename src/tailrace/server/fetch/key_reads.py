@@ -161,7 +161,7 @@ class KeyRangeReads:
     ) -> KeyRangeRead | None:
         """The batches of these ranges within the limits; `read` reads the log where no part is kept.
 
-        None if the batch with the offset cannot be split. Raises KafkaError as `read`.
+        None if the batch with the offset cannot be split. Raises the errors of `read`.
         """
         scan = _KeyRangeScan(self, partition, ranges, limits, read)
         self.note_reader(partition, ranges, limits)
@@ -222,7 +222,7 @@ class KeyRangeReads:
     ) -> Part | None:
         """As `split`, for the one batch with the offset of the limits, whatever its size; None if it needs more steps.
 
-        `may_split_large` must be true, and the ranges must have whole slots. Raises KafkaError as `read`, and
+        `may_split_large` must be true, and the ranges must have whole slots. Raises the errors of `read`, and
         CorruptRecords if the batch is not as its header says.
         """
         key, offset = key_of(partition, limits), limits.offset

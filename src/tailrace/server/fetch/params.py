@@ -89,7 +89,7 @@ class Reader(ABC):
         """Raises KafkaError if the reader may not read the partition, also as `Partition.check_replica`."""
 
     def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
-        """The records of the partition. Raises KafkaError as `Partition.read`."""
+        """The records of the partition. Raises the errors of `Partition.read`."""
         return partition.read(limits)
 
     def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
@@ -282,7 +282,7 @@ class FetchParams:
 
     def find_in_view(self, topic: Any, index: int) -> tuple[Partition, KeyRange] | None:
         """The partition and the key range of a view partition, for a consumer. `topic` is a name or id that no topic
-        has; the result is None if no view has it either. Raises KafkaError as `ReadableViews.partition`."""
+        has; the result is None if no view has it either. Raises the errors of `ReadableViews.partition`."""
         if self.reader.is_replica:
             return None
         view = self.views.with_id(topic) if self.uses_topic_ids else self.views.named(topic)

@@ -292,7 +292,7 @@ class SessionReading(Reading):
                 self.answers.append(late.data)
 
     def _find(self, wanted: SessionPartition) -> Partition:
-        """Find the partition again; from now on its changes make it due. Raises KafkaError as `PartitionTable.get`."""
+        """Find the partition again; from now on its changes make it due. Raises the errors of `PartitionTable.get`."""
         params, kinds, key_range = self.params, self.params.watched_kinds, None
         wanted.lose()
         try:

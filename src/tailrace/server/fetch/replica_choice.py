@@ -27,7 +27,7 @@ from tailrace.server.ports import Clock, Controller
 
 FIRST_WITH_RACK: Final = 11
 NO_OTHER: Final = -1
-"""In place of the id of a preferred replica: the consumer stays with the broker of its request."""
+"""The value in place of the id of a preferred replica: the consumer stays with the broker of its request."""
 
 
 class ReplicaChoices:

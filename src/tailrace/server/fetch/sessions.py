@@ -132,7 +132,7 @@ class FetchSessions:
         return [NO_SESSION, *self.open_in_steps(reading)][-1]
 
     def open_in_steps(self, reading: FullReading) -> Iterator[int]:
-        """As `open`, in steps: the last element is the session id."""
+        """Do the work of `open` in steps; the last element is the session id."""
         params = reading.params
         request, context = params.request, params.context
         if request.session_epoch != INITIAL_EPOCH:
@@ -170,7 +170,7 @@ class FetchSessions:
     # Incremental fetches
 
     def find(self, params: FetchParams) -> FetchSession:
-        """The session of an incremental fetch. Raises KafkaError as `FetchSessionCache.check`."""
+        """The session of an incremental fetch. Raises the errors of `FetchSessionCache.check`."""
         request = params.request
         return self.cache.check(
             request.session_id,

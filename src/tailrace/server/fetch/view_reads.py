@@ -135,7 +135,7 @@ class ViewReads:
 
         The high watermark and the last stable offset belong to the view: 1 + the offset of its last record below the
         partition's. The result is pending while the end of the view is not known, or while the next batch waits until
-        other batches are split. Raises KafkaError as `read`, and CORRUPT_MESSAGE (2).
+        other batches are split. Raises the errors of `read`, and CORRUPT_MESSAGE (2).
         """
         end_offset = partition.readable_end(limits.isolation)
         high_watermark = self.ends.end(partition, key_range, partition.high_watermark, budget)
@@ -237,7 +237,7 @@ def _at(limits: ReadLimits, offset: int) -> ReadLimits:
 
 
 def _without_done(found: Sequence[Buffer], offset: int, key_range: KeyRange) -> Sequence[Buffer]:
-    """The batches without the first batch, if all its records are below the offset."""
+    """The batches; the first batch is left out if all its records in the range are below the offset."""
     if not found:
         return found
     first = memoryview(found[0])

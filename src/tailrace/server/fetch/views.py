@@ -34,11 +34,11 @@ class ReadableViews:
         return self._views.named(self._controller.image, topic)
 
     def with_id(self, topic_id: bytes) -> ViewImage | None:
-        """As `named`, by id."""
+        """The view of this id, if there is such a view and no topic has the id."""
         return self._views.with_id(self._controller.image, topic_id)
 
     def partition(self, view: ViewImage, index: int) -> Partition:
-        """The partition that the view partition is a part of. Raises KafkaError as `PartitionTable.get_by_id`."""
+        """The partition that the view partition is a part of. Raises the errors of `PartitionTable.get_by_id`."""
         if index not in view.partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {view.name}-{index}")
         return self._partitions.get_by_id(view.source.topic_id, view.stored_as(index).partition)

@@ -97,8 +97,8 @@ class _Resolutions:
         self._by_connection: dict[ServerConnection, dict[OnResolved, str]] = {}
 
     def begin(self, expression: str, connection: ServerConnection, on_resolved: OnResolved) -> None:
-        """Begin to resolve an expression. Raises as `TopicPatterns.resolve`, and COORDINATOR_LOAD_IN_PROGRESS (14) if
-        too many heartbeats of a connection wait."""
+        """Begin to resolve an expression. Raises the errors of `TopicPatterns.resolve`, and
+        COORDINATOR_LOAD_IN_PROGRESS (14) if too many heartbeats of a connection wait."""
         waiting = self._by_connection.get(connection)
         if waiting is None:
             # A callback for each connection, not for each request.

@@ -134,7 +134,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         )
 
     def forget_lost_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets in those of these topics that do not exist any more; a load does the same."""
+        """Delete the offsets in each of these topics that does not exist any more; a load does the same."""
         self.decide_until_done((ForgetLostTopics(topics=self._topics.ids_now(names)),))
 
     def ask(self, group_id: str, event_of: EventOf, respond: Respond) -> None:

@@ -28,7 +28,7 @@ class GroupTopics:
         self._image = image
 
     def ids_now(self, names: Collection[str]) -> Mapping[str, TopicId | None]:
-        """The ids of these topics at the time of each access; None: there is no topic of that name."""
+        """The ids of these topics at the time of each access; None if no topic has the name."""
         return _IdsNow(names, lambda: self._image)
 
     @property

@@ -241,7 +241,7 @@ class MetadataHandler:
 
 
 _NOT_CREATED = INTERNAL_TOPICS | {METADATA_TOPIC}
-"""Not created on demand: coordinators create their topics with sizes of their own."""
+"""The topics that are not created on demand: coordinators create these topics, with other sizes."""
 
 
 def _may_be_created(name: str) -> bool:

@@ -55,7 +55,7 @@ class Cleaner:
         self._uncleanable: set[tuple[TopicId, int]] = set()
         self._put_off: set[tuple[TopicId, int]] = set()
         self._in_vain: dict[tuple[TopicId, int], tuple[int, int]] = {}
-        """For each log, the first and last offset of the last compaction that made no part of the log clean."""
+        """The first and the last offset, by log, of the last compaction that made no part of the log clean."""
         self._is_stopped = True
         self._is_short = False
         self._is_resting = False

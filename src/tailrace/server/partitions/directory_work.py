@@ -365,5 +365,6 @@ class DirectoryWork:
         self._call_due()
 
     def _call_due(self) -> None:
-        """Run the callbacks that are due; the event loop reports a fault, and the others still run."""
+        """Run the callbacks that are due; the event loop reports the fault of a callback, and the other callbacks still
+        run."""
         run_in_slices(map(call, drain(self._due_callbacks)), self._clock)

@@ -153,7 +153,8 @@ class PartitionTable:
         return found
 
     def get_by_id(self, topic_id: bytes, partition: int) -> Partition:
-        """As `get`, by the topic's id. Raises KafkaError UNKNOWN_TOPIC_ID (100) for an unknown id."""
+        """The partition, by the topic's id. Raises the errors of `get`, and UNKNOWN_TOPIC_ID (100) for an unknown
+        id."""
         found = self._awake.by_id.get((topic_id, partition))
         if found is None:
             topic = self.dormant.topic_name(TopicId(topic_id)) or self.leaders.topic_name(TopicId(topic_id))
@@ -201,7 +202,7 @@ class PartitionTable:
         """Add a partition. When a caller first names the partition, it takes the role that `state` gives this node.
 
         A new log is made soon: see `when_made`. A log that is known from a clean stop stays closed. Other logs are
-        opened as by `create`, which may raise. After `close` nothing happens.
+        opened as by `create`, which may raise. After `close` the call does nothing.
         """
         if self._is_closed:
             return  # a new log would take the place of a closed one
@@ -244,9 +245,9 @@ class PartitionTable:
     ) -> Partition | None:
         """Open the log of a partition, or begin a log, and take the role that `state` gives this node.
 
-        For a partition that the table has already, the call is an `update`. None if the name of a deleted partition is
-        not free yet: the partition is added when the name is free. Raises StorageError or CorruptRecords if the log
-        cannot be opened; the partition is offline then, and requests for it get KAFKA_STORAGE_ERROR (56).
+        For a partition that the table has already, the call is an `update`. Returns None if the name still belongs to a
+        deleted partition: the partition is added when the name is free. Raises StorageError or CorruptRecords if the
+        log cannot be opened; the partition is offline then, and requests for it get KAFKA_STORAGE_ERROR (56).
         """
         key = (topic_partition.topic, topic_partition.partition)
         partition = self.find(*key)

@@ -15,7 +15,7 @@ from tailrace.server.callbacks import Rotation, call_each
 from tailrace.server.ports import Clock, Timer
 
 MAX_WAIT_MS: Final = 10_000
-"""The longest wait of a request: a third of what most clients give a request."""
+"""The longest wait of a request: a third of the request timeout of most clients."""
 MOST_WAITING: Final = 1_000
 """The most requests that wait at the same time; any further request is answered at once."""
 

@@ -165,7 +165,7 @@ class NotFoundedHandler:
 
 
 def waiting_founder(response: DescribeQuorumResponse) -> ReplicaKey | None:
-    """The replica that sent this answer, if it is still without a quorum; else None."""
+    """The replica that sent this answer if it has no quorum yet; else None."""
     partition = _partition(response)
     if partition is None or partition.leader_epoch != NO_EPOCH or partition.current_voters:
         return None

@@ -40,8 +40,8 @@ from tailrace.storage.snapshots.writer import Publication
 RETIRE_INTERVAL_MS: Final = 10_000
 """The interval at which segments below the log start are removed."""
 LONGEST_WAIT_MS: Final = 5_000
-"""The longest wait of a Fetch here, ten times that of our replicas: the sender may be gone before the answer, and
-cannot cancel the request."""
+"""The longest wait of a Fetch here, ten times the wait that Tailrace's replicas ask for: the sender may be gone before
+the answer, and cannot cancel the request."""
 
 OnAnswer = Callable[[Response], None]
 OnVotersChanged = Callable[[ErrorCode, str], None]

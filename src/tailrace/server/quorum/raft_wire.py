@@ -113,7 +113,7 @@ def request_from_wire(message: QuorumRequest) -> Request:
 
 
 def snapshots_from_wire(message: quorum.FetchSnapshotRequest) -> Sequence[FetchSnapshot]:
-    """The requests for snapshots of this log in a FetchSnapshot message. Raises as `request_from_wire`."""
+    """The requests for snapshots of this log in a FetchSnapshot message. Raises the errors of `request_from_wire`."""
     return fetches.fetch_snapshots_asked(message)
 
 

@@ -94,8 +94,8 @@ class InSyncKeeper:
             self._recover((topic.name, number, state) for number, state in topic.partitions.items())
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """As `load`, for changes. Partitions stop waiting for brokers that are gone. When a proposal has its outcome,
-        partitions propose the replicas that may join now.
+        """Take the changes of an image. Partitions stop waiting for unregistered or fenced brokers. When the outcome of
+        a proposal is known, partitions propose the replicas that may join now.
 
         Call this when the partitions have taken their roles, so that their logs are open.
         """

@@ -60,7 +60,7 @@ class SinkProducers:
         return used
 
     def forget(self, sink_id: str) -> None:
-        """Forget the producer ids of a sink that is gone."""
+        """Forget the producer ids of a removed sink."""
         self._count -= len(self._by_sink.pop(sink_id, ()))
 
 

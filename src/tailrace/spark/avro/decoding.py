@@ -33,7 +33,7 @@ from tailrace.spark.avro.schema import (
 _BRANCHES: Final = 256
 """The length of a padded list of branches: indexes down to -64, the one-byte indexes, select nothing of the schema."""
 _NO_BRANCH: Final = {"type": "fixed", "name": "no_branch", "size": 2**62}
-"""No body is that long."""
+"""The type in place of a branch that does not exist: no body is that long."""
 
 _FAULTS = (EOFError, IndexError, ValueError, OverflowError, TypeError, KeyError, MemoryError)
 

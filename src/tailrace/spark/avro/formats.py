@@ -83,7 +83,7 @@ class ColumnFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFormats:
-    """The columns to decode: none by default."""
+    """The columns to decode; by default no column is decoded."""
 
     columns: tuple[ColumnFormat, ...] = ()
     registry: RegistryOptions | None = None
@@ -92,7 +92,7 @@ class RecordFormats:
 
 
 def parse_formats(given: GivenOptions, *, only_topic: Callable[[], str | None]) -> RecordFormats:
-    """The formats that are given; `only_topic` returns the topic that is read, None if there may be several topics.
+    """The formats in the options; `only_topic` returns the topic that is read, None if there may be several topics.
 
     Raises KafkaError(INVALID_REQUEST) that names the option and the way out.
     """

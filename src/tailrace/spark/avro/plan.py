@@ -29,7 +29,7 @@ class DecodedColumn:
     name: ColumnName
     wire: Wire
     writer: AvroType | None
-    """The writer's type of all records; None if records name their types."""
+    """The writer's type of all records; None if each record names its type."""
     reader: AvroType
 
 

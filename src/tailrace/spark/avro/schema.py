@@ -70,7 +70,7 @@ class AvroFixed:
 
     @property
     def logical(self) -> Logical | None:
-        """The logical type, as of a primitive type; a uuid has 16 bytes."""
+        """The logical type, if it is known for a fixed; a uuid is known only with 16 bytes."""
         known = self.annotation if _is_known("fixed", self.annotation) else None
         return None if known is not None and known.name == "uuid" and self.size != _UUID_BYTES else known
 

@@ -221,10 +221,10 @@ class Planner:
         return True
 
     def check_end(self, start: Offsets, latest: Offsets) -> Offsets:
-        """`start`, lowered to the end of a log that ends before `start`, since it was cut or made anew. New records are
-        read from this end on.
+        """The offsets of `start`; an offset beyond the end of its log, which was cut or made anew, is lowered to that
+        end, from which the query reads on.
 
-        Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss; for a log that is missing, too.
+        With failOnDataLoss, raises KafkaError(OFFSET_OUT_OF_RANGE) for such a log and for a missing log.
         """
         if any(latest.get(tp, -1) < offset for tp, offset in start.items()):
             # These ends may be older than `start`: request them again before a loss is reported.

@@ -149,7 +149,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
 
 
 def parse_source_formats(options: Mapping[str, str]) -> RecordFormats:
-    """The formats alone, of a read of either kind: for its columns. Raises as `parse_source_options`."""
+    """The formats alone, of a read of either kind: for its columns. Raises the errors of `parse_source_options`."""
     given = GivenOptions(options)
     given.refuse_empty("streaming read")
     return _formats(given)

@@ -1,4 +1,4 @@
-"""The digest of written rows: the same for equal rows, in whatever order and in whatever tasks.
+"""The digest of written rows: equal rows have equal digests, whatever their order and their tasks.
 
 The hash of a row covers what the query sets: topic, column `partition`, key, value and headers. The hash does not cover
 what the sink chooses: the partition of a row without a key, and timestamps.
@@ -58,7 +58,8 @@ def _partition_hashes(column: pa.Array | None) -> Hashes | np.uint64:
 
 
 def _header_hashes(column: pa.Array | None) -> Hashes | np.uint64:
-    """The headers of each row, in their order; 0 for none, null or empty: both are written alike."""
+    """The hash of the headers of each row, in their order; 0 for null and for empty headers, which are written
+    alike."""
     if column is None or column.null_count == len(column):
         return np.uint64(0)
     lists = column if column.type == HEADERS_TYPE else column.cast(HEADERS_TYPE)

@@ -218,10 +218,11 @@ class Compaction:
         return header.size_bytes
 
     def _rewrite(self, group: Sequence[Segment], filter_: BatchFilter, last_source: int) -> Iterator[int]:
-        """Make one segment of the sources, and swap the segment in unless nothing changed.
+        """Make one segment of the segments of `group`, and swap the new segment in unless nothing changed.
 
-        The last batch of the segment that begins at `last_source` stays, emptied if need be. The rewritten part ends
-        with this batch. If no batch follows, a log without it would end in offsets that a reader cannot get past.
+        The last batch of the segment at `last_source` is the last batch of the whole rewritten part. This batch stays,
+        without records if need be: if no batch follows the rewritten part, a reader would otherwise wait for ever at
+        offsets that no batch has.
         """
         size_bytes = sum(segment.size_bytes for segment in group)
         if self._files.free_bytes(self._directory) < size_bytes:

@@ -24,7 +24,7 @@ class BatchLimits(NamedTuple):
     """The largest batch that is split."""
 
     max_bytes: int
-    """In plain form."""
+    """The bytes of the batch in plain form."""
     max_records: int
 
 
@@ -44,7 +44,7 @@ class PlainBatch(NamedTuple):
     stored: Buffer
     plain: Buffer | None
     size_bytes: int
-    """In plain form."""
+    """The bytes of the batch in plain form."""
 
 
 def plain_batch(stored: Buffer, header: BatchHeader) -> PlainBatch:
@@ -70,7 +70,7 @@ class BatchSlots(NamedTuple):
     slot_maps: Buffer
     """`SLOT_MAP_BYTES` for each batch; slot n is bit n % 8 of byte n // 8."""
     last_offsets: Sequence[int]
-    """The last offset with a record of each slot; -1 for none."""
+    """The last offset of a record of each slot; -1 for a slot without records."""
     last_header: bytes
     """The stored header of the last batch, `HEADER_SIZE` bytes."""
 
@@ -90,7 +90,7 @@ class BatchGroup:
         self._batches: list[Buffer] = []
         self._readable: list[PlainBatch | None] = []
         self.size_bytes = 0
-        """In plain form."""
+        """The bytes of all batches in plain form."""
 
     def __len__(self) -> int:
         return len(self._headers)
@@ -108,7 +108,7 @@ class BatchGroup:
         self.size_bytes += header.size_bytes if batch is None else batch.size_bytes
 
     def slots(self) -> BatchSlots:
-        """The slots of all batches; there is at least one batch."""
+        """The slots of all batches. Call it only with at least one batch."""
         last_header = bytes(memoryview(self._batches[-1])[:HEADER_SIZE])
         batches = [(batch.stored, batch.plain) for batch in self._readable if batch is not None]
         if len(batches) == len(self._headers):

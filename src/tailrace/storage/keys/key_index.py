@@ -85,7 +85,7 @@ class KeyIndex:
         self.start_offset = end_offset if position else base_offset
         self.end_offset = end_offset
         self.last_offsets = array("q", [-1]) * SLOTS
-        """The last offset of a record of each slot in the run; -1 for none."""
+        """The last offset of a record of each slot in the run; -1 for a slot without records."""
         self.has_entries = True
         """Whether the entries are in memory, and not in the file alone."""
         self.is_saved = False
@@ -297,6 +297,6 @@ def _big_endian(numbers: "array[int]") -> "array[int]":
 
 
 def _rises(numbers: "array[int]") -> bool:
-    """Whether each number is above the one before. To sort sorted numbers is the fastest comparison."""
+    """Whether each number is above the number before. To sort sorted numbers is the fastest comparison."""
     values = numbers.tolist()
     return sorted(set(values)) == values

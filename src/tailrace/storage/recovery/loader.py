@@ -102,7 +102,7 @@ class Loader:
         )
 
     def load(self) -> LoadedLog:
-        """The log. With damage, the part before it (`report.damage`)."""
+        """The log; of a damaged log, the part before the damage (`report.damage`)."""
         finish_swaps(self._files, self._directory, limits=self._limits)
         self._names = remove_stale_files(self._files, self._directory, limits=self._limits)
         self._read_notes()

@@ -57,7 +57,7 @@ class Segment(BatchFile, SegmentPaths):
     ) -> None:
         """`suffix` comes after the usual names, for a segment that does not belong to its log yet.
 
-        `size_bytes` is the known size of the batches, if given; otherwise the file is asked.
+        `size_bytes` is the size of the batches, if known; else the size of the file is used.
         """
         self._suffix = suffix
         self._stem = f"{directory}/{segment_name(base_offset)}"

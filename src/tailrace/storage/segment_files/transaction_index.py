@@ -23,7 +23,8 @@ class CompletedTransaction(NamedTuple):
     """The marker's offset."""
     is_aborted: bool
     last_stable_offset: int
-    """The start of the oldest transaction that was open then; behind the marker if there was none."""
+    """The start of the oldest transaction that was still open; the offset behind the marker if no transaction was
+    open."""
 
 
 class OngoingTransactions:
@@ -234,7 +235,7 @@ class TransactionIndex:
 
 
 def aborted_transactions(data: bytes) -> Iterator[AbortedTxn]:
-    """The entries of a `.txnindex` file as they stand there. Raises CorruptRecords."""
+    """The entries of a `.txnindex` file, unchanged. Raises CorruptRecords."""
     if len(data) % ENTRY_SIZE:
         raise CorruptRecords(f"{len(data)} bytes are no whole number of entries of {ENTRY_SIZE}")
     for version, *fields in _ENTRY.iter_unpack(data):

@@ -36,7 +36,7 @@ SNAPSHOT_SUFFIX: Final = ".checkpoint"
 PART_SUFFIX: Final = ".checkpoint.part"
 """The suffix of a file that is not whole, or not known to be whole: it is never read as a snapshot."""
 DELETED_SUFFIX: Final = ".checkpoint.deleted"
-"""Kafka's suffix for a snapshot that is being deleted; we make no such file."""
+"""Kafka's suffix for a snapshot that is being deleted; Tailrace makes no such file."""
 MAX_BATCH_BYTES: Final = 8 << 20
 """Kafka's limit for a batch of a snapshot."""
 MAX_CHECKPOINT_BATCH_BYTES: Final = 64 << 20

@@ -132,8 +132,8 @@ class Publication:
         self.is_over = True
 
     def carry_out(self) -> None:
-        """Run every step. Raises StorageError only: for a part that is no snapshot `fault` is set, and the part stays a
-        part."""
+        """Run every step. Raises only StorageError: if the part is no valid snapshot, `fault` is set, and the part does
+        not become a snapshot."""
         while not self.is_over:
             self.step()
 

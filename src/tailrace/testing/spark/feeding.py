@@ -27,7 +27,7 @@ class InputRecord:
     timestamp: int | datetime | None = None
     """Milliseconds since 1970, or a datetime with its time zone; None for now."""
     partition: int | None = None
-    """None: by the key; without a key too, one partition after another."""
+    """The partition of the row; None: the key decides, and rows without a key go to the partitions in turn."""
 
 
 @dataclass(frozen=True, slots=True)

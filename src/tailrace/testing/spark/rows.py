@@ -173,7 +173,7 @@ def _as_tuple(row: object, names: list[str] | None) -> tuple[object, ...]:
 
 
 def _difference(found: list[tuple[object, ...]], wanted: list[tuple[object, ...]], limit: int) -> str:
-    """The text about rows that occur too often or too seldom; empty without such rows."""
+    """The message about rows that occur too often or too seldom; empty without such rows."""
     rows = {_comparable(row): row for row in [*found, *wanted]}
     there, due = Counter(map(_comparable, found)), Counter(map(_comparable, wanted))
     missing = [(row, there[row], due[row]) for row in due if there[row] < due[row]]

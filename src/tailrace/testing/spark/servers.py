@@ -17,5 +17,5 @@ Servers: TypeAlias = str | HasServers
 
 
 def addresses(servers: Servers) -> str:
-    """`HOST:PORT[,HOST:PORT...]`."""
+    """The addresses of the cluster, `HOST:PORT[,HOST:PORT...]`."""
     return servers if isinstance(servers, str) else servers.bootstrap_servers

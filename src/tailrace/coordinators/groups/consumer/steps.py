@@ -158,7 +158,8 @@ def advance(change: GroupChange, member_id: str, owned: Assignment | None) -> Co
 
 
 def remove(change: GroupChange, member_ids: Collection[str], topics: Topics, config: GroupConfig) -> None:
-    """Remove the members. If no member with KIP-848's protocol is left, the group becomes a classic group again."""
+    """Remove the members. If only classic members are left, the group becomes a classic group where `downgrade` allows
+    it; otherwise a new group epoch begins."""
     metadata_hash = change.group.metadata_hash
     for member_id in member_ids:
         change.forget(member_id)
