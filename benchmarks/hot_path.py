@@ -284,7 +284,10 @@ def main() -> int:
     options = parser.parse_args()
     frame = make_frame()
     different = [make_frame(timeout_ms=20_000 + number) for number in range(2 * MAX_FORMS)]
-    print(f"1-record Produce v{VERSION}, {len(frame)} bytes, page cache (no fsync), one writev each; kernel: {KERNEL}")
+    print(
+        f"1-record Produce v{VERSION}, {len(frame)} bytes, page cache (no fsync), one writev each; record kernels: "
+        f"{KERNEL}"
+    )
     print("CPU us per request; 'alike': as one before, the verdict; 'decoded': read in full by the codec")
     ratios: list[float] = []
     gc.freeze()

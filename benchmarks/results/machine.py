@@ -18,7 +18,7 @@ def description() -> str:
         f"{os.cpu_count()} CPUs ({_cpu_name()}), shared by servers and clients",
         f"Linux {platform.release()}",
         f"Python {platform.python_version()}",
-        f"kernel: {KERNEL}",
+        f"Tailrace's record kernels: {KERNEL}",
         f"librdkafka {confluent_kafka.libversion()[0]}",
         _kafka(),
         _loopback(),

@@ -36,15 +36,16 @@ VARIANTS = {"each at once": AT_ONCE_MS, "none at once": NEVER_MS}
 """Ours with another least time between two answers that have a high watermark alone (`sessions.IDLE_ANSWER_MS`)."""
 
 CONDITIONS = (
-    "Three nodes, one partition, replication factor 3, min.insync.replicas 2, page cache. Records of "
-    f"{VALUE_BYTES} B with acks=all, sent at a steady pace whatever becomes of them; two consumers, at the leader and "
-    "at one follower, wait with a Fetch v12 each. Time of a record: from the sending to the answer that has it. High "
-    "watermark at the follower: how much later than the leader the follower gives the record, the same record each "
-    "time. Fetches: of followers at the leader, by its own metrics, from before the "
-    "first record until after the last: the cost of a follower that learns the high watermark at once. Ours has it at "
-    "once, as the text says, in answers that have nothing else at most every "
-    f"{IDLE_ANSWER_MS} ms; two more clusters of ours have no such limit, and no such answers. Apache Kafka took them "
-    "back (KAFKA-9952), so that there it comes with the next record or after replica.fetch.wait.max.ms, 500."
+    f"Three nodes, one partition, replication factor 3, min.insync.replicas 2, page cache. Records of {VALUE_BYTES} B "
+    "with acks=all, sent at a steady pace whether or not they are acknowledged; two consumers, at the leader and at "
+    "one follower, wait with a Fetch v12 each. Time of a record: from the sending to the answer that has the record. "
+    "High watermark at the follower: how much later than the leader the follower answers with the same record. "
+    "Fetches: of followers at the leader, by the leader's own metrics, from before the first record until after the "
+    "last; they are the cost of a follower that learns the high watermark at once. A follower of Tailrace learns it "
+    f"at once, as KIP-392 says; answers without anything else leave at most every {IDLE_ANSWER_MS} ms. Two more "
+    "clusters of Tailrace are measured: a cluster without this limit, and a cluster without such answers. Apache "
+    "Kafka removed such answers (KAFKA-9952): its followers learn the high watermark with the next record, or after "
+    "replica.fetch.wait.max.ms, 500."
 )
 
 

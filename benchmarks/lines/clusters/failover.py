@@ -24,12 +24,13 @@ MOST_S = 4.0
 TEST = "a leader is killed"
 
 CONDITIONS = (
-    "Three nodes that are brokers and controllers, one partition, replication factor 3, min.insync.replicas 2, flushed "
-    "durability of ours, Kafka's default; timeouts are the defaults of both (broker.session.timeout.ms 2,500 here, "
-    "9,000 by Kafka). SIGKILL of the node that leads; from then on the others are asked for metadata, and whichever is "
-    f"said to lead for a record with acks=all, each {PAUSE_S * 1000:g} ms, until a record is acknowledged. Then the "
-    "node is started again, and the next is killed when all replicas are in sync. Times of single kills stand in place "
-    f"of rounds; Kafka is killed a {KAFKAS_PART}th as often."
+    "Three nodes that are brokers and controllers, one partition, replication factor 3, min.insync.replicas 2, "
+    "flushed durability for Tailrace, Kafka's default for Kafka; both have their default timeouts "
+    "(broker.session.timeout.ms 2,500 for Tailrace, 9,000 for Kafka). The node that leads gets a SIGKILL. From then "
+    f"on, every {PAUSE_S * 1000:g} ms, the other nodes are asked for metadata, and a node that names itself as the "
+    "leader gets a Produce of one record with acks=all, until a record is acknowledged. Then the node is started "
+    "again, and the next node is killed when all replicas are in sync. The last column has the times of single kills, "
+    f"not of rounds; Kafka is killed a {KAFKAS_PART}th as often."
 )
 
 

@@ -20,11 +20,12 @@ LEADER_ONLY, CLOSEST = "from leaders", "from the closest"
 
 CONDITIONS = (
     f"Three nodes in three racks, {PARTITIONS} partitions, replication factor 3, records of {VALUE_BYTES:,} B that are "
-    "all there and in sync before. One consumer (librdkafka) in each rack reads all of them, one after the other, "
-    f"{LEADER_ONLY} (without client.rack) and {CLOSEST} (with it; the brokers have Kafka's rack-aware selector). "
-    "Bytes: all answers that a consumer has received, by librdkafka's statistics of each broker; between racks if the "
-    "broker is in another rack than the consumer. By the text's reckoning two thirds of all bytes from leaders in "
-    "three racks is between racks. Fetches of followers are between racks in either case, and not in it."
+    "written and in sync before. One consumer (librdkafka) in each rack reads all records, one consumer after the "
+    f"other: {LEADER_ONLY} (without client.rack), and {CLOSEST} replica (with client.rack; the brokers have Kafka's "
+    "rack-aware selector). Bytes: of all answers that a consumer has received, by librdkafka's statistics of each "
+    "broker; they are between racks if the broker is in another rack than the consumer. By the reckoning of KIP-392, "
+    "two thirds of all bytes from leaders in three racks are between racks. Fetches of followers are between racks in "
+    "either case, and are not counted."
 )
 SELECTOR = {"replica.selector.class": RACK_SELECTOR}
 

@@ -25,9 +25,10 @@ LEAST_GB_S = {"1 KB": 4.0, "100 B": 2.5}
 
 CONDITIONS = (
     f"One thread. Chunks of {CHUNK_BYTES >> 20} MiB of batches of {BATCH_BYTES >> 10} KiB, each record with a key of "
-    "its own; a chunk in one call. One range: an eighth of the hashes. Split: eight readers with an eighth each in one "
-    "call. Eight filters: a call for each of them. Checksums of the new batches are in it, and for compressed batches "
-    "the decompression: once for a split. GB/s of plain records that were looked through; CPU time of the thread."
+    "its own; one chunk in a call. One range: an eighth of the hashes. Split: eight readers with an eighth each, in "
+    "one call. Eight filters: a call for each of the eight readers. The time includes the checksums of the new "
+    "batches, and for compressed batches the decompression, which a split does once. GB/s of plain records that the "
+    "filter has looked through; CPU time of the thread."
 )
 
 

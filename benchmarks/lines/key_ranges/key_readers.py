@@ -26,11 +26,11 @@ MOST_TIMES_ONE = {"1 KB": 2.0, "100 B": 2.5}
 ONE, SHARED, APART = "one reader of all", "eight readers of an eighth", "eight readers, no part kept"
 
 CONDITIONS = (
-    f"One node, one partition, page cache, read before each round. Each reader has a connection with one Fetch "
+    "One node, one partition, read from the page cache before each round. Each reader has a connection with one Fetch "
     f"v{VERSION} of {FETCH_BYTES >> 20} MiB in flight; eight readers take turns, and each has fetched once before. "
-    f"{PASSES} passes a round. No part kept: max.bytes.key.range.hashing=0, so a chunk is split for each reader anew. "
-    "CPU: of the node's process, all threads, for the whole partition, by plain megabytes. Ratio: to one reader of all "
-    "in the same round."
+    f"{PASSES} passes a round. No part kept: with max.bytes.key.range.hashing=0 a chunk is split anew for each reader. "
+    "CPU: of the node's process, all threads, for the whole partition, per megabyte of plain records. Ratio: to one "
+    "reader of all records in the same round."
 )
 
 

@@ -31,10 +31,10 @@ MOST_MS: Final = 1.5
 LIMITED: Final = 16
 
 CONDITIONS = (
-    "One node, one partition, page cache. The state has so many rectangles, each of hashes of its own that are done up "
-    "to another offset, with a hash between two of them that holds the stable offset back. Each commit moves some of "
-    f"them on by one offset, one commit in flight, {COMMITS} a round. 0: a plain commit of a group without ranges. "
-    "CPU: of the node's process, all threads, for each commit."
+    "One node, one partition, page cache. The state has so many rectangles: each covers a range of hashes, and ends "
+    "at another offset than its neighbours; hashes between two rectangles hold the stable offset back. Each commit "
+    f"moves some of the ends by one offset; one commit is in flight, {COMMITS} a round. 0: a plain commit of a group "
+    "without ranges. CPU: of the node's process, all threads, for each commit."
 )
 
 

@@ -26,11 +26,11 @@ PER_BATCH = 1_000
 LEAST_RATIO = 10.0
 
 CONDITIONS = (
-    f"A state ({BROKERS} brokers, topics of {PER_TOPIC} partitions, replication factor 3) and a log {LOG_TIMES_STATE} "
-    "times its size that leads to it: the records of the state, then changes of leaders and in-sync replicas, over and "
-    "over. A replica starts with only the log, and with only a snapshot; both end with equal images. Both are on its "
-    "disk already: over a network the log would bring as many times more bytes. CPU time of the process, and seconds "
-    "until everything is applied."
+    f"A state ({BROKERS} brokers, topics of {PER_TOPIC} partitions, replication factor 3), and a log {LOG_TIMES_STATE} "
+    "times as large that leads to this state: the records of the state, then changes of leaders and in-sync replicas, "
+    "over and over. One replica starts with only the log, and another with only a snapshot; both end with equal "
+    "images. Log and snapshot are on the disk already: over a network the log would also be as many times larger. CPU "
+    "time of the process, and seconds until everything is applied."
 )
 
 

@@ -35,12 +35,13 @@ TEXT_STATE_MB = 100
 
 CONDITIONS = (
     f"A state of so many MB ({BROKERS} brokers, topics of {PER_TOPIC} partitions, replication factor 3), and "
-    f"partitions drawn at random whose leader and in-sync replicas change, {PER_BATCH} a batch. Compaction: a log "
-    "with the partition as key and its whole record as value, cleaned by the product's cleaner when the default "
-    "min.cleanable.dirty.ratio (0.5) asks for it; reads are those of the state machine (each byte once), of the map of "
-    "keys and of the copy. Snapshots: changes as the metadata log has them, a snapshot by the rule of the text (half "
-    f"of its records changed, and 20 MiB for a state of {TEXT_STATE_MB} MB, less for a smaller state in proportion); "
-    "reads are those of the state machine, and the check of the snapshot before it gets its name. Bytes of files."
+    f"partitions drawn at random whose leader and in-sync replicas change, {PER_BATCH} a batch. Compaction: a log with "
+    "the partition as key and its whole record as value, cleaned by the product's cleaner when the default "
+    "min.cleanable.dirty.ratio (0.5) asks for it; its reads are those of the state machine (each byte once), of the "
+    "map of keys and of the copy. Snapshots: changes as in the metadata log, and a snapshot by the rule of KIP-630 "
+    f"(half of its records changed, and 20 MiB for a state of {TEXT_STATE_MB} MB, less for a smaller state in "
+    "proportion); its reads are those of the state machine, and the check of the snapshot before it gets its name. "
+    "Bytes of files."
 )
 
 

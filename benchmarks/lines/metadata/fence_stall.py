@@ -39,11 +39,11 @@ LONGEST_TURN_MS = 20.0
 DECIDED, REPLAYED = "decided and acted on", "snapshot loaded, record replayed"
 
 CONDITIONS = (
-    f"{BROKERS} brokers, topics of {PER_TOPIC} partitions, replication factor 3, so that three tenths of all "
-    "partitions are on the broker that is fenced. One voter on a real disk with a broker's partitions beside it, "
-    f"{AWAKE:,} of them in use: the command is derived, encoded, appended, flushed, applied, and every partition here "
-    "takes its new state. Then the replica is started anew from its snapshot, and reads the record from its log. CPU "
-    "time of the event loop's thread, turn by turn: what others do on the machine is not in it."
+    f"{BROKERS} brokers, topics of {PER_TOPIC} partitions, replication factor 3: three tenths of all partitions are on "
+    f"the broker that is fenced. One voter on a real disk, with a broker's partitions in the same process, {AWAKE:,} "
+    "of them in use: the command is derived, encoded, appended, flushed and applied, and every partition on the "
+    "voter's broker takes its new state. Then the replica is started anew from its snapshot, and reads the record "
+    "from its log. CPU time of the event loop's thread, turn by turn: the work of other processes is not in it."
 )
 
 

@@ -29,11 +29,11 @@ MIB = 1 << 20
 
 CONDITIONS = (
     f"{BROKERS} brokers, topics of {PER_TOPIC} partitions, replication factor 3, replicas drawn at random; one broker "
-    "is fenced. Log: whole batches, made by the product's encoders; beside one FenceBroker record what Kafka's "
-    f"controllers write: a PartitionChange for every partition of the broker ({RECORDS_PER_BATCH:,} a batch) and a "
-    "BrokerRegistrationChange. Network: the same bytes to each of the other brokers, without the frames of Fetch. "
-    "Snapshot: the records of these partitions, which every broker writes by itself sooner or later. The text counts "
-    f"{TEXT_EVENT_BYTES} B for the event and {TEXT_CHANGE_BYTES} B for a change, without batches."
+    "is fenced. Log: whole batches, made by the product's encoders. One FenceBroker record is compared with the "
+    f"records of Kafka's controllers: a PartitionChange for every partition of the broker ({RECORDS_PER_BATCH:,} a "
+    "batch) and a BrokerRegistrationChange. Network: the same bytes to each of the other brokers, without the frames "
+    "of Fetch. Snapshot: the records of these partitions, which every broker writes by itself sooner or later. "
+    f"KIP-630 reckons with {TEXT_EVENT_BYTES} B for the event and {TEXT_CHANGE_BYTES} B for a change, without batches."
 )
 
 

@@ -23,10 +23,11 @@ LONGEST_SLICE_MS = 20.0
 SLOWEST_LOAD = 10.0
 
 CONDITIONS = (
-    f"{BROKERS} brokers, topics of {PER_TOPIC} partitions, replication factor 3. Written from an image in slices of "
-    "200 records, as a host does between two turns, then checked to the last byte, synced and renamed, which a node's "
-    "disk thread does; loaded batch by batch into an image, which must equal the first, with the garbage collector "
-    "off, as a node has it while it loads. CPU time of the process; 1 MB is 1,000,000 B of the file."
+    f"{BROKERS} brokers, topics of {PER_TOPIC} partitions, replication factor 3. Written: a snapshot is written from "
+    "an image in slices of 200 records, between two turns of a host, then checked to the last byte, synced and "
+    "renamed, as a node's disk thread does. Loaded: the snapshot is loaded batch by batch into an image, which must "
+    "equal the first image, with the garbage collector off, as in a node that loads. CPU time of the process; 1 MB is "
+    "1,000,000 B of the file."
 )
 
 

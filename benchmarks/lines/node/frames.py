@@ -22,10 +22,10 @@ RAW_SECONDS = 1
 PRODUCE, FETCH = "produce of 1 MB frames", "fetch of 1 MiB"
 
 CONDITIONS = (
-    f"One connection, {IN_FLIGHT} requests in flight, requests made before, answers read and not decoded; "
-    f"{PRODUCED} batches of {RECORDS} records of {RECORD_BYTES:,} B are written (page-cache durability, acks=all, "
-    f"pages touched just before) and fetched {FETCHED:,} times from the page cache, at most 1 MiB each. iperf3: one "
-    "TCP stream, which writes no file. MB/s counts the frames' bytes."
+    f"One connection, {IN_FLIGHT} requests in flight. The client makes its requests before, and does not decode the "
+    f"answers. {PRODUCED} batches of {RECORDS} records of {RECORD_BYTES:,} B are written (page-cache durability, "
+    f"acks=all, pages touched just before) and fetched {FETCHED:,} times from the page cache, at most 1 MiB each time. "
+    "iperf3: one TCP stream, which writes no file. MB/s counts the frames' bytes."
 )
 
 

@@ -21,10 +21,10 @@ _MEGABYTES: Final = RECORDS * RECORD_BYTES // 1_000_000
 
 CONDITIONS: Final = (
     f"Client: franz-go {franz_go.VERSION} in its own process, with its default settings (idempotent, acks=all, "
-    f"requests of up to 100 MiB); {RECORDS:,} values of {RECORD_BYTES:,} B, not compressed, over the {PARTITIONS} "
-    "partitions of a new topic, given to it at once. The time runs to the last acknowledgement. A record that fails, a "
-    "request without an answer, or a warning in the client's log ends the line. One node each. "
-    f"{PAGE_CACHE} {FLUSHED}"
+    f"requests of up to 100 MiB). It gets {RECORDS:,} values of {RECORD_BYTES:,} B at once, not compressed, over the "
+    f"{PARTITIONS} partitions of a new topic. The time runs to the last acknowledgement. A failed record, a request "
+    f"without an answer, or a warning in the client's log ends the line. One node for each server. {PAGE_CACHE} "
+    f"{FLUSHED}"
 )
 
 

@@ -20,10 +20,10 @@ MOST_FDATASYNCS = 3.0
 
 CONDITIONS = (
     f"One connection, one request in flight, one record of {VALUE_BYTES} B, acks=all unless the row says acks=1, "
-    f"{REQUESTS:,} requests a round; "
-    f"the percentiles are medians of the rounds' percentiles. {PAGE_CACHE} {FLUSHED} {FDATASYNC.capitalize()}: the "
-    "same bytes appended to a file beside the servers' directories, only the call is timed. On an idle virtual machine "
-    "much of a round trip is waking up the other core."
+    f"{REQUESTS:,} requests a round; the percentiles are medians of the rounds' percentiles. {PAGE_CACHE} {FLUSHED} "
+    f"{FDATASYNC.capitalize()}: the same bytes are appended to a file in the directory that has the servers' "
+    "directories, and only the call of fdatasync is timed. On an idle virtual machine, much of a round trip is the "
+    "time to wake up the other core."
 )
 
 

@@ -18,10 +18,10 @@ LONGEST_RESTART_S = 5.0
 """For 100,000."""
 
 CONDITIONS = (
-    f"Topics of {PER_TOPIC:,} partitions, created one after the other, without records. Create: until all of them can "
-    "be used. Stop: SIGTERM to the end of the process. Restart: from the start of the process to the answer to one "
-    f"record for the last partition, with acks=all. Memory: resident (VmRSS), {IDLE_S:g} s after that; 1 MB is "
-    "1,000,000 B. Flushed durability; one node alone, no warm-up, each round a new directory."
+    f"Topics of {PER_TOPIC:,} partitions, created one after the other, without records. Create: the time until all "
+    "topics can be used. Stop: from the SIGTERM to the end of the process. Restart: from the start of the process to "
+    f"the answer to one record with acks=all for the last partition. Memory: resident (VmRSS), {IDLE_S:g} s after that "
+    "answer; 1 MB is 1,000,000 B. Flushed durability; one node alone, no warm-up, a new directory in each round."
 )
 
 

@@ -19,11 +19,11 @@ CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 WITH, WITHOUT = "with the walk", "without"
 
 CONDITIONS = (
-    "One thread, no socket. A leader appends batches of 64 KiB of plain records, one a turn, acks=1, page-cache "
-    "durability, to a log on the disk; each record has a key of its own. The walk holds the largest time, the count "
-    "and the offsets of the records against the header, and finds what no reader could parse; a compressed batch is "
-    "unpacked for it. Without: the header and the checksum alone, as before decision 0068. CPU time of the "
-    "thread for each MB of plain records, the write of the file included."
+    "One thread, no socket. A leader appends batches of 64 KiB of plain records, one batch a turn, acks=1, page-cache "
+    "durability, to a log on the disk; each record has a key of its own. The walk compares the largest time, the "
+    "count and the offsets of the records with the header, and finds records that no reader could parse; for the walk "
+    "a compressed batch is unpacked. Without: only the header and the checksum are checked, as before decision 0068. "
+    "CPU time of the thread for each MB of plain records, the write to the file included."
 )
 
 

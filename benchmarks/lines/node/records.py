@@ -23,10 +23,10 @@ _LOAD_TIMEOUT_S = 300
 
 CONDITIONS = (
     f"Client: librdkafka (confluent-kafka) in its own process, {TOPICS} topics of {PARTITIONS} partitions, acks=all, "
-    "linger 5 ms, no compression, and room for a whole round in its queues, both ways. "
+    "linger 5 ms, no compression, and room for a whole round in its queues of sent and received records. "
     + " and ".join(f"{count:,} records of {size:,} B" for size, count in SIZES.items())
-    + " a round; 1 MB is 1,000,000 B of values. Each round writes new topics, with nothing of the peer before left to "
-    "be written back, on pages that were touched just before, and reads them from the page cache. "
+    + " a round; 1 MB is 1,000,000 B of values. Each round writes new topics and reads them from the page cache; the "
+    "dirty pages of the peer before are written back, and new pages are touched, before the round. "
     f"{PAGE_CACHE} {FLUSHED} The mock is librdkafka's own broker in C: it keeps records in "
     "memory only and checks no checksum. CPU is that of the server's process, all threads."
 )

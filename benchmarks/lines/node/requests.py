@@ -17,8 +17,9 @@ PER_CORE = {"page-cache": 50_000, "flushed": 40_000}
 
 CONDITIONS = (
     f"{CONNECTIONS} connections with {IN_FLIGHT} requests in flight each, a partition for each connection, one record "
-    f"of {VALUE_BYTES} B a request, acks=all, requests made before, answers counted and not decoded; {SECONDS:g} s a "
-    f"round. Per core: requests by the server's CPU seconds, all threads. {PAGE_CACHE} {FLUSHED}"
+    f"of {VALUE_BYTES} B a request, acks=all, {SECONDS:g} s a round. The client makes its requests before, and counts "
+    "the answers without decoding them. Per core: requests divided by the CPU seconds of the server, all threads. "
+    f"{PAGE_CACHE} {FLUSHED}"
 )
 
 

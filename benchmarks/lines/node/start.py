@@ -17,9 +17,10 @@ IDLE_S = 3.0
 LONGEST_START_S, MOST_IDLE_MB = 0.5, 60.0
 
 CONDITIONS = (
-    "From the start of the process on an empty directory (Kafka's is formatted before, which is not counted) to the "
-    f"answer to one record with acks=all in a topic that was just created. Memory: resident (VmRSS), {IDLE_S:g} s "
-    "after that record; 1 MB is 1,000,000 B. Files of both programs are in the page cache. Defaults of both."
+    "From the start of the process on an empty directory (Kafka's directory is formatted before, outside of the time) "
+    f"to the answer to one record with acks=all in a topic that was just created. Memory: resident (VmRSS), {IDLE_S:g} "
+    "s after that record; 1 MB is 1,000,000 B. The files of both programs are in the page cache. Both have their "
+    "default settings."
 )
 
 

@@ -44,11 +44,12 @@ _SETTINGS = {
 }
 
 CONDITIONS = (
-    f"One node with one partition of each internal topic, filled while it is stopped as traffic fills it: {_KEYS} "
-    "transactional ids, three records for each transaction; offsets of as many groups; one record a batch. Measured: "
-    "from the first answer of the node to the first InitProducerId and the first OffsetFetch that are no error. "
-    "Without a checkpoint: its first start. Then it writes checkpoints by itself, is killed, and gets "
-    f"{_TAIL_BYTES / 1e6:.0f} MB more of log behind each, about as many as another one would be written for."
+    "One node with one partition of each internal topic. While the node is stopped, the partitions are filled as "
+    f"traffic fills them: {_KEYS} transactional ids, three records for each transaction; offsets of as many groups; "
+    "one record a batch. Measured: from the first answer of the node to the first InitProducerId and the first "
+    "OffsetFetch without an error. Without a checkpoint: the node's first start. Then the node writes checkpoints by "
+    f"itself, is killed, and gets {_TAIL_BYTES / 1e6:.0f} MB more of log behind each checkpoint, a little less than "
+    "the log after which the next checkpoint is written."
 )
 
 KeyValue = tuple[bytes, bytes | None]

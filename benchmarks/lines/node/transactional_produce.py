@@ -27,10 +27,11 @@ CONDITIONS = (
     f"Client: librdkafka (confluent-kafka) in its own process, one producer with a transactional id, values of "
     f"{RECORD_BYTES} B, linger 5 ms, no compression. "
     + " and ".join(f"{count} transactions of {records:,} records" for records, count in TRANSACTIONS.items())
-    + f" a round, each after the commit of the transaction before, over {PARTITIONS} partitions of a new topic, after "
-    f"a transaction that does not count. One node each. {PAGE_CACHE} Flushed: nothing is acknowledged before it is "
-    "synced, the state of transactions too (Kafka: `log.flush.interval.messages=1`; the default here); without a "
-    "limit. CPU is that of the server's process, all threads."
+    + f" a round, each after the commit of the transaction before, over {PARTITIONS} partitions of a new topic. A "
+    f"first transaction is left out of the time, and is part of the CPU. One node for each server. {PAGE_CACHE} "
+    "Flushed: no record and no state of a transaction is acknowledged before it is synced (Kafka: "
+    "`log.flush.interval.messages=1`; the default here); the flushed tests have no target. CPU is that of the server's "
+    "process, all threads."
 )
 
 

@@ -39,18 +39,18 @@ MOST_BYTES, MOST_CPU_US = 100.0, 50.0
 
 CONDITIONS = (
     f"One node, topics of {PER_TOPIC:,} partitions, page cache. One connection, one Fetch v17 in flight that does not "
-    "wait, frames made before. Changed: a record of "
-    f"{VALUE_BYTES} B is appended to each of so many partitions before each fetch; the fetch names these with the new "
-    "offsets, as a consumer does, and its answer has them. Full: a fetch outside of a session names all partitions, "
-    f"which have nothing new. {FULL_AGAIN.capitalize()}: the changed partitions are fetched at the same offsets "
-    "outside of the session too, before the session's fetch and after it in turn, since the second of two reads of the "
-    f"same records is cheaper. 0 and 1 changed: {ROW} fetches are sent together, so that the node is at work as in a "
-    f"busy cluster. {ROW} partitions have changed then; answers have room for one batch, and each fetch names "
-    f"the partition of the answer before. One more takes the last news, and its time counts for the {ROW}. Bytes: the "
-    "whole frames. CPU: of the node's process, all threads, for each exchange; net of an echo of the same sizes on a "
-    "node's event loop, but for fetches that are sent together. Appends are not in it, and what the process does "
-    f"besides is. A round has as many fetches as fit into {LONGEST_S:g} s, {FETCHES[1]:,} at most, fewer of many "
-    "changes."
+    f"wait; frames are made before. Changed: a record of {VALUE_BYTES} B is appended to each of so many partitions "
+    "before each fetch; the fetch names these partitions with their new offsets, as a consumer does, and its answer "
+    "has them. Full: a fetch outside of a session names all partitions, which have no new records. "
+    f"{FULL_AGAIN.capitalize()}: the changed partitions are fetched at the same offsets outside of the session too, in "
+    "turn before the session's fetch and after it, since the second of two reads of the same records is cheaper. 0 "
+    f"and 1 changed: {ROW} fetches are sent together, so that the node is at work as in a busy cluster. For 1 changed, "
+    f"{ROW} partitions change before; an answer has room for one batch, and each fetch names the partition of the "
+    f"answer before. One more fetch takes the last change, and its time is part of the time of the {ROW}. Bytes: the "
+    "whole frames. CPU: of the node's process, all threads, for each exchange; less the CPU of an echo of the same "
+    "sizes on a node's event loop, except for fetches that are sent together. The CPU does not include the appends, "
+    f"and includes all other work of the process. A round has as many fetches as fit into {LONGEST_S:g} s, "
+    f"{FETCHES[1]:,} at most, and fewer with many changes."
 )
 
 

@@ -15,9 +15,10 @@ SETTLE_S, IDLE_S = 15.0, 30.0
 MOST_CORES = 0.1
 
 CONDITIONS = (
-    f"Three nodes, so many partitions with replication factor 3, created and then left alone: {SETTLE_S:g} s, and then "
-    f"{IDLE_S:g} s of which the CPU time of the three nodes together counts. Fetches: of followers, by all three "
-    "nodes' own metrics, in the same time. Flushed durability of ours, Kafka's default; a new cluster each round."
+    "Three nodes and so many partitions with replication factor 3, which are created and then not used: for "
+    f"{SETTLE_S:g} s, and then for {IDLE_S:g} s in which the CPU time of the three nodes together is measured. "
+    "Fetches: of followers, by all three nodes' own metrics, in the same time. Flushed durability for Tailrace, "
+    "Kafka's default for Kafka; a new cluster each round."
 )
 
 

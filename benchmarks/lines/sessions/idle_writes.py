@@ -20,10 +20,10 @@ MOST_TIMES_ALONE = 1.3
 
 CONDITIONS = (
     "Three nodes, replication factor 3, min.insync.replicas 2, page cache. One connection to the leader of one "
-    f"partition, one Produce of {VALUE_BYTES} B with acks=all in flight, {WRITES:,} a round after {WARM_UP_WRITES:,}; "
-    "so many other partitions have no traffic. CPU: of the three nodes together, by writes; what the cluster takes "
-    "while nothing is written, over the same time, is in it. A new cluster each round. Alone: without idle partitions, "
-    "in the same round."
+    f"partition, one Produce of {VALUE_BYTES} B with acks=all in flight, {WRITES:,} a round after {WARM_UP_WRITES:,} "
+    "to warm up; so many other partitions have no traffic. CPU: of the three nodes together, divided by the writes; "
+    "it includes the CPU that an idle cluster takes in the same time. A new cluster each round. Alone: without idle "
+    "partitions, in the same round."
 )
 
 

@@ -38,9 +38,9 @@ JAVA_TIMEOUT_S = 300
 CONDITIONS = (
     f"The requester alone, without a socket: topics of {PER_TOPIC:,} partitions, Fetch v17. Request: the session takes "
     "the new offsets of so many partitions, and the request is built and encoded. Answer: an answer with so many "
-    "partitions, without records, is decoded and taken. Full: all partitions, in a new session. "
-    f"{JAVA} is its FetchSessionHandler with its own codec, which is given all partitions each time, as its consumer "
-    "does; it has run as many fetches before as count. CPU time of the thread."
+    f"partitions, without records, is decoded and taken. Full: all partitions, in a new session. {JAVA} is measured by "
+    "its FetchSessionHandler with its own codec; it is given all partitions each time, as by its consumer, and has "
+    "made as many fetches to warm up as are measured. CPU time of the thread."
 )
 
 

@@ -22,12 +22,12 @@ MOST_TIMES, LEAST_TIMES_CONNECTOR = 1.3, 2.0
 SOURCE: Final = "rows"
 
 CONDITIONS = (
-    f"One session of Spark's for all, local[{CORES}], writes rows with a key each and a constant value of "
-    f"{VALUE_BYTES} B to a new topic of {PARTITIONS} partitions of the same node of ours: {TASKS} tasks write rows "
-    f"that they make, and a stream of {BATCHES} batches (availableNow), which has no limit, writes those of a topic, "
-    "read by the source of the same format. Time: of the whole write, planning and commit included. "
-    f"{PAGE_CACHE} Flushed: nothing is acknowledged before it is synced, the default. Spark's connector, version "
-    f"{CONNECTOR_VERSION}, is at least once."
+    f"One Spark session for all servers, local[{CORES}], writes rows with a key and a constant value of {VALUE_BYTES} "
+    f"B to a new topic of {PARTITIONS} partitions; the topics are on the same node of Tailrace. Batch: {TASKS} tasks "
+    f"write rows that they make. Stream: a stream of {BATCHES} batches (availableNow) writes the rows of a topic, "
+    "which the source of the same format reads; a stream has no target. Time: of the whole write, planning and commit "
+    f"included. {PAGE_CACHE} Flushed: nothing is acknowledged before it is synced, the default. Spark's connector, "
+    f"version {CONNECTOR_VERSION}, is at least once."
 )
 
 

@@ -23,11 +23,11 @@ MOST_TIMES = 0.3
 _TEST = "an idle query"
 
 CONDITIONS = (
-    f"One session of Spark's for both, local[{CORES}]: a query with the default trigger has read a topic of "
-    f"{PARTITIONS} partitions of the same node of ours, to which nothing is written any more, into Spark's sink noop. "
-    f"After {SETTLE_S:g} s the CPU time of so many seconds counts: of the driver with its JVM and all Python processes "
-    "of Spark, and of the node. Count and sum of lengths of all that it has read must be the topic's. Nothing is read "
-    f"from a disk or synced meanwhile. Spark's connector: version {CONNECTOR_VERSION}."
+    f"One Spark session for both sources, local[{CORES}]: a query with the default trigger has read a topic of "
+    f"{PARTITIONS} partitions on the same node of Tailrace into Spark's sink noop, and no more records are written to "
+    f"the topic. After {SETTLE_S:g} s the CPU time is measured for so many seconds: of the driver with its JVM and all "
+    "Python processes of Spark, and of the node. The count and the sum of lengths of all rows that were read must be "
+    f"the topic's. Nothing is read from a disk or synced meanwhile. Spark's connector: version {CONNECTOR_VERSION}."
 )
 
 

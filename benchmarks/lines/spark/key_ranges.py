@@ -24,12 +24,13 @@ LEAST_TIMES_ONE = 1.6
 _TEST = f"{PYTHON_US} us of Python a row"
 
 CONDITIONS = (
-    f"One session of Spark's, local[{CORES}], reads keys and values of {VALUE_BYTES} B of one partition, uncompressed, "
-    f"with {DISTINCT_BATCHES * BATCH_RECORDS:,} keys, and spends {PYTHON_US} us of CPU time in Python on each row "
-    f"(mapInArrow). {RANGES}: keyRangesPerPartition={TASKS}. The count and the sum of lengths that the rows' own task "
-    "has seen must be the partition's. Time: of the whole job, planning included. The node has the same cores; it "
-    "reads from the page cache, all was synced before, and a read syncs nothing. From memory: a Python data source of "
-    f"the same rows, in one task and in {TASKS}; it shows the part of the limit that Spark leaves to any source."
+    f"One Spark session, local[{CORES}], reads keys and values of {VALUE_BYTES} B of one partition, uncompressed, with "
+    f"{DISTINCT_BATCHES * BATCH_RECORDS:,} keys, and spends {PYTHON_US} us of CPU time in Python on each row "
+    f"(mapInArrow). {RANGES}: keyRangesPerPartition={TASKS}. The count and the sum of lengths that the job computes in "
+    "its tasks must be the partition's. Time: of the whole job, planning included. Spark and the node share the "
+    "cores. The node reads from the page cache; the records were synced before, and a read syncs nothing. From "
+    f"memory: a Python data source of the same rows, in one task and in {TASKS} tasks; it shows how far Spark itself "
+    "limits any source."
 )
 
 

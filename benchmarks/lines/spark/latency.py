@@ -22,13 +22,14 @@ MOST_TIMES = 0.5
 _TEST = "one record at a time"
 
 CONDITIONS = (
-    f"One session of Spark's for both, local[{CORES}]: a query with the default trigger reads a topic of {PARTITIONS} "
-    f"partitions of the same node of ours into Spark's sink noop. A record with a value of {VALUE_BYTES} B comes "
-    f"{PAUSE_S:g} to {1.5 * PAUSE_S:g} s after the one before, {WARM_UPS} of them before those that count. Time: from "
-    "before it is handed to the producer (librdkafka, no linger) to the end of the batch that has it, its commit to "
-    "the checkpoint included, as Spark's progress says. Count and sum of lengths, observed on the way (`observe`), "
-    "must be those of what was sent. The node acknowledges from the page cache, without a sync, and Spark keeps its "
-    f"checkpoint in a local directory. Spark's connector: version {CONNECTOR_VERSION}."
+    f"One Spark session for both sources, local[{CORES}]: a query with the default trigger reads a topic of "
+    f"{PARTITIONS} partitions on the same node of Tailrace into Spark's sink noop. A record with a value of "
+    f"{VALUE_BYTES} B is written {PAUSE_S:g} to {1.5 * PAUSE_S:g} s after the record before; the first {WARM_UPS} "
+    "records are not measured. Time: from the moment before the record is passed to the producer (librdkafka, no "
+    "linger) to the end of the batch with the record, the batch's commit to the checkpoint included, by Spark's "
+    "progress. The count and the sum of lengths, observed in the query (`observe`), must be those of the written "
+    "records. The node acknowledges from the page cache, without a sync, and Spark keeps its checkpoint in a local "
+    f"directory. Spark's connector: version {CONNECTOR_VERSION}."
 )
 
 

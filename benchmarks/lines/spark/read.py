@@ -24,13 +24,14 @@ LEAST_TIMES_CONNECTOR = {VALUES: 3.0, ROWS: 2.0}
 LEAST_TIMES_MEMORY = 0.8
 
 CONDITIONS = (
-    f"One session of Spark's for all, local[{CORES}], reads a whole topic of {PARTITIONS} partitions of the same node "
-    f"of ours, in batches of {BATCH_RECORDS:,} records with a key and a value of {VALUE_BYTES} B, text such as JSON. "
-    'Values: `.schema("value binary")`, which the connector does not take. Full rows: every column but headers. Each '
-    "read is an aggregate of its columns, count and sum of lengths or numbers, and is refused if that is not the "
-    "topic's. Time: of the whole read, planning included. From memory: a Python data source that yields the same rows "
-    "in Arrow batches that a process makes once, uncompressed for both codecs. All is read from the page cache "
-    f"and was synced before; a read syncs nothing. Spark's connector: version {CONNECTOR_VERSION}."
+    f"One Spark session for all sources, local[{CORES}], reads a whole topic of {PARTITIONS} partitions on the same "
+    f"node of Tailrace, with batches of {BATCH_RECORDS:,} records with a key and a value of {VALUE_BYTES} B, text such "
+    'as JSON. Values: `.schema("value binary")`, which the connector does not take. Full rows: every column but '
+    "headers. Each read is an aggregate of its columns, count and sum of lengths or numbers, and fails if the "
+    "aggregate is not the topic's. Time: of the whole read, planning included. From memory: a Python data source that "
+    "yields the same rows in Arrow batches that a process makes once, uncompressed for both codecs. The node reads "
+    "from the page cache; the records were synced before, and a read syncs nothing. Spark's connector: version "
+    f"{CONNECTOR_VERSION}."
 )
 
 

@@ -23,14 +23,14 @@ PARTITIONS: Final = 4
 LEAST_TIMES = 1.3
 
 CONDITIONS = (
-    f"One session of Spark's for both, local[{CORES}], reads a whole topic of {PARTITIONS} partitions of the same node "
-    f"of ours as a stream of {BATCHES} batches (availableNow, maxOffsetsPerTrigger), each of which is aggregated "
+    f"One Spark session for both sources, local[{CORES}], reads a whole topic of {PARTITIONS} partitions on the same "
+    f"node of Tailrace as a stream of {BATCHES} batches (availableNow, maxOffsetsPerTrigger); each batch is aggregated "
     f"(foreachBatch). The topic, uncompressed, has batches of {BATCH_RECORDS:,} records with a key and a value of "
     f'{VALUE_BYTES} B. Values: `.schema("value binary")`, which the connector does not take. Full rows: every column '
     "but headers. The aggregates, count and sum of lengths or numbers, must be the topic's. Rows/s: of the median "
-    "batch, planning and its commit to the checkpoint included. Whole: with the query's start and end. All is read "
-    "from the page cache and was synced before; a read syncs nothing. Spark keeps its checkpoint in a local "
-    f"directory. Spark's connector: version {CONNECTOR_VERSION}."
+    "batch, planning and its commit to the checkpoint included. Whole: with the query's start and end. The node reads "
+    "from the page cache; the records were synced before, and a read syncs nothing. Spark keeps its checkpoint in a "
+    f"local directory. Spark's connector: version {CONNECTOR_VERSION}."
 )
 
 
