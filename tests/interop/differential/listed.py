@@ -28,7 +28,7 @@ _CLUSTER = (
         "ApiVersions",
         ("versions",),
         {f"api_keys[{key}]": ONLY_HERE for key in OWN_APIS},
-        "APIs of ours (docs/decisions/0053-our-apis-have-keys-of-their-own.md)",
+        "APIs of Tailrace (docs/decisions/0053-our-apis-have-keys-of-their-own.md)",
     ),
     Difference(
         "ApiVersions",
@@ -65,7 +65,7 @@ _CLUSTER = (
             "supported_features[tailrace.key.sharing]": ONLY_HERE,
             "supported_features[tailrace.sinks]": ONLY_HERE,
         },
-        "the rest is no feature here; ours are for our own tools and nodes",
+        "Kafka's are no features here; Tailrace's are for its own tools and nodes",
     ),
     Difference(
         "ApiVersions",
@@ -73,7 +73,7 @@ _CLUSTER = (
         {
             "supported_features[metadata.version].min_version": (26, 7),
         },
-        "the levels whose rules are built; no log here is older than 26",
+        "Tailrace has the rules of these levels; no log of Tailrace is older than 26",
     ),
     Difference(
         "Metadata",
@@ -94,13 +94,13 @@ _TOPICS = (
         "CreateTopics",
         ("a topic with spaces around a number",),
         {"topics.configs[retention.ms].value": ("5000", " 5000 ")},
-        "what a setting means follows from its text on every node, so that it is stated in one form",
+        "every node reads the text of a setting, so the text is stored in one form",
     ),
     Difference(
         "DeleteTopics",
         ("a topic is deleted twice at once",),
         {"responses": (ANY, ANY)},
-        "refused at each place at which it is named, and with its id; Kafka says so once, without",
+        "refused at each place at which it is named, and with its id; Kafka refuses it once, without the id",
     ),
 )
 
@@ -113,7 +113,7 @@ _CONFIGS = (
             "results.configs[segment.ms].synonyms": ONLY_HERE,
             "results.configs[segment.jitter.ms].synonyms": ONLY_HERE,
         },
-        "each way to a default is shown, in whatever unit; Kafka shows some",
+        "every setting that can give the default is shown, in each unit; Kafka shows some of them",
     ),
     Difference(
         "DescribeConfigs",
@@ -143,7 +143,7 @@ _CONFIGS = (
         "IncrementalAlterConfigs",
         ("a change of broker *: a topic's setting",),
         {"responses.error_code": (_BAD_REQUEST, _OK)},
-        "there are no plugins whose setting it could be, and a misspelt name must not pass",
+        "there are no plugins that could have such a setting, and a misspelt name must not pass",
     ),
 )
 
@@ -158,7 +158,8 @@ _REPLICAS = (
             "topics.partitions.current_voters.replica_directory_id": ("<directory>", ""),
             "nodes.listeners": (ANY, ANY),
         },
-        "each has its own metadata log; a controller alone is found where its broker is; a voter's directory is known",
+        "each server has its own metadata log; a single controller is found at its broker's address; a voter's "
+        "directory is known",
     ),
     Difference(
         "DescribeQuorum",
@@ -168,7 +169,7 @@ _REPLICAS = (
             "topics.partitions.leader_id": (-1, 0),
             "topics.partitions.leader_epoch": (-1, 0),
         },
-        "not known is -1, and 0 is a number",
+        "an unknown value is -1; 0 is a possible value",
     ),
     Difference(
         "ListConfigResources",

@@ -27,7 +27,7 @@ _OFFSETS = (
         "ListOffsets",
         ("offset of a partition named twice",),
         {"topics.partitions": ONLY_HERE},
-        "refused at each place at which it is named; Kafka says so once",
+        "refused at each place at which it is named; Kafka refuses it once",
     ),
     Difference(
         "ListOffsets",
@@ -65,7 +65,7 @@ _OFFSETS = (
         "DescribeProducers",
         ("producers of a partition named twice",),
         {"topics.partitions": MISSING},
-        "told once: a small request must not have a large answer",
+        "answered once: a small request must not have a large answer",
     ),
 )
 
@@ -84,7 +84,7 @@ _PRODUCE = (
         "Produce",
         ("a batch with log append time claimed*",),
         {f"{_PART}.error_code": ("INVALID_TIMESTAMP (32)", _OK), **_TAKEN_BY_KAFKA},
-        "the broker's clock is the broker's to claim; Kafka clears the bit",
+        "only the broker may state its append time; Kafka clears the bit",
     ),
     Difference(
         "Produce",
@@ -132,14 +132,14 @@ _PRODUCE = (
         "Produce",
         ("*",),
         {f"{_PART}.log_start_offset": (-1, ANY)},
-        "not told with a refusal; producers use it with UNKNOWN_PRODUCER_ID alone, which neither sends",
+        "a refusal does not have it; producers use it only with UNKNOWN_PRODUCER_ID, which neither server sends",
         beside_error=True,
     ),
     Difference(
         "Produce",
         ("*duplicate*", "a stranger *", "seeded *"),
         {f"{_PART}.log_append_time_ms": (-1, ANY)},
-        "the topic has CreateTime; Kafka tells a duplicate's own timestamp for the time of its append",
+        "the topic has CreateTime; Kafka states a duplicate's own timestamp as its append time",
     ),
 )
 
@@ -185,7 +185,7 @@ _FETCH = (
             "responses.partitions.records": (ANY, ANY),
             **_RANGE,
         },
-        "taken for 0",
+        "a negative limit is taken for 0",
     ),
     Difference(
         "Fetch",

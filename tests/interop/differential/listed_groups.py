@@ -7,7 +7,7 @@ _NO_GROUP = "GROUP_ID_NOT_FOUND (69)"
 _BAD_GROUP = "INVALID_GROUP_ID (24)"
 _NO_NAME = "a group without a name is deprecated since KIP-289, and is refused everywhere"
 _KEPT_BY_REFUSED = "a refused member leaves no group behind"
-_ONCE = "told once: a small request must not have a large answer"
+_ONCE = "answered once: a small request must not have a large answer"
 
 GROUPS = (
     Difference(
@@ -66,18 +66,18 @@ GROUPS = (
         "ConsumerGroupHeartbeat",
         ("life: the node makes an id",),
         {"member_id": (ANY, ANY)},
-        "begins with the client's id, as in classic groups, so that people know it again",
+        "begins with the client's id, as in classic groups, so that people recognize the member",
     ),
     Difference(
         "JoinGroup",
         ("mixed: a classic member joins",),
         {"member_id": (ANY, ANY)},
-        "begins with the client's id, as in classic groups, so that people know it again",
+        "begins with the client's id, as in classic groups, so that people recognize the member",
     ),
     Difference(
         "ConsumerGroupDescribe",
         ("*described*",),
         {"groups.members.subscribed_topic_regex": (None, "")},
-        "null when there is none; Kafka says one or the other",
+        "null without an expression; Kafka answers null or empty",
     ),
 )

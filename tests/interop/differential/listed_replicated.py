@@ -71,7 +71,7 @@ REPLICATED = (
         "Fetch",
         ("a fetch of follower *, at 1",),
         dict.fromkeys(_LEADER, (-1, ANY)),
-        "the node that refuses it is the leader; Kafka names itself",
+        "the node that refuses the fetch is the leader; Kafka names itself",
     ),
     Difference(
         "Fetch",
@@ -82,6 +82,6 @@ REPLICATED = (
             "a session of a follower in v*: that again",
         ),
         {**dict.fromkeys(_LEADER, (ANY, -1)), "node_endpoints": ONLY_HERE},
-        "the leader is named wherever there is a field for it, to followers too; by Kafka from version 16",
+        "every version with a field for the leader names it, to followers too; Kafka names it from version 16 on",
     ),
 )

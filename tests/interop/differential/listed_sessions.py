@@ -9,7 +9,7 @@ _RANGE = {
     f"responses.partitions.{name}": _NO_RANGE for name in ("high_watermark", "last_stable_offset", "log_start_offset")
 }
 _IDS_OF_NO_SHARD = ("ids in v*: id -2147483648", "ids in v*: id 2147483647")
-_NO_SHARD = "a session that is not there, as any other; Kafka looks for the shard of such an id and fails"
+_NO_SHARD = "no session has this id; Kafka looks for the shard of the id and fails"
 
 SESSIONS = (
     Difference(
@@ -73,12 +73,13 @@ SESSIONS = (
         "Fetch",
         ("turns in v*: a newcomer has no room",),
         {"responses": MISSING},
-        "a full answer to a consumer has nothing of the partitions behind, as the text says; they come the next time",
+        "a full answer to a consumer does not name the remaining partitions, as KIP-227 says; they come with the next "
+        "answer",
     ),
     Difference(
         "Fetch",
         ("turns in v*: there is room for it",),
         {"responses": ONLY_HERE, "responses.partitions": MISSING},
-        "it comes with the first answer that has room for it, between two partitions of the other topic",
+        "the partition comes with the first answer with room for it, between two partitions of the other topic",
     ),
 )

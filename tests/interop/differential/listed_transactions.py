@@ -7,7 +7,7 @@ TRANSACTIONS: tuple[Difference, ...] = (
         "Fetch",
         ("*, older, *: the records of partition *",),
         {"responses.partitions.records.bytes behind the marker": (8, 0)},
-        "the number of the decision, by which a marker that comes late is known; readers skip it",
+        "the number of the decision, which shows that a marker is late; readers skip it",
     ),
     Difference(
         "InitProducerId",
@@ -20,6 +20,6 @@ TRANSACTIONS: tuple[Difference, ...] = (
             "producer_id": (ANY, -1),
             "producer_epoch": (0, -1),
         },
-        "the producer gets another id; by Kafka its transactional id cannot be resumed any more",
+        "the producer gets another id; with Kafka its transactional id cannot be used any more",
     ),
 )

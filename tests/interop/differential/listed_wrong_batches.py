@@ -36,7 +36,7 @@ WRONG_BATCHES = (
         "Produce",
         ("attribute=8;*",),
         {_CODE: (_TIME, _TAKEN)},
-        "the broker's clock is the broker's to claim; Kafka clears the bit",
+        "only the broker may state its append time; Kafka clears the bit",
     ),
     Difference(
         "Produce",
@@ -90,7 +90,7 @@ WRONG_BATCHES = (
         "Produce",
         ("seeded: *attribute=8;*",),
         {_CODE: (_TIME, _TAKEN)},
-        "the broker's clock is the broker's to claim; Kafka clears the bit, and with it a wrong time",
+        "only the broker may state its append time; Kafka clears the bit, and with it a wrong time",
     ),
     Difference(
         "Produce",
