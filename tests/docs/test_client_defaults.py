@@ -116,7 +116,7 @@ def test_numbers_that_follow_from_others() -> None:
     assignors = sent("assignors that")
     names = {client: count and count * TOPICS * NAME_BYTES for client, count in assignors.items()}
     assert sent("bytes of the names") == names
-    assert sent("the same of ten members") == {
+    assert sent("bytes of these names from ten members") == {
         client: 10 * ((count or 0) + 1) * TOPICS * NAME_BYTES for client, count in assignors.items()
     }
     collected, plain, records = sent("bytes in which"), sent("bytes of a batch in plain"), sent("records of a batch")
