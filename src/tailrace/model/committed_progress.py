@@ -11,7 +11,7 @@ offsets.
 3. Commits unite. Their order, repetition and division change nothing.
 4. The state has one form: hashes are cut at all edges of rectangles, the runs of each strip are as long as can be, and
    neighbouring strips with equal runs are merged.
-5. A partition of a view has the hashes of its slot alone: rules 1 and 2 count these hashes, and no strip has another.
+5. A partition of a view has the hashes of its slot alone: rules 1 and 2 are about these hashes, no strip has others.
 """
 
 from bisect import bisect_left, bisect_right

@@ -112,7 +112,8 @@ class CarefulController:
         return self._controller.leader_id
 
     def submit(self, command: ControllerCommand, on_done: Callable[[ControllerResponse | KafkaError], None]) -> None:
-        """As `server.ports.Controller.submit`; POLICY_VIOLATION (44) for topics beyond the limit of descriptors."""
+        """Submit a command, see `server.ports.Controller.submit`. New topics beyond the limit of file descriptors are
+        refused: POLICY_VIOLATION (44)."""
         if isinstance(command, CreateTopics):
             taken = self._count_open() - self._reclaimable()
             if taken * 100 >= self._limit * _NEAR_PERCENT:

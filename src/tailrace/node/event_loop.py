@@ -33,7 +33,7 @@ class LoopClock:
         self._loop.call_soon(self._turns.run, callback)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """As `call_soon`, from another thread."""
+        """Do what `call_soon` does; for calls from another thread."""
         self._loop.call_soon_threadsafe(self._turns.run, callback)
 
 

@@ -293,8 +293,8 @@ class MetadataQuorum:
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `server.ports.Peer.send`. Only requests of the metadata log's replica are sent before the replica has
-        found the leader; other requests get no answer until then."""
+        """Send a request, see `server.ports.Peer.send`. Before the replica of the metadata log has found the leader,
+        only the replica's own requests are sent; other requests get no answer until then."""
         places, is_search = self._places, isinstance(request, QuorumRequest)
         address = places.address_of(node_id) if is_search else places.found(node_id)
 

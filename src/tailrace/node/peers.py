@@ -65,7 +65,7 @@ class Peers:
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `server.ports.Peer.send`."""
+        """Send a request, see `server.ports.Peer.send`."""
         self.send_to(
             self._address_of(node_id), node_id, request, on_reply, oldest_version=oldest_version, timeout_ms=timeout_ms
         )

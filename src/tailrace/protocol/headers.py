@@ -111,7 +111,7 @@ def encode_response(response: Any, version: int, correlation_id: int) -> list[Bu
 
 
 def encode_response_in_steps(response: Any, version: int, correlation_id: int) -> Generator[None, None, list[Buffer]]:
-    """As `encode_response`, in steps."""
+    """The same as `encode_response`, in steps."""
     schema = response.__schema__
     is_flexible = version >= schema.flexible.first and schema.api_key != API_VERSIONS
     parts: list[Buffer] = [(_CORRELATION_AND_NO_TAGS if is_flexible else _CORRELATION).pack(correlation_id)]

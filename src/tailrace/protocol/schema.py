@@ -137,7 +137,7 @@ def prefix_of(data: Buffer) -> int:
 
 
 def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> None:
-    """As `encode`, behind the content of `parts`. The content of `parts` afterwards belongs behind `chunks`."""
+    """Encode the value behind the content of `parts`. Afterwards the content of `parts` belongs behind `chunks`."""
     schema: Schema = value.__schema__  # type: ignore[attr-defined]
     try:
         encoder = schema.encoders[version]
@@ -150,7 +150,7 @@ def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[B
 
 
 def encode_in_steps(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> Iterator[None]:
-    """As `encode_into`, in steps: for values of very many elements, which would take too long in one step."""
+    """Do what `encode_into` does, in steps: a value of very many elements would take too long in one step."""
     schema = schema_of(type(value))
     try:
         for _ in _step_encoder_of(schema, version)(value, parts, chunks):
@@ -199,7 +199,7 @@ def decode_from(
 def decode_in_steps(
     cls: type[T], version: int, data: memoryview, position: int, *, max_elements: int
 ) -> Generator[None, None, tuple[T, int]]:
-    """As `decode_from`, in steps: for messages of very many elements, which would take too long in one step."""
+    """Do what `decode_from` does, in steps: a message of very many elements would take too long in one step."""
     schema = schema_of(cls)
     try:
         value, stop, _ = yield from _step_decoder_of(schema, version)(data, position, max_elements)

@@ -227,7 +227,7 @@ class FollowerReplica:
         replica.advance_log_start(min(log_start_offset, replica.high_watermark.offset))
 
     def read(self, limits: ReadLimits, end_offset: int) -> PartitionRead:
-        """As `Partition.read`, up to this offset.
+        """Read up to this offset, see `Partition.read`.
 
         A read above the log end is empty: the record may be committed, and not yet replicated to this broker. An offset
         below the log start is out of range only if the leader's log start is above the offset, too. Otherwise the

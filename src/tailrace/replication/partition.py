@@ -114,8 +114,8 @@ class Partition:
         self.replica.check_leader(leader_epoch)
 
     def check_replica(self, leader_epoch: int) -> None:
-        """As `check_leader`, for a request that followers carry out too: NotLeader (6) only if this broker neither
-        leads nor follows."""
+        """Check the epoch of a request that followers carry out too. Raises what `check_leader` raises, but NotLeader
+        (6) only if this broker neither leads nor follows."""
         replica = self.replica
         replica.check_epoch(leader_epoch)
         if replica.is_closed or replica.state is None:
@@ -399,8 +399,8 @@ class Partition:
         )
 
     def read_for_replica(self, limits: ReadLimits) -> PartitionRead:
-        """As `read`, for a follower that fetches: up to the log end, flushed or not, so that both disks flush at the
-        same time.
+        """Read for a follower that fetches: up to the log end, flushed or not, so that both disks flush at the same
+        time.
 
         Below the high watermark, where no replica in sync reads, checksums are checked too: a follower would refuse a
         damaged batch and fetch the batch again without end. Damage puts the log offline: StorageError.

@@ -290,7 +290,7 @@ class Replica:
     # Reads
 
     def read(self, limits: ReadLimits, end_offset: int) -> PartitionRead:
-        """As `Partition.read`, up to this offset."""
+        """Read up to this offset, see `Partition.read`."""
         log, offset = self.log, limits.offset
         if log.is_offline:
             log.check_online()

@@ -49,7 +49,7 @@ def error_response(request: Any, version: int, error: KafkaError) -> Any:
 
 
 def error_response_in_steps(request: Any, version: int, error: KafkaError) -> Stepwise[Any]:
-    """As `error_response`, in steps."""
+    """The same as `error_response`, in steps."""
     kind = type(request)
     if kind is metadata.MetadataRequest:
         return (yield from _metadata(request, version, error))

@@ -17,7 +17,8 @@ class PartitionChoice:
         self._sticky = sticky
 
     def partition_of(self, record: Unsent, info: TopicInfo) -> int:
-        """The partition of this record. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), or as the partitioner does."""
+        """The partition of this record. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION), and the errors of
+        the partitioner."""
         if record.partition is not None:
             return existing(record.partition, info)
         count = len(info.partitions)

@@ -273,7 +273,7 @@ class LatestGroups:
         return group is not None and group.metadata is not None
 
     def groups_waiting_for(self, producer_id: int) -> frozenset[str]:
-        """As `GroupStore.groups_waiting_for`, with the staged records."""
+        """The groups that have offsets in the producer's transaction, in committed or staged records."""
         staged = (
             group_id
             for group_id, records in self._staged.items()

@@ -91,7 +91,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def compress_in_steps(codec: int, data: Buffer, *, step_bytes: int) -> Generator[object, None, Buffer]:
-    """As `compress` at the codec's default level, with a pause after about so many bytes of the data."""
+    """Compress the data at the codec's default level, with a pause after about every `step_bytes` bytes."""
     view = memoryview(data)
     if codec == Codec.NONE:
         return data
@@ -137,7 +137,7 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int | None = None) -> Buf
 def decompress_in_steps(
     codec: int, data: Buffer, *, max_bytes: int, step_bytes: int
 ) -> Generator[Buffer, None, Buffer]:
-    """As `decompress`, with a pause after about every `step_bytes` bytes; the generator returns the data.
+    """Do what `decompress` does, with a pause after about every `step_bytes` bytes; the generator returns the data.
 
     At each pause the generator yields the data so far, which may grow in place: hold no view of it when the generator
     goes on.

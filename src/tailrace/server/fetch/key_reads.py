@@ -220,7 +220,7 @@ class KeyRangeReads:
         read: Callable[[ReadLimits], PartitionRead],
         budget: ScanBudget,
     ) -> Part | None:
-        """As `split`, for the one batch with the offset of the limits, whatever its size; None if it needs more steps.
+        """Split the one batch that has the offset of the limits, whatever its size; None if the split needs more steps.
 
         `may_split_large` must be true, and the ranges must have whole slots. Raises the errors of `read`, and
         CorruptRecords if the batch is not as its header says.

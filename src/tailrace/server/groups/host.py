@@ -229,7 +229,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         return self.machine.reports.insight(group_id, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
 
     def submit(self, command: Command, on_done: OnDone, *, within: InTransaction = IN_NONE) -> None:
-        """As `CoordinatorHost.submit`; `within` is the transaction in which offsets are committed."""
+        """Decide a command, see `CoordinatorHost.submit`. `within` is the transaction that the offsets belong to."""
         refusal = self._decide(command, on_done, within=within)
         if not isinstance(command, CommitOffsets):
             return
@@ -350,7 +350,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         self._new_member_id = new_member_id
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """As `CoordinatorService.on_image`; offsets in deleted topics and in their views are deleted."""
+        """Follow the image, see `CoordinatorService.on_image`. Deletes offsets in deleted topics and in their views."""
         self._topics.on_image(image, delta)
         super().on_image(image, delta)
         if delta.deleted_topics:

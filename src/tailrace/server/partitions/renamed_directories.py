@@ -98,8 +98,8 @@ class RenamedDirectories:
         return size_bytes
 
     def rename_if_there(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """As `rename_deleted`, but durable and only if the directory exists: for a stop before the rename was made.
-        Raises StorageError."""
+        """Rename the directory of this deleted partition if it still has its name, durably: the process may have
+        stopped before `rename_deleted`. Raises StorageError."""
         if self._files.exists(join(self.path, str(partition))):
             self.rename_deleted(partition, topic_id)
             self._files.sync_dir(self.path)

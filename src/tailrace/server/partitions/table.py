@@ -177,7 +177,8 @@ class PartitionTable:
         return self._by_name.get((topic, partition))
 
     def borrow_log(self, topic_partition: TopicPartition) -> Log | None:
-        """As `PartitionLogs.borrow`; None for a partition that is not dormant, or has never had a record."""
+        """The log of a dormant partition, see `PartitionLogs.borrow`; None for a partition that is not dormant, or has
+        never had a record."""
         dormant = self.dormant.find(*topic_partition)
         return None if dormant is None or dormant.is_empty else self._logs.borrow(topic_partition, dormant)
 
@@ -365,7 +366,7 @@ class PartitionTable:
                 staging.write()
 
     def refuse_produce(self, reason: str | None) -> None:
-        """As `PartitionLogs.refuse_produce`."""
+        """Refuse the batches of producers, see `PartitionLogs.refuse_produce`."""
         self._logs.refuse_produce(reason)
 
     def set_short_of_space(self, is_short: bool) -> None:

@@ -66,7 +66,7 @@ class MetadataApplier:
             pass
 
     def steps(self, image: ClusterImage) -> Iterator[None]:
-        """As `load`, one partition per step: after a crash each step may scan a log."""
+        """Do what `load` does, one partition per step: after a crash each step may scan a log."""
         self._defaults_of_all = self._settings.at(image).topic_defaults
         for topic in image.topics.values():
             config = self._config(image, topic.name)

@@ -52,7 +52,7 @@ class TransactionChannel:
         self._clock = clock
 
     def verify(self, request: VerificationRequest, on_done: OnVerified) -> None:
-        """As `TransactionVerifier.verify`."""
+        """Ask the coordinator, see `TransactionVerifier.verify`."""
         self._try(request, on_done, retries=_RETRIES if request.adds_partitions else 0)
 
     def _try(self, request: VerificationRequest, on_done: OnVerified, *, retries: int) -> None:

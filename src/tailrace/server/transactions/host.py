@@ -145,7 +145,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         self._repeat(config.transaction_remove_expired_transaction_cleanup_interval_ms, self._forget_unused)
 
     def submit(self, command: Command, on_done: OnDone) -> None:
-        """As `CoordinatorHost.submit`; the answer is never NeedsProducerId."""
+        """Decide a command, see `CoordinatorHost.submit`. The answer is never NeedsProducerId."""
         if isinstance(command, EndTransaction) and command.transactional_id in self._next:
             on_done(concurrent(command.transactional_id))  # the id's next transaction waits to begin
         else:
@@ -177,8 +177,8 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self.submit(_with_producer_id(command, fresh), on_done)
 
     def begin(self, command: AddPartitions, on_done: OnDone, request: QueuedRequest) -> None:
-        """As `submit`, for the request of a producer: the request waits while the end of the producer's last
-        transaction is not complete.
+        """Do what `submit` does, but only when the end of the producer's last transaction is complete: until then the
+        request waits.
 
         After `next_transactions.WAIT_MS` the answer is CONCURRENT_TRANSACTIONS (51). If the connection closes, there is
         no answer.
@@ -186,7 +186,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         self._next.add(command, on_done, request)
 
     def commit_sink(self, command: CommitSink, on_done: OnDone, *, timeout_ms: int) -> None:
-        """As `submit`. The answer comes when all members have their markers, or is REQUEST_TIMED_OUT (7)."""
+        """Commit a sink. The answer comes when all members have their markers, or is REQUEST_TIMED_OUT (7)."""
         self._sink_commits.add(command, on_done, timeout_ms)
 
     def renew_run(self, run: SinkRun, lease_ms: int) -> None:

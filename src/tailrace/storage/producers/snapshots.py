@@ -21,7 +21,7 @@ from tailrace.storage.segment_files.transaction_index import CompletedTransactio
 
 
 def snapshot_path(directory: str, offset: int) -> str:
-    """The file that holds the producers as they were when the log ended at this offset."""
+    """The file with the state of the producers at this log end."""
     return join(directory, segment_name(offset) + SNAPSHOT_SUFFIX)
 
 

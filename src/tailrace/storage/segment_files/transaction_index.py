@@ -153,7 +153,7 @@ class TransactionIndex:
         self.is_dirty = True
 
     def note(self, completed: CompletedTransaction) -> None:
-        """As `append`, for a transaction that is aborted by the marker just read."""
+        """Append a transaction that is aborted by the marker just read."""
         self.append(
             AbortedTxn(
                 completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset

@@ -168,7 +168,7 @@ class SnapshotWriter:
         self.append_records(CheckpointRecord(None, value) for value in values)
 
     def append_records(self, records: Iterable[CheckpointRecord]) -> None:
-        """As `append`, with keys. A producer's records are in batches of its transaction."""
+        """Add records with keys, in order, see `append`. A producer's records get batches of its transaction."""
         timestamp = self._header.last_contained_ms
         largest = MAX_BATCH_BYTES if self._header.log is None else MAX_CHECKPOINT_BATCH_BYTES
         limit = largest - _HEADROOM
