@@ -56,12 +56,12 @@ class RaftConduct(Watcher[RaftHost]):
             return
         self._heard_epoch = response.leader_epoch
         request, log = opened.request, host.log
-        is_of_the_leader = (
+        is_from_leader = (
             isinstance(response, FetchRecordsReply)
             and isinstance(node.role, Follower)
             and (response.leader_epoch, response.leader_id) == (node.epoch, node.leader_id)
         )
-        if is_of_the_leader and isinstance(response, FetchRecordsReply) and isinstance(request, FetchRecords):
+        if is_from_leader and isinstance(response, FetchRecordsReply) and isinstance(request, FetchRecords):
             is_current = (request.fetch_offset, request.last_fetched_epoch) == (log.end_offset, log.last_epoch)
             if response.error is ErrorCode.NONE and response.diverging is not None and is_current:
                 self._must_end_by = _where_it_may_end(log, response.diverging)

@@ -177,7 +177,7 @@ class FetchSession:
         self.session_id = session_id
         self.owner = owner
         self.client = client
-        """The client by which the places of sessions are shared out."""
+        """The client of the session: clients share the places for sessions."""
         self.is_privileged = is_privileged
         """Whether a follower has created the session: sessions of followers are evicted last."""
         self.uses_topic_ids = uses_topic_ids

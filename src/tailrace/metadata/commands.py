@@ -301,7 +301,7 @@ class BalanceLeaders(ControllerCommand):
     command may elect."""
 
     allowed_percentage: int
-    """The share in percent, of the partitions that prefer a broker, that other brokers may lead."""
+    """The percentage of the partitions with the same preferred leader that other brokers may lead."""
     unfinished: tuple[BrokerId, ...] = ()
     """Brokers whose balance an earlier command has begun. The balance of these brokers goes on, whatever their share is
     by now."""

@@ -73,7 +73,7 @@ def sink_key(sink: str) -> str:
     return f"{_PREFIX}{sink}"
 
 
-def is_of_sink(transactional_id: str) -> bool:
+def is_reserved_for_sinks(transactional_id: str) -> bool:
     """Whether the id is reserved for sinks, well-formed or not."""
     return transactional_id.startswith(_PREFIX)
 

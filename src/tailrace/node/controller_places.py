@@ -92,7 +92,7 @@ class ControllerPlaces:
         response = _understood(reply)
         if response is not None and _is_the_leader(node_id, response):
             self._found[node_id] = asked_at
-        elif reply is None or (response is not None and _is_of_another_node(node_id, response)):
+        elif reply is None or (response is not None and _is_from_another_node(node_id, response)):
             if reply is not None and self._found.get(node_id) == asked_at:
                 del self._found[node_id]
             self._leave(node_id, asked_at)
@@ -124,7 +124,7 @@ def _is_the_leader(node_id: int, response: Answered) -> bool:
     return is_served and response.leader_id == node_id
 
 
-def _is_of_another_node(node_id: int, response: Answered) -> bool:
+def _is_from_another_node(node_id: int, response: Answered) -> bool:
     """Whether the answer shows that another node has sent the answer."""
     error, leader_id = response.error, response.leader_id
     if error is ErrorCode.INCONSISTENT_CLUSTER_ID:

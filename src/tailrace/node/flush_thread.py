@@ -250,8 +250,8 @@ _LOOKS: Final = 10
 """The number of checks within the time that a round may be stalled."""
 _QUICK_FOR: Final = 2
 _QUICK_FOR_AT_MOST: Final = 8
-"""The longest time without a slow round before the disk counts as well, as a multiple of the time for which a round may
-be stalled."""
+"""A disk that has hung is in order again after so long without a slow round: at first, and at most. In multiples of the
+time for which a round may be stalled."""
 _SOON: Final = 24
 """The number of stall timeouts without a hang after which the next hang counts as a first hang."""
 

@@ -60,7 +60,7 @@ class SessionVisits:
         """The time of the last fetch."""
 
     def holds_for(self, *, broker_epoch: int, may_join: bool) -> bool:
-        """Whether a fetch in this registration counts for the partitions that rest."""
+        """Whether a fetch in this registration may acknowledge records of the partitions that rest in the session."""
         return broker_epoch == self._broker_epoch and may_join == self._may_join
 
     def fetched(self, now_ms: int) -> None:

@@ -111,7 +111,7 @@ CROWDED_WAIT_MS: Final = 250
 class LongPoll(Hashable, Protocol):
     """A request that can wait."""
 
-    is_of_replica: bool
+    is_from_replica: bool
     """Whether a follower polls."""
     replica_id: int
     """The follower's number; negative for a client."""
@@ -232,7 +232,7 @@ class LongPolls:
         False if the poll has to be answered now: half of the limit is used and another poll of its connection waits, or
         too many polls wait beyond the limit.
         """
-        capacity = self._of_replicas if poll.is_of_replica else self._of_clients
+        capacity = self._of_replicas if poll.is_from_replica else self._of_clients
         is_second = bool(self._by_connection.get(connection))
         if is_second and capacity.is_half_used:
             return False
@@ -277,7 +277,7 @@ class LongPolls:
         """Answer a poll of this follower that waits on the connection, as if its time were over: a later request of the
         follower has come on the connection, and its answer cannot leave before the poll's answer."""
         for parked in tuple(self._by_connection.get(connection, ())):
-            if parked.poll.is_of_replica and parked.poll.replica_id == replica_id:
+            if parked.poll.is_from_replica and parked.poll.replica_id == replica_id:
                 self.expired(parked)
 
     def expired(self, parked: _Parked) -> None:

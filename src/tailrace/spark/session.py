@@ -27,7 +27,8 @@ from tailrace.spark.reading.planning import show_progress
 _log = logging.getLogger(__name__)
 
 PROGRESS_TIMEOUT_MS = 10_000
-"""Longer than the limit of a source (see planning): no batch waits for a listener."""
+"""The time limit of a commit. It is longer than the limit of a source (see planning), since no batch waits for a
+listener."""
 
 REST_S = 30.0
 """The pause after a failed commit: Spark calls all listeners of a session on one thread, and every listener would

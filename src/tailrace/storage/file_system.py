@@ -131,10 +131,10 @@ class FileSystem(Protocol):
         ...
 
     def write_durably(self, path: str, content: Buffer, *, is_secret: bool = False) -> None:
-        """Make the file at this path anew with this content, which is durable on return; its name is not.
+        """Make the file at this path anew with this content. On return the content is durable, but a new name is not.
 
         Only the owner of the process may read a secret file; every user that the umask admits may read other files.
-        From any thread, as `sync_file` and `sync_dir`.
+        May be called from any thread, like `sync_file` and `sync_dir`.
         """
         ...
 

@@ -39,12 +39,12 @@ class StoredSegment(Protocol):
 
     @property
     def age_timestamp(self) -> int:
-        """The largest timestamp; without timestamps the time of the file. Only read where time decides."""
+        """The largest timestamp; without timestamps the time of the file. Read only if time decides."""
         ...
 
     @property
     def has_doubtful_times(self) -> bool:
-        """Whether the segment's records must be read before time decides."""
+        """Whether `age_timestamp` may be wrong, so that the segment's records must be read first."""
         ...
 
 

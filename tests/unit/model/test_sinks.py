@@ -15,7 +15,7 @@ from tailrace.model.sinks import (
     check_sink,
     coordinator_key,
     find_member,
-    is_of_sink,
+    is_reserved_for_sinks,
     parse_member,
     sink_key,
     sink_of_key,
@@ -70,7 +70,7 @@ def test_the_longest_member_has_the_longest_parts() -> None:
     ],
 )
 def test_a_malformed_id_of_a_sink_member_is_refused(malformed: str) -> None:
-    assert is_of_sink(malformed)
+    assert is_reserved_for_sinks(malformed)
     assert find_member(malformed) is None
     with pytest.raises(KafkaError) as refusal:
         parse_member(malformed)
@@ -79,7 +79,7 @@ def test_a_malformed_id_of_a_sink_member_is_refused(malformed: str) -> None:
 
 @pytest.mark.parametrize("other", ["pay", "", "tailrace_sink/s/r/1/2.3", "x__tailrace_sink/s/r/1/2.3"])
 def test_any_other_id_is_as_before(other: str) -> None:
-    assert not is_of_sink(other)
+    assert not is_reserved_for_sinks(other)
     assert find_member(other) is None
     assert sink_of_key(other) is None
     assert coordinator_key(other) == other

@@ -21,7 +21,7 @@ class Poll:
     def __init__(self, *partitions: Partition, tries_needed: int = 1) -> None:
         self.partitions = list(partitions)
         self.watched = len(partitions)
-        self.is_of_replica = False
+        self.is_from_replica = False
         self.replica_id = -1
         self.tries: list[bool] = []
         self.moved: list[Partition | None] = []
@@ -225,7 +225,7 @@ def test_a_connection_has_half_of_the_long_polls_and_then_one(bench: LongPollsBe
 def test_followers_have_a_limit_of_their_own(bench: LongPollsBench) -> None:
     crowd(bench)
     fetch = Poll(bench.a)
-    fetch.is_of_replica = True
+    fetch.is_from_replica = True
     assert bench.polls.park(fetch, bench.connection, 500)
     bench.clock.advance(CROWDED_WAIT_MS)
     assert fetch.tries == [], "it waits as long as it wants"
@@ -236,7 +236,7 @@ def test_followers_have_a_limit_of_their_own(bench: LongPollsBench) -> None:
 def test_another_request_of_a_follower_ends_its_poll_and_no_other(bench: LongPollsBench) -> None:
     fetches = [Poll(bench.a) for _ in range(3)]
     for replica_id, fetch in zip((2, 3), fetches, strict=False):
-        fetch.is_of_replica, fetch.replica_id = True, replica_id
+        fetch.is_from_replica, fetch.replica_id = True, replica_id
     for fetch in fetches:
         assert bench.polls.park(fetch, bench.connection, 60_000)
     bench.polls.end_of_replica(bench.connection, 3)
@@ -246,7 +246,7 @@ def test_another_request_of_a_follower_ends_its_poll_and_no_other(bench: LongPol
 def test_followers_do_not_count_against_the_limit_of_clients(bench: LongPollsBench) -> None:
     for _ in range(MAX_REPLICA_POLLS):
         fetch = Poll(bench.a)
-        fetch.is_of_replica = True
+        fetch.is_from_replica = True
         assert bench.polls.park(fetch, RecordingConnection(), 60_000)
     crowd(bench)
     bench.clock.advance(CROWDED_WAIT_MS)

@@ -238,8 +238,8 @@ def _check_sinks(admin: Admin, stored: StoredCheckpoint) -> None:
             raise
         return
     for sink in sinks:
-        is_of_query = f"{sink.origin} ".startswith(f"query {stored.query_id} ")
-        if is_of_query and sink.last_batch is not None and sink.last_batch >= stored.batches.planned[0]:
+        belongs_to_query = f"{sink.origin} ".startswith(f"query {stored.query_id} ")
+        if belongs_to_query and sink.last_batch is not None and sink.last_batch >= stored.batches.planned[0]:
             raise _fault(
                 f"{_planned(stored)}, and sink {sink.sink_id!r} has batch {sink.last_batch}: the next rows would be"
                 " taken for it and left out; start the query once so that it ends"

@@ -76,10 +76,10 @@ _FATAL: Mapping[TransactionCall, frozenset[ErrorCode]] = {
 def verdict_of(call: TransactionCall, code: ErrorCode) -> TransactionVerdict:
     """The consequence of this error. For records: the consequence of a final error, since the sender retries by
     itself."""
-    is_of_record = call is TransactionCall.RECORDS
-    if code.retriable and not is_of_record:
+    is_about_record = call is TransactionCall.RECORDS
+    if code.retriable and not is_about_record:
         return TransactionVerdict.RETRY
-    if code is ErrorCode.PRODUCER_FENCED or (code in _FENCED and not is_of_record):
+    if code is ErrorCode.PRODUCER_FENCED or (code in _FENCED and not is_about_record):
         return TransactionVerdict.FENCED
     if code in _REFUSED_FOR_GOOD:
         return TransactionVerdict.FATAL

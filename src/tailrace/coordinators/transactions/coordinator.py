@@ -43,7 +43,7 @@ from tailrace.coordinators.transactions.transaction import (
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.sinks import find_member, is_of_sink
+from tailrace.model.sinks import find_member, is_reserved_for_sinks
 
 TransactionDecision = Decision[CoordinatorRecord, Response]
 
@@ -249,7 +249,7 @@ class TransactionCoordinator:
 
 
 def _check_may_end(command: EndTransaction) -> None:
-    if command.is_commit and is_of_sink(command.transactional_id):
+    if command.is_commit and is_reserved_for_sinks(command.transactional_id):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE, f"{command.transactional_id!r} commits with its batch alone, by CommitSink"
         )

@@ -70,8 +70,8 @@ def _created(command: InitializeProducer, now_ms: int) -> Initialized:
 def _may_be_its_producer(transaction: Transaction, command: InitializeProducer) -> bool:
     if command.expected_producer_id == transaction.producer_id:
         return True
-    is_of_before = command.expected_producer_id == transaction.previous_producer_id
-    return is_of_before and command.expected_producer_epoch >= LAST_EPOCH
+    is_previous_id = command.expected_producer_id == transaction.previous_producer_id
+    return is_previous_id and command.expected_producer_epoch >= LAST_EPOCH
 
 
 def _is_its_producer(transaction: Transaction, command: InitializeProducer) -> bool:
@@ -153,8 +153,10 @@ def _is_retry(transaction: Transaction, command: EndTransaction) -> bool:
         return False
     if transaction.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return False
-    is_of_before = command.producer_id == transaction.previous_producer_id and command.producer_epoch == LAST_EPOCH
-    return command.producer_id == transaction.producer_id or is_of_before
+    is_previous_identity = (
+        command.producer_id == transaction.previous_producer_id and command.producer_epoch == LAST_EPOCH
+    )
+    return command.producer_id == transaction.producer_id or is_previous_identity
 
 
 def _has_next_id(transaction: Transaction, command: EndTransaction) -> bool:

@@ -27,7 +27,7 @@ from tailrace.model.sinks import (
     check_run,
     check_sink,
     find_member,
-    is_of_sink,
+    is_reserved_for_sinks,
     parse_member,
     sink_key,
 )
@@ -172,7 +172,7 @@ class Sinks:
         its run was followed, DUPLICATE_SEQUENCE_NUMBER (46) if its batch is decided already,
         OUT_OF_ORDER_SEQUENCE_NUMBER (45) if the batch of a new run is before the last batch.
         """
-        if not is_of_sink(transactional_id):
+        if not is_reserved_for_sinks(transactional_id):
             return
         member = parse_member(transactional_id)
         sink = self._sinks.get(member.sink)

@@ -145,7 +145,7 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
             continue
         if variable in names:
             given[names[variable]] = text
-        elif not _is_of_a_service(variable, text):
+        elif not _is_service_variable(variable, text):
             _refuse_misspelt(variable, names)
             ignored.append(variable)
     if ignored:
@@ -153,7 +153,7 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-def _is_of_a_service(variable: str, text: str) -> bool:
+def _is_service_variable(variable: str, text: str) -> bool:
     if _OF_A_SERVICE.fullmatch(variable) is None:
         return False
     is_address = variable.endswith("_PORT") and not variable.endswith(

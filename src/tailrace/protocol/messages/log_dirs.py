@@ -166,7 +166,7 @@ class AssignedDirectoryResult:
 
 @message(api_key=73, versions="0", flexible="0+")
 class AssignReplicasToDirsResponse:
-    """Replica by replica, whether the controller knows it now."""
+    """For each replica, whether the controller knows its directory now."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

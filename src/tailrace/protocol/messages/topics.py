@@ -21,7 +21,7 @@ class CreatableTopicConfig:
 
 @struct
 class CreatableTopic:
-    """A topic to create; -1 partitions or replicas mean the default of the cluster, or that `assignments` says."""
+    """A topic to create. -1 partitions or replicas: as many as in `assignments`, else the cluster's default."""
 
     name: str
     num_partitions: Int32

@@ -85,7 +85,9 @@ class OwnBrokerConfigs:
     def handle(self, request: _Request, context: RequestContext) -> Any:
         resources: tuple[_Resource, ...] = request.resources
         refusals = {
-            place: self._refusal(resource) for place, resource in enumerate(resources) if self._is_of_another(resource)
+            place: self._refusal(resource)
+            for place, resource in enumerate(resources)
+            if self._belongs_to_another_broker(resource)
         }
         if not refusals:
             return self._handler.handle(request, context)
@@ -106,7 +108,7 @@ class OwnBrokerConfigs:
         response = self._handler.handle(rest, passed_on)
         return None if response is None else complete(response)
 
-    def _is_of_another(self, resource: _Resource) -> bool:
+    def _belongs_to_another_broker(self, resource: _Resource) -> bool:
         return resource.resource_type == ResourceType.BROKER and resource.resource_name not in ("", str(self._node_id))
 
     def _refusal(self, resource: _Resource) -> KafkaError:

@@ -145,8 +145,8 @@ class Forwarding:
         if forwarding is ForwardingKind.NEVER:
             return handler
         passing_on = ForwardingHandler(self, handler)
-        is_of_broker = forwarding is ForwardingKind.CHANGE_OF_BROKER
-        return OwnBrokerConfigs(passing_on, node_id=self._node_id) if is_of_broker else passing_on
+        changes_broker = forwarding is ForwardingKind.CHANGE_OF_BROKER
+        return OwnBrokerConfigs(passing_on, node_id=self._node_id) if changes_broker else passing_on
 
     def forward(self, handler: Handler, request: Any, context: RequestContext) -> None:
         """Pass a request to the active controller; `handler` carries the request out if this node is active. Raises

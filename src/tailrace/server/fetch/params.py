@@ -106,7 +106,7 @@ class Reader(ABC):
         """Note that the reader has these high watermarks of partitions from the last answer of its session."""
 
     def new_visits(self) -> SessionVisits | None:
-        """The clock of a session under the present conditions; None if its fetches acknowledge nothing."""
+        """A new clock for the session (see `SessionVisits`); None if the session's fetches acknowledge nothing."""
         return None
 
     def rest(self, partition: Partition, visits: SessionVisits | None) -> bool:

@@ -51,9 +51,9 @@ class _Gain:
         """Whether a new reading may have enough bytes, or may be urgent, after these partitions have changed."""
         if self._has_key_ranges:
             return bool(moved)
-        is_of_replica = self._params.reader.is_replica
+        is_from_replica = self._params.reader.is_replica
         for partition, kinds in moved.items():
-            if partition is None or is_of_replica or not partition.is_leader or kinds & ~_COUNTED:
+            if partition is None or is_from_replica or not partition.is_leader or kinds & ~_COUNTED:
                 return True
             if partition in self._stable_ends:
                 if partition.last_stable_offset != self._stable_ends[partition]:
@@ -87,7 +87,7 @@ class _WaitingRequest(ABC, Generic[R]):
         "_params",
         "_slices",
         "_watched_by",
-        "is_of_replica",
+        "is_from_replica",
         "replica_id",
         "watched",
     )
@@ -110,7 +110,7 @@ class _WaitingRequest(ABC, Generic[R]):
         self._moved: dict[Partition | None, int] = {}
         """The changes during the long pass."""
         self._has_answered = False
-        self.is_of_replica = params.reader.is_replica
+        self.is_from_replica = params.reader.is_replica
         self.replica_id = params.sender.replica_id
         self.watched = 0
 

@@ -155,13 +155,13 @@ class LeaveGroupHandler:
         self._coordinators = coordinators
 
     def handle(self, request: LeaveGroupRequest, context: RequestContext) -> None:
-        is_of_one = context.api_version < _FIRST_LEAVE_OF_MANY
-        if is_of_one:
+        names_one_member = context.api_version < _FIRST_LEAVE_OF_MANY
+        if names_one_member:
             request = replace(request, members=(MemberIdentity(member_id=request.member_id),))
 
         def respond(response: MembershipResponse) -> None:
             assert isinstance(response, LeaveGroupResponse)
-            if is_of_one:
+            if names_one_member:
                 response = LeaveGroupResponse(error_code=response.members[0].error_code)
             context.respond(response)
 

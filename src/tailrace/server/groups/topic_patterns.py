@@ -115,8 +115,8 @@ class _Expression:
     __slots__ = (
         "fault",
         "is_changed",
+        "is_for_group",
         "is_new",
-        "is_of_group",
         "names",
         "size_bytes",
         "spent_ms",
@@ -126,7 +126,7 @@ class _Expression:
         "waiting",
     )
 
-    def __init__(self, text: str, names: Iterable[str], *, is_of_group: bool) -> None:
+    def __init__(self, text: str, names: Iterable[str], *, is_for_group: bool) -> None:
         self.text = text
         self.names: deque[Iterator[str]] = deque((iter(names),))
         """Names that are still to be checked."""
@@ -138,7 +138,7 @@ class _Expression:
         """Whether `topics` may differ from the topics of `value`."""
         self.is_new = True
         """Whether the expression has not been matched with all topics yet: then there is neither value nor fault."""
-        self.is_of_group = is_of_group
+        self.is_for_group = is_for_group
         """Whether a group has recorded the expression; if not, only waiting requests need the expression."""
         self.value: RegularExpressionValue | None = None
         """The last complete result."""
@@ -204,7 +204,7 @@ class TopicPatterns:
             check_length(text)
             if len(self._new) >= _MOST_NEW:
                 raise too_busy()
-            expression = self._begin(text, is_of_group=False)
+            expression = self._begin(text, is_for_group=False)
         self._expressions.move_to_end(text)
         expression.waiting[on_resolved] = None
         if expression.is_resolved:
@@ -217,21 +217,21 @@ class TopicPatterns:
         expression = self._expressions.get(text)
         if expression is not None:
             expression.waiting.pop(on_resolved, None)
-            if expression.is_new and not expression.waiting and not expression.is_of_group:
+            if expression.is_new and not expression.waiting and not expression.is_for_group:
                 self._drop(expression)
 
     def find(self, text: str) -> RegularExpressionValue | None:
         """The topics that the expression matches; None until the expression is resolved, which changes `version`."""
         expression = self._expressions.get(text)
         if expression is None:
-            if sum(each.is_of_group for each in self._new) >= _MOST_NEW_OF_GROUPS or len(self._new) >= _MOST_NEW:
+            if sum(each.is_for_group for each in self._new) >= _MOST_NEW_OF_GROUPS or len(self._new) >= _MOST_NEW:
                 self._has_refused_group = True
                 return None
-            expression = self._begin(text, is_of_group=True)
+            expression = self._begin(text, is_for_group=True)
             self._look()
         else:
             self._expressions.move_to_end(text)
-            expression.is_of_group = True
+            expression.is_for_group = True
         return expression.value
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
@@ -246,8 +246,8 @@ class TopicPatterns:
             expression.names.append(iter(changed))
         self._look()
 
-    def _begin(self, text: str, *, is_of_group: bool) -> _Expression:
-        expression = _Expression(text, self._image.topics, is_of_group=is_of_group)
+    def _begin(self, text: str, *, is_for_group: bool) -> _Expression:
+        expression = _Expression(text, self._image.topics, is_for_group=is_for_group)
         self._expressions[text] = expression
         self._new[expression] = self._short[expression] = None
         return expression
@@ -293,14 +293,14 @@ class TopicPatterns:
             self._long.move_to_end(expression)
         elif expression.spent_ms < _SHORT_MS:
             self._short.move_to_end(expression)
-        elif expression.is_new and not expression.is_of_group and self._new_and_long() >= _MOST_NEW_AND_LONG:
+        elif expression.is_new and not expression.is_for_group and self._new_and_long() >= _MOST_NEW_AND_LONG:
             self._give_up(expression)
         else:
             del self._short[expression]
             self._long[expression] = None
 
     def _new_and_long(self) -> int:
-        return sum(each.is_new and not each.is_of_group for each in self._long)
+        return sum(each.is_new and not each.is_for_group for each in self._long)
 
     def _look_at_some(self, expression: _Expression) -> None:
         try:
@@ -365,7 +365,7 @@ class TopicPatterns:
 
     def _give_up(self, expression: _Expression) -> None:
         self._drop(expression)
-        self._has_refused_group |= expression.is_of_group
+        self._has_refused_group |= expression.is_for_group
         self._notify(expression, too_busy())
 
     def _drop(self, expression: _Expression) -> None:

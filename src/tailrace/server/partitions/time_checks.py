@@ -97,8 +97,8 @@ class _TimesWait:
 
 
 def _do_nothing() -> None:
-    """Takes the place of a callback that was called: the callback keeps a request in memory, and the examination of a
-    log may take hours."""
+    """Takes the place of a callback that was called. The callback itself would keep a request in memory, for hours if
+    a log is examined for so long."""
 
 
 def _is_doubtful(partition: Partition) -> bool:

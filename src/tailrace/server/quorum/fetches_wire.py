@@ -76,14 +76,14 @@ def _wire_id(snapshot_id: SnapshotId | None) -> fetch.WireSnapshotId:
     return fetch.WireSnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
 
 
-def is_of_metadata(message: fetch.FetchRequest) -> bool:
+def is_for_metadata_log(message: fetch.FetchRequest) -> bool:
     """Whether a Fetch is for the metadata log: by its name, or by its id."""
     topics = message.topics
     return len(topics) == 1 and (topics[0].topic == TOPIC or topics[0].topic_id == METADATA_TOPIC_ID)
 
 
 def fetch_asked(message: fetch.FetchRequest) -> FetchRecords:
-    if not is_of_metadata(message) or len(message.topics[0].partitions) != 1:
+    if not is_for_metadata_log(message) or len(message.topics[0].partitions) != 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"asked for anything else than {METADATA_PARTITION}")
     part = message.topics[0].partitions[0]
     if part.partition != INDEX:
@@ -236,7 +236,7 @@ def fetch_snapshot_answer(message: quorum.FetchSnapshotResponse, for_all: ErrorC
 
 
 def _whole(*pair: int) -> tuple[int, ...] | None:
-    """An epoch and an offset, or None if both are not set. Raises MalformedMessage if only the epoch or the offset is.
+    """An epoch and an offset, or None if neither is set. Raises MalformedMessage if only one of both is set.
 
     Half of a pair must not pass for no pair, which means that the replica's log is a prefix of the leader's log. Kafka
     ignores such an answer too, and asks again after a while.

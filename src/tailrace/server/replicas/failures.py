@@ -300,8 +300,8 @@ class ReplicaFailures:
             return None
         if leaving is LeaveReason.LOST and self._is_chosen_to_lead(topic_partition, state):
             return None
-        is_of_directory = leaving is LeaveReason.STALLED and topic_partition not in self._failed
-        if is_of_directory and not self._leaves_enough(image, state):
+        leaves_with_directory = leaving is LeaveReason.STALLED and topic_partition not in self._failed
+        if leaves_with_directory and not self._leaves_enough(image, state):
             self._last_copies[topic_partition] = None
             return None
         return _ProposedLeave(topic_partition, state, leaving)

@@ -18,7 +18,7 @@ from tailrace.metadata.commands import (
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_PRODUCER_ID, BrokerId, ProducerId
-from tailrace.model.sinks import is_of_sink
+from tailrace.model.sinks import is_reserved_for_sinks
 from tailrace.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
@@ -122,7 +122,7 @@ class InitProducerIdHandler:
         self._producer_ids.allocate(context.answering(request, response))
 
     def _initialize(self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext) -> None:
-        if is_of_sink(transactional_id):
+        if is_reserved_for_sinks(transactional_id):
             check_sinks_are_known(self._image())
         host = self._coordinators.host_of(transactional_id, check_limit=True)
         command = InitializeProducer(

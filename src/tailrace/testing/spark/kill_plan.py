@@ -72,7 +72,7 @@ def die(directory: Path, number: int, *, as_driver: bool) -> NoReturn:
 
 
 def leaves_out_abort(directory: Path) -> bool:
-    """Whether Spark asks for an abort now that a dead driver would not have sent."""
+    """Whether an abort that Spark asks for has to be left out: the driver would have died before it."""
     try:
         (directory / _ABORT_IS_DUE).unlink()
     except FileNotFoundError:
