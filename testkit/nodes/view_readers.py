@@ -79,10 +79,19 @@ class ViewNode(AdminPath):
         return self.send(request, version, same_turn=same_turn)
 
     def ends(
-        self, view: str, *partitions: int, timestamp: int = LATEST, isolation: int = 0, version: int = 9
+        self,
+        view: str,
+        *partitions: int,
+        timestamp: int = LATEST,
+        isolation: int = 0,
+        version: int = 9,
+        count_from: int = -1,
     ) -> list[ListOffsetsPartitionResponse]:
         """The answers to ListOffsets for these partitions of a view or a topic."""
-        wanted = tuple(ListOffsetsPartition(partition_index=number, timestamp=timestamp) for number in partitions)
+        wanted = tuple(
+            ListOffsetsPartition(partition_index=number, timestamp=timestamp, count_from=count_from)
+            for number in partitions
+        )
         request = ListOffsetsRequest(
             replica_id=-1, isolation_level=isolation, topics=(ListOffsetsTopic(name=view, partitions=wanted),)
         )

@@ -13,7 +13,11 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.silence import GivenUp
 from tailrace.protocol.messages.list_offsets import (
+    EXACT_COUNT,
+    NOT_COUNTED,
+    UNFINISHED_COUNT,
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
@@ -28,9 +32,21 @@ MAX_TIMESTAMP = -3
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
+NO_COUNTS: Mapping[TopicPartition, int] = {}
+"""No records are to be counted."""
+
 _CONSUMER = -1
 _OF_REPLICA = -2
 """The replica id of a request that any replica answers, not the leader alone (KIP-392)."""
+
+
+class RecordCount(NamedTuple):
+    """The number of records of a view partition from an offset on."""
+
+    records: int
+    is_exact: bool
+    has_more_steps: bool
+    """Whether the answer to the same question will be better."""
 
 
 class OffsetAt(NamedTuple):
@@ -43,6 +59,8 @@ class OffsetAt(NamedTuple):
     """The epoch of the record at the offset; the epoch of the leader for LATEST."""
     current_epoch: int = -1
     """The leader epoch in the request, under which the leader has answered; -1 if no epoch was known."""
+    record_count: RecordCount | None = None
+    """The records up to the end, of a view partition for which a count was wanted."""
 
 
 async def list_offsets(
@@ -51,18 +69,22 @@ async def list_offsets(
     *,
     isolation_level: int = READ_UNCOMMITTED,
     timeout_ms: int | None = None,
+    count_from: Mapping[TopicPartition, int] = NO_COUNTS,
 ) -> dict[TopicPartition, OffsetAt]:
     """For each partition the offset that its spec names: LATEST, EARLIEST, MAX_TIMESTAMP, or of a time in ms.
 
     A time stands for the first record at or after that time. Requests are repeated until `timeout_ms` while a leader
-    moves. Raises KafkaError, UNKNOWN_TOPIC_OR_PARTITION at once for a topic that does not exist.
+    moves. `count_from` names view partitions whose records from an offset up to LATEST are to be counted. Raises
+    KafkaError, UNKNOWN_TOPIC_OR_PARTITION at once for a topic that does not exist.
     """
     found: dict[TopicPartition, OffsetAt] = {}
     final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
 
     async def attempt() -> None:
         missing = {partition: spec for partition, spec in specs.items() if partition not in found}
-        faults = await request_offsets(router, missing, found.update, isolation_level=isolation_level)
+        faults = await request_offsets(
+            router, missing, found.update, isolation_level=isolation_level, count_from=count_from
+        )
         if faults:
             # An error that a retry does not cure comes first.
             raise min(faults.values(), key=lambda fault: fault.code.retriable and fault.code not in final)
@@ -77,6 +99,7 @@ async def request_offsets(
     take: Callable[[Mapping[TopicPartition, OffsetAt]], None],
     *,
     isolation_level: int = READ_UNCOMMITTED,
+    count_from: Mapping[TopicPartition, int] = NO_COUNTS,
 ) -> dict[TopicPartition, KafkaError]:
     """Send one request to every leader; `take` gets each answer as soon as it is there.
 
@@ -94,7 +117,7 @@ async def request_offsets(
 
     async def ask(leader: BrokerAddress, wanted: Mapping[TopicPartition, int]) -> None:
         try:
-            good, bad = await _ask(router, leader, wanted, isolation_level, _CONSUMER)
+            good, bad = await _ask(router, leader, wanted, isolation_level, _CONSUMER, count_from)
         except KafkaError as fault:
             faults.update(dict.fromkeys(wanted, fault))
         else:
@@ -132,7 +155,12 @@ async def request_log_starts(
 
 
 async def _ask(
-    router: Router, leader: BrokerAddress, specs: Mapping[TopicPartition, int], isolation_level: int, replica_id: int
+    router: Router,
+    leader: BrokerAddress,
+    specs: Mapping[TopicPartition, int],
+    isolation_level: int,
+    replica_id: int,
+    count_from: Mapping[TopicPartition, int] = NO_COUNTS,
 ) -> tuple[dict[TopicPartition, OffsetAt], dict[TopicPartition, KafkaError]]:
     connection = await router.broker_connection(leader)
     version = connection.version_of(ListOffsetsRequest)
@@ -147,7 +175,10 @@ async def _ask(
     for partition, spec in specs.items():
         topics[partition.topic].append(
             ListOffsetsPartition(
-                partition_index=partition.partition, current_leader_epoch=epochs[partition], timestamp=spec
+                partition_index=partition.partition,
+                current_leader_epoch=epochs[partition],
+                timestamp=spec,
+                count_from=count_from.get(partition, NOT_COUNTED),
             )
         )
     request = ListOffsetsRequest(
@@ -167,6 +198,13 @@ async def _ask(
                 )
             else:
                 good[partition] = OffsetAt(
-                    answer.offset, answer.timestamp, answer.leader_epoch, epochs.get(partition, -1)
+                    answer.offset, answer.timestamp, answer.leader_epoch, epochs.get(partition, -1), _count_in(answer)
                 )
     return good, bad
+
+
+def _count_in(answer: ListOffsetsPartitionResponse) -> RecordCount | None:
+    if answer.records < 0:
+        return None
+    quality = answer.count_quality
+    return RecordCount(answer.records, quality == EXACT_COUNT, quality == UNFINISHED_COUNT)

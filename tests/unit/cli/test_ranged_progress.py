@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from tailrace.client.blocking import Consumer, Producer, Rectangle, TopicPartition
-from tailrace.model.key_ranges import HASH_SPACE
+from tailrace.model.key_ranges import HASH_SPACE, hash_of
 from tailrace.testing import Cluster
 from testkit.programs.commands import run_command
 
@@ -39,6 +39,27 @@ def test_describe_shows_what_is_done_beyond_the_offset(
     assert int(cells["GAP-MS"]) >= 0
     (found,) = json.loads(run_command(("groups", "describe", shared[0], "-o", "json", *where), capfdbinary).out)
     assert (found["AHEAD"], found["OLDEST-GAP"]) == (4, f"{HALF}-{HASH_SPACE - 1}")
+
+
+def test_the_lag_of_a_view_partition_counts_its_own_records(
+    tailrace_cluster: Cluster, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """16 view partitions share 400 records; at offset 100 each, the group has 300 records left in all."""
+    name = f"counted-{uuid4()}"
+    view = f"{name}.shared-16"
+    keys = [b"%d" % number for number in range(400)]
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        for key in keys:
+            producer.send(name, b"value", key=key, partition=0)
+        producer.flush()
+    with Consumer(tailrace_cluster.bootstrap_servers, group=name) as consumer:
+        consumer.commit({TopicPartition(view, number): 100 for number in range(16)})
+    where = ("--bootstrap-server", tailrace_cluster.bootstrap_servers)
+    described = run_command(("groups", "describe", name, "-o", "json", *where), capfdbinary)
+    lags = {row["PARTITION"]: row["LAG"] for row in json.loads(described.out)}
+    left = [hash_of(key, 0) * 16 // HASH_SPACE for key in keys[100:]]
+    assert lags == {number: left.count(number) for number in range(16)}
+    assert "estimated" not in described.err
 
 
 def test_describe_names_the_slowest_view_partition_of_each_partition(

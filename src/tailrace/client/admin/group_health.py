@@ -19,12 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
+from tailrace.client.offsets import EARLIEST, LATEST, OffsetAt, RecordCount, list_offsets
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch
 from tailrace.client.router import Router
 from tailrace.client.settings import RangedFetchSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.views import parse_view
 from tailrace.protocol.messages.groups import GroupDetails, MemberDetails, PartitionProgress
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
@@ -36,6 +37,8 @@ SLOW_BELOW = 0.95
 
 _ONE_BATCH_BYTES = 1
 """A fetch brings at least one whole batch, however large."""
+_MOST_COUNTS = 20
+"""The most questions for a count that becomes better with each; the last answer may be an estimate."""
 
 
 class MemberHealth(StrEnum):
@@ -60,12 +63,19 @@ class PartitionHealth:
     progress: PartitionProgress | None = None
     arrived: int | None = None
     """Records that were appended while the commits advanced from `progress.earlier_offset` to `progress.offset`."""
+    count: RecordCount | None = None
+    """The unread records of a view partition, whose offsets are those of a whole partition."""
 
     @property
     def lag(self) -> int | None:
-        """The number of records from the committed offset, or the log start if that is higher, to the end."""
+        """The number of records from the committed offset, or the log start if that is higher, to the end.
+
+        Of a view partition from a server that does not count its records: the number of offsets.
+        """
         if self.committed is None or self.end_offset is None:
             return None
+        if self.count is not None:
+            return self.count.records
         return max(self.end_offset - max(self.committed, self.log_start_offset or 0), 0)
 
     @property
@@ -133,8 +143,8 @@ async def partition_health(
 
     Raises KafkaError if a leader does not answer in time.
     """
-    ends = await list_offsets(router, dict.fromkeys(committed, LATEST), timeout_ms=timeout_ms)
     starts = await list_offsets(router, dict.fromkeys(committed, EARLIEST), timeout_ms=timeout_ms)
+    ends = await _ends(router, committed, timeout_ms)
     progress = progress_of(details)
     arrived = await _arrived(router, {p: found for p, found in progress.items() if p in committed}, timeout_ms)
     health: dict[TopicPartition, PartitionHealth] = {}
@@ -148,8 +158,28 @@ async def partition_health(
             unread_since_ms=await _timestamp(router, partition, position, timeout_ms) if position < end else None,
             progress=progress.get(partition),
             arrived=arrived.get(partition),
+            count=ends[partition].record_count,
         )
     return health
+
+
+async def _ends(
+    router: Router, committed: Mapping[TopicPartition, int | None], timeout_ms: int
+) -> dict[TopicPartition, OffsetAt]:
+    """The end of each partition, and the number of unread records of each view partition with an offset."""
+    wanted = {
+        partition: offset
+        for partition, offset in committed.items()
+        if offset is not None and parse_view(partition.topic) is not None
+    }
+    ends = await list_offsets(router, dict.fromkeys(committed, LATEST), timeout_ms=timeout_ms, count_from=wanted)
+    for _ in range(_MOST_COUNTS):
+        counts = {partition: end.record_count for partition, end in ends.items()}
+        again = [partition for partition, found in counts.items() if found is not None and found.has_more_steps]
+        if not again:
+            break
+        ends |= await list_offsets(router, dict.fromkeys(again, LATEST), timeout_ms=timeout_ms, count_from=wanted)
+    return ends
 
 
 async def _arrived(

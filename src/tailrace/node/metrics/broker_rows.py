@@ -192,6 +192,13 @@ def _shared(broker: Broker, walked: BrokerMeasurements) -> Iterator[Row]:
             for progress in walked.ranged_progress
         )
 
+    yield partial(
+        gauge,
+        "tailrace_group_lag",
+        "Records that a group has not done, each once, in a topic or in all slots of a view.",
+        ("group", "topic"),
+        walked.lags.items(),
+    )
     name, labels = "tailrace_group", ("group", "topic", "partition")
     for metric, text, value in (
         (f"{name}_stable_offset", "Everything below it is done.", lambda progress: progress.stable_offset),

@@ -20,6 +20,7 @@ from tailrace.net.buffers import BufferPool
 from tailrace.net.listener import Listener
 from tailrace.node.event_loop import StallWatch
 from tailrace.node.flush_thread import FlushThread
+from tailrace.node.metrics.group_lags import measure_lags
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
@@ -93,6 +94,8 @@ class BrokerMeasurements:
     """The number of groups in each state; None while a coordinator is loading, as the numbers are not known."""
     ranged_progress: tuple[RangedProgressMeasure, ...]
     """The progress of groups with committed ranges, at most MOST_RANGED measurements."""
+    lags: Mapping[tuple[str, str], int]
+    """The records that a group has not done in a topic or view, by both names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,7 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         replicas=logs.replicas,
         groups_by_state=await _count_groups(groups),
         ranged_progress=await _measure_ranged(groups),
+        lags=await measure_lags(groups, parts.broker.group_lags),
     )
 
 

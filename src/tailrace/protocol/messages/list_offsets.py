@@ -3,7 +3,15 @@
 OffsetForLeaderEpoch (23): where a leader epoch ends, so that a reader notices truncation (KIP-320).
 """
 
+from typing import Final
+
 from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid, field, message, struct
+
+NOT_COUNTED: Final = -1
+EXACT_COUNT: Final = 0
+ESTIMATED_COUNT: Final = 1
+UNFINISHED_COUNT: Final = 2
+"""An estimate that will be better if the question comes again."""
 
 
 @struct
@@ -13,6 +21,8 @@ class ListOffsetsPartition:
     partition_index: Int32
     current_leader_epoch: Int32 = field(versions="4+", default=-1)
     timestamp: Int64
+    count_from: Int64 = field(versions="6+", tag=10000, default=-1)
+    """Ours: the records from this offset up to the end (-1) are counted, of a view partition too (decision 0100)."""
 
 
 @struct
@@ -44,6 +54,10 @@ class ListOffsetsPartitionResponse:
     timestamp: Int64 = -1
     offset: Int64 = -1
     leader_epoch: Int32 = field(versions="4+", default=-1)
+    records: Int64 = field(versions="6+", tag=10000, default=-1)
+    """Ours: the counted records; -1: the server counts none."""
+    count_quality: Int8 = field(versions="6+", tag=10001, default=0)
+    """Ours: whether the count is exact."""
 
 
 @struct

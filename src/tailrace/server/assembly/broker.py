@@ -44,6 +44,7 @@ from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHandler
 from tailrace.server.fetch.sessions import FetchSessions
 from tailrace.server.fetch.views import ReadableViews
+from tailrace.server.groups.group_lags import GroupLags
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
 from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
@@ -54,6 +55,9 @@ from tailrace.server.quorum.controller import OnImage
 from tailrace.server.slices import LongRequests, Slices
 from tailrace.server.transactions.queries import DescribeProducersHandler
 from tailrace.server.waiters import Deadlines, LongPolls
+
+_LAG_TIMEOUT_MS: Final = 1_000
+"""The longest wait of a page of metrics for the counts of another broker."""
 
 
 class AppliedMetadata(Protocol):
@@ -121,6 +125,15 @@ class Broker:
             self._views, controller=controller, partitions=self.partitions, key_reads=self._key_reads, clock=clock
         )
         """The views of topics that readers can use."""
+        self.group_lags: Final = GroupLags(
+            broker_id=config.broker_id,
+            find_partition=self.partitions.find,
+            image=lambda: controller.image,
+            views=self._views,
+            readable=self.readable_views,
+            peer=ports.peers,
+            timeout_ms=_LAG_TIMEOUT_MS,
+        )
         self.handlers: Final[HandlerTable] = {
             **self._of_records(),
             **self._of_metadata(),

@@ -31,6 +31,10 @@ from tailrace.metadata.views import ViewImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange
 from tailrace.protocol.messages.list_offsets import (
+    ESTIMATED_COUNT,
+    EXACT_COUNT,
+    NOT_COUNTED,
+    UNFINISHED_COUNT,
     EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -47,6 +51,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.fetch.broker_proofs import BrokerProofs
 from tailrace.server.fetch.key_reads import ScanBudget
 from tailrace.server.fetch.params import CONSUMER, DEBUGGING_REPLICA
+from tailrace.server.fetch.slot_counts import SlotCount
 from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.partitions.table import PartitionTable
@@ -152,6 +157,7 @@ class ListOffsetsHandler:
         is_twice: bool,
     ) -> ListOffsetsPartitionResponse:
         view = topic.view
+        count: SlotCount | None = None
         try:
             if is_twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name}-{wanted.partition_index} is named twice")
@@ -174,6 +180,9 @@ class ListOffsetsHandler:
                     found = found._replace(offset=view_end)
                 elif found.offset >= view_end:
                     found = _NOT_FOUND
+            if wanted.count_from >= 0 and wanted.timestamp == LATEST:
+                index = wanted.partition_index
+                count = self._views.unread(partition, view, index, wanted.count_from, found.offset, budget)
         except KafkaError as error:
             code = error.code
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
@@ -184,6 +193,8 @@ class ListOffsetsHandler:
             timestamp=found.timestamp,
             offset=found.offset,
             leader_epoch=found.leader_epoch,
+            records=NOT_COUNTED if count is None else count.records,
+            count_quality=EXACT_COUNT if count is None else _quality_of(count),
         )
 
     def _view_end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int:
@@ -221,6 +232,12 @@ def _in_use(
         return partitions.awake(*view.stored_as(index)) if index in view.partitions else None
 
     return once(map(awake, named))
+
+
+def _quality_of(count: SlotCount) -> int:
+    if count.is_exact:
+        return EXACT_COUNT
+    return UNFINISHED_COUNT if count.has_more_steps else ESTIMATED_COUNT
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:

@@ -46,6 +46,7 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         config=SimpleNamespace(broker_id=BROKER),
         partitions=table,
         coordination=SimpleNamespace(groups=SimpleNamespace(active_hosts=list)),
+        group_lags=None,
     )
     parts: Any = SimpleNamespace(broker=broker, late_transaction_ms=1)
     return measure_broker(parts, max_partitions=100).__await__()

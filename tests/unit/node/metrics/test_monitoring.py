@@ -114,6 +114,27 @@ def test_the_progress_of_groups_by_ranges_is_shown(cluster: Cluster) -> None:
     assert value(found, "tailrace_group_range_cuts_total") == 0
 
 
+def test_the_lag_of_a_group_counts_each_record_once(cluster: Cluster) -> None:
+    """In a view too, whose partitions have the offsets of all slots; without what is done beyond the offset."""
+    name, count = "in-lags", 640
+    view, half = f"{name}.shared-64", HASH_SPACE // 2
+    keys = [b"key-%d" % number for number in range(count)]
+    with Producer(cluster.bootstrap_servers) as producer:
+        for key in keys:
+            producer.send(name, b"value", key=key, partition=0)
+        producer.flush()
+    with Consumer(cluster.bootstrap_servers, group="viewers") as consumer:
+        consumer.commit({TopicPartition(view, number): 100 for number in range(64)})
+    with Consumer(cluster.bootstrap_servers, group="handlers") as consumer:
+        consumer.commit(ranges={TopicPartition(name, 0): [Rectangle(0, 399, 0, half - 1)]})
+    found = scrape(cluster)
+    assert value(found, "tailrace_group_lag", group="viewers", topic=view) == count - 100
+    assert value(found, "tailrace_group_lag", group="handlers", topic=name) == count - 200
+    with Consumer(cluster.bootstrap_servers, group="viewers") as consumer:
+        consumer.commit({TopicPartition(view, number): count for number in range(64)})
+    assert value(scrape(cluster), "tailrace_group_lag", group="viewers", topic=view) == 0
+
+
 def test_fetch_sessions_are_counted_under_kafkas_names(cluster: Cluster) -> None:
     """KIP-227, 'New Metrics': sessions, their partitions, evictions."""
     name = "kafka_server_fetchsessioncache"
