@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tailrace.client.group.member import Membership as ConsumerMembership
+from tailrace.client.group.classic_member import ClassicMembership
+from tailrace.client.group.consumer_member import ConsumerMembership
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.membership import GroupMembership
 from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
@@ -16,8 +17,9 @@ from tailrace.raft.node import RaftNode
 from tailrace.replication.replica_fetcher import ReplicaFetcher
 
 if TYPE_CHECKING:
-    from tailrace.client.group.member import Effect as ConsumerEffect
-    from tailrace.client.group.member import Event as ConsumerEvent
+    from tailrace.client.group.classic_member import Effect as ClassicEffect
+    from tailrace.client.group.classic_member import Event as ClassicEvent
+    from tailrace.client.group.consumer_member import ConsumerEffect, ConsumerEvent
     from tailrace.coordinators.groups.commands import Command as GroupCommand
     from tailrace.coordinators.groups.events import Effect as GroupEffect
     from tailrace.coordinators.groups.events import Event as GroupEvent
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     _raft: Machine[RaftEvent, RaftEffect] = cast(RaftNode, None)
     _follower: Machine[FollowerEvent, FollowerEffect] = cast(ReplicaFetcher, None)
+    _classic: Machine[ClassicEvent, ClassicEffect] = cast(ClassicMembership, None)
     _consumer: Machine[ConsumerEvent, ConsumerEffect] = cast(ConsumerMembership, None)
     _group: Machine[GroupEvent, GroupEffect] = cast(GroupMembership, None)
     _groups: KeyedMachine[str, GroupEvent, GroupEffect] = cast(GroupCoordinator, None)
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 SHAPES: dict[type, set[Any]] = {
     RaftNode: {Machine},
     ReplicaFetcher: {Machine},
+    ClassicMembership: {Machine},
     ConsumerMembership: {Machine},
     GroupMembership: {Machine},
     GroupCoordinator: {KeyedMachine, StagedMachine},

@@ -183,6 +183,15 @@ class ClusterView:
         """Whether an answer has described the topic, or has said why it cannot be described."""
         return name in self._topics or name in self._faults
 
+    def missing(self, names: Iterable[str]) -> KafkaError | None:
+        """The fault of the first of these topics that the last answer about it could not describe."""
+        for name in filter(self.has_answer, names):
+            try:
+                self.topic(name)
+            except KafkaError as fault:
+                return fault
+        return None
+
     def find(self, name: str) -> TopicInfo | None:
         """The topic as last described; None without a description."""
         known = self._topics.get(name)

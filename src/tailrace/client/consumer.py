@@ -85,7 +85,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     @made_of(ConsumerSettings)
     def __init__(self, settings: ConsumerSettings) -> None:
-        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_assigned=self._on_assigned)
+        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_left=self._on_left)
         self._group = settings.group
         self._max_poll_records = settings.max_poll_records
         self._auto_commit = AutoCommit(
@@ -107,9 +107,16 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     # partitions and positions
 
-    async def subscribe(self, topics: Iterable[str]) -> None:
-        """Share these topics with the group, from the next poll on."""
-        self._reader.subscribe(several(topics))
+    async def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
+        """Share these topics with the group, from the next poll on.
+
+        `pattern` is a regular expression (RE2) for the whole names of more topics, also of topics that are made later.
+        The coordinator compares the names (KIP-848). Raises KafkaError UNSUPPORTED_VERSION with group.protocol=classic;
+        with an older server `poll` raises the error.
+        """
+        if not topics and pattern is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "subscribe to the names of topics, or to a pattern")
+        self._reader.subscribe(several(topics), pattern)
 
     async def assign(self, partitions: Mapping[TopicPartition, Sequence[KeyRange]] | Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, outside any group's sharing.
@@ -294,18 +301,20 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     # the group's callbacks, and the end
 
-    async def _on_revoke(self) -> None:
-        """Commit the positions. After a failure records are read twice, and none is lost."""
+    async def _on_revoke(self, leaving: frozenset[TopicPartition]) -> None:
+        """Commit the positions in these partitions. After a failure records are read twice, and none is lost."""
         if self._auto_commit.is_on:
             self._auto_commit.drop()
+            positions = {name: position for name, position in self._positions().items() if name in leaving}
             with suppress(KafkaError):
-                await self._reader.commit(self._positions())
+                await self._reader.commit(positions)
 
-    def _on_assigned(self) -> None:
-        """Forget records of the assignment before."""
-        self._auto_commit.drop()
-        self._ahead.clear()
-        self._unpassed.pass_all()
+    def _on_left(self, left: frozenset[TopicPartition]) -> None:
+        """Forget the records of partitions that have left."""
+        if left:
+            self._auto_commit.drop()
+            self._ahead.remove(left)
+            self._unpassed.forget(left)
 
     async def close(self) -> None:
         """Commit (with auto commit), leave the group, close the connections. May be called again.

@@ -8,7 +8,7 @@ from tailrace.client.cluster_view import BrokerAddress, ClusterView, TopicInfo
 from tailrace.client.errors import check
 from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import ANY_VERSION, Address, Connection, parse_addresses
 from tailrace.net.pool import ConnectionPool
@@ -215,13 +215,21 @@ class Router:
     # metadata
 
     async def refresh(
-        self, topics: Iterable[str] | None, *, allow_auto_create: bool = False, forget_others: bool = False
+        self,
+        topics: Iterable[str] | None,
+        *,
+        topic_ids: Iterable[TopicId] = (),
+        allow_auto_create: bool = False,
+        forget_others: bool = False,
     ) -> None:
         """Request metadata of these topics: None for all topics, an empty list for the brokers only.
 
-        `forget_others` drops topics that are not in the answer.
+        `topic_ids` names more topics, for servers of Metadata 12 and newer. `forget_others` drops topics that are not
+        in the answer.
         """
         wanted = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in topics)
+        if wanted is not None:
+            wanted += tuple(MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in topic_ids)
 
         def request_for(connection: Connection) -> MetadataRequest:
             # Version 0 has no null: the empty list means all topics.

@@ -23,6 +23,10 @@ Partitioner = Callable[[str, bytes | None, int], int]
 """(topic, key, number of partitions) -> partition."""
 
 ASSIGNMENT_STRATEGIES: Final = ("range", "roundrobin")
+GROUP_PROTOCOLS: Final = ("classic", "consumer")
+
+_CLASSIC_ALONE: Final = ("partition_assignment_strategy", "session_timeout_ms", "heartbeat_interval_ms")
+"""Settings of a member that KIP-848 has moved to the coordinator."""
 
 _NUMBERS: Final[tuple[Any, ...]] = (int, int | None)
 """The types of fields of numbers."""
@@ -159,10 +163,17 @@ def parse_codec(name: str | Codec | None) -> Codec:
 
 @dataclass(frozen=True)
 class ReaderSettings(ClientSettings):
-    """The settings of all consumers, for the reading of topics and the membership in a group."""
+    """The settings of all consumers, for the reading of topics and the membership in a group.
+
+    `group_protocol` is consumer (KIP-848), classic, or by default what the server offers: consumer, unless it is older,
+    or partition_assignment_strategy, session_timeout_ms or heartbeat_interval_ms differ from their defaults: these
+    settings are the classic protocol's alone. `group_remote_assignor` is uniform or range.
+    """
 
     _: KW_ONLY
     group: str | None = None
+    group_protocol: str | None = None
+    group_remote_assignor: str | None = None
     topics: Iterable[str] = ()
     auto_offset_reset: str = "latest"
     session_timeout_ms: int = 45_000
@@ -191,8 +202,40 @@ class ReaderSettings(ClientSettings):
             known = ", ".join(ASSIGNMENT_STRATEGIES)
             detail = f"partition.assignment.strategy {', '.join(unknown)!r}; known are {known}"
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
+        self._check_group_protocol()
         parse_isolation(self.isolation)
         _check_on_corrupt(self.on_corrupt)
+
+    def _check_group_protocol(self) -> None:
+        """Raise KafkaError INVALID_CONFIG for an unknown protocol, and for a setting of the other protocol."""
+        if self.group_protocol not in (None, *GROUP_PROTOCOLS):
+            detail = f"group.protocol {self.group_protocol!r}; known are {', '.join(GROUP_PROTOCOLS)}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+        changed = self._classic_settings
+        if self.group_protocol == "consumer" and changed:
+            name = changed[0].replace("_", ".")
+            detail = (
+                f"{name} cannot be set with group.protocol=consumer: the coordinator decides; leave the setting out"
+            )
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+        if self.group_protocol == "classic" and self.group_remote_assignor is not None:
+            detail = (
+                "group.remote.assignor needs group.protocol=consumer; a classic group has partition.assignment.strategy"
+            )
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+
+    @property
+    def _classic_settings(self) -> list[str]:
+        """The settings of the classic protocol alone that differ from their defaults."""
+        defaults = {setting.name: setting.default for setting in fields(self)}
+        return [name for name in _CLASSIC_ALONE if getattr(self, name) != defaults[name]]
+
+    @property
+    def first_group_protocol(self) -> str:
+        """The protocol by which a member tries to join first."""
+        if self.group_protocol is not None:
+            return self.group_protocol
+        return "classic" if self._classic_settings else "consumer"
 
     @property
     def reset(self) -> int | None:
@@ -250,8 +293,8 @@ class KeyedConsumerSettings(ReaderSettings):
         super().__post_init__()
         if not self.group or not self.topics:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a keyed consumer has a group, and topics to read in it")
-        if self.grace_ms > self.session_timeout_ms // 2:
-            detail = f"grace_ms {self.grace_ms}; at most half of session.timeout.ms, {self.session_timeout_ms}"
+        if self.grace_ms > self.max_poll_interval_ms:
+            detail = f"grace_ms {self.grace_ms}; at most max.poll.interval.ms, {self.max_poll_interval_ms}"
             raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
 
 

@@ -8,6 +8,7 @@ import pytest
 from interop.clients import ForeignClient, Member, absent
 from interop.java_client import Java, JavaConsumerProtocol
 from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message
+from interop.own_client import OwnClassic, OwnConsumerProtocol
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster
 from testkit.programs.waiting import wait_until
@@ -51,7 +52,11 @@ class _Group:
 @pytest.mark.interop
 @pytest.mark.parametrize(
     ("classic", "modern"),
-    [(Confluent(), ConfluentConsumerProtocol()), (Java(), JavaConsumerProtocol())],
+    [
+        (Confluent(), ConfluentConsumerProtocol()),
+        (Java(), JavaConsumerProtocol()),
+        pytest.param(OwnClassic(), OwnConsumerProtocol(), marks=pytest.mark.always),
+    ],
     ids=lambda client: client.name,
 )
 def test_a_running_group_changes_over_and_back(

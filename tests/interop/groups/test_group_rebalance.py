@@ -8,12 +8,19 @@ import pytest
 from interop.clients import CLIENTS, ForeignClient, Member, absent
 from interop.java_client import JavaConsumerProtocol
 from interop.librdkafka import ConfluentConsumerProtocol, Message
+from interop.own_client import OwnClassic, OwnConsumerProtocol
 from tailrace.client.blocking import Admin, Producer
 from tailrace.testing import Cluster
 from testkit.programs.waiting import wait_until
 
 PARTITIONS = 4
-EVERY_CLIENT = (*CLIENTS, ConfluentConsumerProtocol(), JavaConsumerProtocol())
+EVERY_CLIENT = (
+    *CLIENTS,
+    ConfluentConsumerProtocol(),
+    JavaConsumerProtocol(),
+    OwnClassic(),
+    OwnConsumerProtocol(),
+)
 
 
 def _send(bootstrap: str, topic: str, values: range) -> None:

@@ -15,6 +15,7 @@ from interop.clients import CLIENTS, Aiokafka, ForeignClient, KafkaPython, Kafka
 from interop.java_client import Java, JavaConsumerProtocol
 from interop.kafkajs import KafkaJs
 from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message
+from interop.own_client import OwnClassic, OwnConsumerProtocol
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin, Producer
 from tailrace.model.key_ranges import hash_of
@@ -25,7 +26,13 @@ FAN_OUT = 8
 EVERYTHING = set(range(FAN_OUT))
 KEYS = [b"key-%d" % number for number in range(40)]
 AFTER_ANOTHER_LEADER = (Confluent(), KafkaPythonElsewhere(), Aiokafka(), KafkaJs(), Java(), JavaConsumerProtocol())
-EVERY_CLIENT = (*CLIENTS, ConfluentConsumerProtocol(), JavaConsumerProtocol())
+EVERY_CLIENT = (
+    *CLIENTS,
+    ConfluentConsumerProtocol(),
+    JavaConsumerProtocol(),
+    OwnClassic(),
+    OwnConsumerProtocol(),
+)
 
 
 class ReadView:

@@ -11,7 +11,7 @@ import pytest
 import tailrace
 from tailrace import aio
 from tailrace.client.construction import Configured
-from tailrace.client.group.member_host import ASSIGNORS
+from tailrace.client.group.assignors import ASSIGNORS
 from tailrace.client.settings import (
     ASSIGNMENT_STRATEGIES,
     ClientSettings,

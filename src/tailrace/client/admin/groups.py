@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from tailrace.client.admin.topics import existing_topics
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of, several
+from tailrace.client.group.classic_member import decode_assignment
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
-from tailrace.client.group.member import decode_assignment
 from tailrace.client.group.range_progress import KeyProgress, fetch_progress
 from tailrace.client.offsets import LATEST, list_offsets
 from tailrace.client.router import Router

@@ -33,6 +33,7 @@ _OUT_OF_GROUP = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
     )
 )
 """The codes of a member that is out of its group: its partitions have left or will leave, and the next owner repeats
@@ -61,7 +62,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
     def __init__(self, settings: KeyedConsumerSettings) -> None:
         self._settings = settings
         self._group = settings.group or ""
-        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_assigned=self._close_partitions)
+        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_left=self._close_partitions)
         self._store = ProgressStore(self._reader, self._reader.progress)
         self._work = HandlerWork(
             settings,
@@ -131,7 +132,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
         try:
             await cancelled(tasks)
             self._work.cancel_timer()
-            await self._on_revoke()
+            await self._on_revoke(frozenset(self._partitions))
         finally:
             try:
                 await self._work.end()
@@ -279,28 +280,31 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
 
     # partitions that leave
 
-    async def _on_revoke(self) -> None:
-        """Give the partitions up: drop waiting records, let running handlers finish for a while, and commit."""
-        for name, partition in self._partitions.items():
+    async def _on_revoke(self, leaving: frozenset[TopicPartition]) -> None:
+        """Give these partitions up: drop what waits, let what runs finish for a while, and commit."""
+        partitions = [partition for name, partition in self._partitions.items() if name in leaving]
+        for partition in partitions:
             partition.is_leaving = True
-            self._work.lanes.drop_waiting(name)
-        await cancelled(opening for opening, partition in self._openings.items() if not partition.is_cut)
-        names = list(self._partitions)
+            self._work.lanes.drop_waiting(partition.name)
+        await cancelled(opening for opening in self._openings_of(partitions) if not self._openings[opening].is_cut)
+        names = [partition.name for partition in partitions]
         try:
             async with asyncio.timeout(self._settings.grace_ms / 1000):
-                while not self._work.lanes.is_idle(names) or any(
-                    partition.is_cut for partition in self._openings.values()
-                ):
+                while not self._work.lanes.is_idle(names) or self._openings_of(partitions):
                     self._finished.clear()
                     await self._finished.wait()
         except TimeoutError:
-            late = len(self._work.running)
+            late = sum(work.name in leaving for work in self._work.running.values())
             _log.warning("group %r: %d records leave that the handler has not finished in time", self._group, late)
-        await cancelled(self._openings)
-        await self._commit_last()
+        await cancelled(self._openings_of(partitions))
+        await self._commit_last(partitions)
 
-    def _close_partitions(self) -> None:
-        for name in list(self._partitions):
+    def _openings_of(self, partitions: Sequence[KeyedPartition]) -> "list[asyncio.Task[None]]":
+        """The requests that run for these partitions."""
+        return [opening for opening, opened in self._openings.items() if opened in partitions]
+
+    def _close_partitions(self, left: frozenset[TopicPartition]) -> None:
+        for name in left:
             self._close_partition(name)
 
     def _close_partition(self, name: TopicPartition) -> None:
@@ -338,13 +342,17 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
             if not await self._commit():
                 await asyncio.sleep(_RETRY_S)
 
-    async def _commit_last(self) -> None:
-        """Commit exactly the done records, before the partitions leave."""
-        await self._commit(KeyedPartition.last_commit)
+    async def _commit_last(self, leaving: Sequence[KeyedPartition]) -> None:
+        """Commit exactly what is done, before these partitions leave. Partitions that stay are committed too."""
+
+        def commit_of(partition: KeyedPartition) -> ProgressCommit | None:
+            return partition.last_commit() if partition in leaving else partition.commit()
+
+        await self._commit(commit_of)
         for _ in range(_LAST_TRIES):
-            if not any(partition.is_refused for partition in self._partitions.values()):
+            if not any(partition.is_refused for partition in leaving):
                 return
-            await self._commit(KeyedPartition.last_commit)  # with fewer rectangles than before
+            await self._commit(commit_of)  # with fewer rectangles than before
 
     async def _commit(
         self, commit_of: Callable[[KeyedPartition], ProgressCommit | None] = KeyedPartition.commit

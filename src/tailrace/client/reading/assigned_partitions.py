@@ -72,7 +72,7 @@ class AssignedPartitions:
         position = None if partition is None else partition.position
         _put(self._undecided, name, partition is not None and partition.awaits_start)
         _put(self._unvalidated, name, position is not None and position.state is PositionState.AWAITING_VALIDATION)
-        is_ready = partition is not None and not partition.is_drained and not partition.is_paused
+        is_ready = partition is not None and not partition.is_drained and partition.may_be_read
         _put(self._ready, name, is_ready)
         self._changed[name] = None
 
@@ -237,6 +237,13 @@ class AssignedPartitions:
     def resume(self, names: Iterable[TopicPartition]) -> None:
         """Read on in these partitions where they stand."""
         self._set_paused(names, False)
+
+    def hold(self, names: Iterable[TopicPartition]) -> None:
+        """Fetch and return nothing more of these partitions: they leave."""
+        for name in names:
+            if name in self._partitions:
+                self._partitions[name].is_leaving = True
+                self.note(name)
 
     def _set_paused(self, names: Iterable[TopicPartition], is_paused: bool) -> None:
         partitions = [self._assigned(name) for name in names]

@@ -28,6 +28,7 @@ class ConsumedPartition:
         "_corrupt",
         "_epochs",
         "_records",
+        "is_leaving",
         "is_paused",
         "key_ranges",
         "lease_end_ms",
@@ -52,6 +53,8 @@ class ConsumedPartition:
         """The offset of the next record to return; None until decided."""
         self.is_paused = False
         """Whether no records are fetched or returned until the partition is resumed."""
+        self.is_leaving = False
+        """Whether the group takes the partition away: no records are fetched or returned any more."""
         self.key_ranges: tuple[KeyRange, ...] = ()
         """The key hashes of the records to read, in order and joined (KIP-X); empty for all records."""
         self.replica: int | None = None
@@ -77,6 +80,10 @@ class ConsumedPartition:
         self.replica, self.lease_end_ms = replica, lease_end_ms
         self.replica_changes += 1
         self.strikes = 0
+
+    @property
+    def may_be_read(self) -> bool:
+        return not self.is_paused and not self.is_leaving
 
     @property
     def is_drained(self) -> bool:

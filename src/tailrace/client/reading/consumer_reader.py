@@ -12,7 +12,8 @@ from tailrace.client.group.committed_offsets import (
     OffsetAndMetadata,
     commit_group_offsets,
 )
-from tailrace.client.group.member_host import GroupMember
+from tailrace.client.group.group_member import GroupMember
+from tailrace.client.group.membership import TopicSubscription
 from tailrace.client.group.range_progress import RangeProgress
 from tailrace.client.reading.consumer_metrics import MetricName, consumer_metrics
 from tailrace.client.reading.corrupt_batches import CorruptBatches
@@ -35,20 +36,20 @@ _CHECK_MS = 1_000
 class ConsumerReader:
     """Reads chosen partitions, or the partitions that its group assigns. Callbacks run on its event loop.
 
-    `on_revoke` ends before the partitions are given up. `on_assigned` is called after the assignment changed, also to
-    nothing.
+    `on_revoke` gets partitions that leave, and ends before they are given up. `on_left` gets partitions that have left:
+    after `on_revoke`, or without `on_revoke` when the group has removed this member.
     """
 
     def __init__(
         self,
         settings: ReaderSettings,
         *,
-        on_revoke: Callable[[], Awaitable[None]],
-        on_assigned: Callable[[], None],
+        on_revoke: Callable[[frozenset[TopicPartition]], Awaitable[None]],
+        on_left: Callable[[frozenset[TopicPartition]], None],
     ) -> None:
         self.router = Router(settings)
         self._on_revoke = on_revoke
-        self._on_assigned = on_assigned
+        self._on_left = on_left
         self._group = settings.group
         self._progress = (
             None if settings.group is None else RangeProgress(self.router, settings.group, self.group_metadata)
@@ -91,13 +92,13 @@ class ConsumerReader:
 
     # the assignment
 
-    def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Share these topics with the group, from the next poll on."""
+    def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
+        """Share these topics with the group, from the next poll on, and topics whose names match the pattern."""
         if self._member is None:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give a group, or use assign()")
         self._first_topics = ()
         self._knows_what_to_read = self._is_subscribed = True
-        self._member.subscribe(topics)
+        self._member.subscribe(TopicSubscription(tuple(sorted(set(topics))), pattern))
 
     def check_assignable(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
         """Raise KafkaError for malformed key ranges, and after a `subscribe`: the group assigns the partitions then."""
@@ -173,8 +174,6 @@ class ConsumerReader:
         if self._is_subscribed and self._member is not None:
             self._member.changed.clear()
             self._member.on_poll()
-            if self._member.fault is not None:
-                raise self._member.fault
             if not self._member.is_stable:
                 wait_ms = min(deadline_ms - self.router.now_ms(), self.router.retry_backoff_ms)
                 try:
@@ -224,9 +223,19 @@ class ConsumerReader:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int = COMMIT_TIMEOUT_MS
     ) -> None:
         """Commit these offsets as this member; before the first poll, as a client outside the group."""
-        if offsets:
+        deadline_ms = self.router.now_ms() + timeout_ms
+        while offsets:
             member = ConsumerGroupMetadata(self._group or "") if self._first_topics else self.group_metadata()
-            await commit_group_offsets(self.router, member.group_id, offsets, member=member, timeout_ms=timeout_ms)
+            try:
+                await commit_group_offsets(self.router, member.group_id, offsets, member=member, timeout_ms=timeout_ms)
+            except KafkaError as fault:
+                # The coordinator has raised the epoch of the member, and the answer with the new epoch is on its way.
+                pause_ms = self.router.retry_backoff_ms
+                if fault.code is not ErrorCode.STALE_MEMBER_EPOCH or self.router.now_ms() + pause_ms > deadline_ms:
+                    raise
+                await asyncio.sleep(pause_ms / 1000)
+            else:
+                return
 
     def epoch_before(self, name: TopicPartition, offset: int) -> int:
         """The leader epoch of the last record before this offset; -1: unknown."""
@@ -263,17 +272,25 @@ class ConsumerReader:
 
     # callbacks of the membership
 
-    async def revoke(self) -> None:
-        """Let the owner commit, then stop reading: the group rebalances."""
-        await self._on_revoke()
-        self.assigned_by_group(())
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Return no more records of these partitions: the group takes the partitions away."""
+        self.assigned.hold(partitions)
+
+    async def revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        """Let the owner of this reader commit its progress in these partitions, which are held."""
+        await self._on_revoke(partitions)
 
     def assigned_by_group(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Read these partitions: the group has assigned them to this member."""
         self._has_lost_partitions = False
         self._cancel_tasks()
+        left = self.names.difference(partitions)
         self.fetcher.assign(partitions)
-        self._on_assigned()
+        self._on_left(left)
+
+    def wake(self) -> None:
+        """Let a poll that waits look at the member again."""
+        self.fetcher.wake()
 
     def lost(self) -> None:
         """Stop reading: the group has removed this member, and other members may read its partitions already."""
@@ -294,7 +311,7 @@ class ConsumerReader:
             if self._member is not None and self._is_subscribed:
                 await self._member.leave()
             else:
-                await self._on_revoke()
+                await self._on_revoke(self.names)
         finally:
             self._cancel_tasks()
             try:

@@ -183,7 +183,7 @@ class Fetcher:
             del self._places[name]
             if not self._nodes[before].partition_count:
                 self._troubles.pop(before, None)  # no fetch would end it
-            if partition is not None and partition.is_paused:
+            if partition is not None and not partition.may_be_read:
                 self._paused_places[name] = before
         if found is not None:
             node_id, wanted = found
@@ -441,4 +441,4 @@ class Fetcher:
 
 def _is_to_be_fetched(partition: ConsumedPartition) -> bool:
     """Whether the next records of the partition must come from a node."""
-    return partition.is_drained and not partition.is_paused and partition.position.state is PositionState.FETCHING
+    return partition.is_drained and partition.may_be_read and partition.position.state is PositionState.FETCHING

@@ -4,7 +4,7 @@ A caller passes the records of a poll by the next poll, and a record of an itera
 they count as processed. A block that ends by an exception has not processed the records between. From any thread.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.partitions import TopicPartition
@@ -43,6 +43,13 @@ class UnpassedRecords:
         firsts = self._firsts()
         self._offsets = {name: offsets.get(name, first) for name, first in firsts.items()}
         self._current = None
+
+    def forget(self, partitions: Container[TopicPartition]) -> None:
+        """Forget the records of these partitions, which have left."""
+        self._offsets = {name: first for name, first in self._offsets.items() if name not in partitions}
+        current = self._current
+        if current is not None and TopicPartition(current.topic, current.partition) in partitions:
+            self._current = None
 
     def withhold(self) -> None:
         """The caller has failed: from now on `end_of` leaves out the records that are not passed."""

@@ -36,7 +36,7 @@ _IDENTITY = (
         BOOLEAN,
         False,
         "Defaults for trying out and for tests: topics are created when first used, the first rebalance of a group does"
-        " not wait, the offsets topic has few partitions.",
+        " not wait, members of groups send heartbeats often, the offsets topic has few partitions.",
     ),
 )
 
@@ -232,6 +232,7 @@ BROKER_SETTINGS: Table = table_of(
 
 DEV_DEFAULTS: Mapping[str, Value] = {
     "auto.create.topics.enable": True,
+    "group.consumer.heartbeat.interval.ms": 500,
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,

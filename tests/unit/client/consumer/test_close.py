@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tailrace.client.group.member_host import GroupMember
+from tailrace.client.group.group_member import GroupMember
 from tailrace.client.reading import consumer_reader
 from tailrace.protocol.messages.fetch import FetchRequest
 from testkit.clients.scripted_consumer import ORDERS, ConsumerBench

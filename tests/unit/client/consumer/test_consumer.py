@@ -94,7 +94,9 @@ def test_a_removed_member_joins_again_with_the_next_poll_and_commits(
 ) -> None:
     member = overdue._client.get()._reader._member
     assert member is not None
-    member._max_poll_interval_ms = 300_000  # that a slow machine puts it out again before it commits is not the point
+    member._member.max_poll_interval_ms = (
+        300_000  # that a slow machine puts it out again before it commits is not the point
+    )
     assert _until_records(overdue) == RECORDS
     overdue.commit()
     with Admin(tailrace_cluster.bootstrap_servers) as admin:
@@ -151,8 +153,13 @@ def test_a_leader_that_cannot_describe_the_topics_tries_again(
         await refresh(self, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Router, "refresh", failing_once)
-    settings = {"group": f"group-{topic}", "topics": [topic], "auto_offset_reset": "earliest"}
-    with Consumer(tailrace_cluster.bootstrap_servers, **settings) as consumer:  # type: ignore[arg-type]
+    with Consumer(
+        tailrace_cluster.bootstrap_servers,
+        group=f"group-{topic}",
+        topics=[topic],
+        group_protocol="classic",
+        auto_offset_reset="earliest",
+    ) as consumer:
         assert _until_records(consumer) == RECORDS
     assert not failures
 

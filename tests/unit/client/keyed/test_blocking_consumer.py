@@ -153,7 +153,12 @@ def handle(record):
     os.write(1, b"%d %d\\n" % (record.partition, record.offset))  # whole, beside the other thread's
 
 consumer = KeyedConsumer(
-    servers, group="group-" + topic, topics=[topic], group_instance_id="one", auto_commit_interval_ms=1
+    servers,
+    group="group-" + topic,
+    topics=[topic],
+    group_protocol="classic",
+    group_instance_id="one",
+    auto_commit_interval_ms=1,
 )
 consumer.run(handle, concurrency=2)
 """
@@ -178,7 +183,11 @@ def test_a_killed_process_loses_nothing_and_what_it_has_committed_does_not_come_
         committed = {name.partition: at.offset for name, at in admin.group_offsets(f"group-{topic}").items()}
     lock = threading.Lock()
     with KeyedConsumer(
-        tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], group_instance_id="one"
+        tailrace_cluster.bootstrap_servers,
+        group=f"group-{topic}",
+        topics=[topic],
+        group_protocol="classic",
+        group_instance_id="one",
     ) as consumer:
         early: list[KeyedRecord] = []
 

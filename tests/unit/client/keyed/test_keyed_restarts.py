@@ -100,7 +100,7 @@ async def test_no_record_of_a_keyed_consumer_begins_while_its_partitions_leave(
     run = asyncio.create_task(consumer.run(handle, concurrency=1))
     await began.wait()
     assert consumer.metrics().in_hand > 1
-    leaving = asyncio.create_task(consumer._on_revoke())
+    leaving = asyncio.create_task(consumer._on_revoke(consumer._reader.names))
     await asyncio.sleep(0)
     go_on.set()
     await leaving

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from interop.differential.script import Answers, Ask, Receive, Script, Send, ask, every_version, key_versions
-from tailrace.client.group.member import encode_subscription
+from tailrace.client.group.classic_member import encode_subscription
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from tailrace.protocol.messages.membership import (
     HeartbeatRequest,

@@ -3,8 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.client.group.member import decode_assignment, decode_subscription, encode_assignment, encode_subscription
-from tailrace.client.group.member_host import ASSIGNORS, assign_range, assign_round_robin
+from tailrace.client.group.assignors import ASSIGNORS, assign_range, assign_round_robin
+from tailrace.client.group.classic_member import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from tailrace.model.partitions import TopicPartition
 
 _TOPICS = ("a", "b", "c")

@@ -1,30 +1,33 @@
 """A member of a classic group: its requests, and the loss of its partitions."""
 
-from tailrace.client.group.member import (
+from tailrace.client.group.classic_member import (
     Assigned,
     AssignmentMade,
+    ClassicMembership,
     Effect,
-    Failed,
-    ForgetCoordinator,
     HeartbeatAnswered,
     JoinAnswered,
-    Leave,
-    Lost,
     MakeAssignment,
-    Membership,
-    Polled,
-    PollOverdue,
-    RemovalCause,
-    Removed,
     Revoke,
+    Revoked,
     SendHeartbeat,
     SendJoin,
     SendLeave,
     SendSync,
     State,
-    SubscriptionChanged,
     SyncAnswered,
     encode_assignment,
+)
+from tailrace.client.group.membership import (
+    Failed,
+    ForgetCoordinator,
+    Leave,
+    Lost,
+    Polled,
+    PollOverdue,
+    RemovalCause,
+    Removed,
+    SubscriptionChanged,
 )
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
@@ -34,13 +37,13 @@ PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
 SESSION_MS, HEARTBEAT_MS = 10_000, 3_000
 
 
-def _machine(*, is_static: bool = False) -> Membership:
-    return Membership(
+def _machine(*, is_static: bool = False) -> ClassicMembership:
+    return ClassicMembership(
         session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS, retry_backoff_ms=100, is_static=is_static
     )
 
 
-def _join(machine: Membership, now_ms: int = 0) -> list[Effect]:
+def _join(machine: ClassicMembership, now_ms: int = 0) -> list[Effect]:
     effects = list(machine.step(Polled(), now_ms))
     joined = JoinAnswered(code=ErrorCode.NONE, member_id="m1", generation_id=4, protocol_name="range", leader="other")
     effects += machine.step(joined, now_ms)
@@ -97,7 +100,11 @@ def test_a_rebalance_commits_before_it_joins_again_and_only_at_the_next_poll() -
     assert machine.step(HeartbeatAnswered(ErrorCode.REBALANCE_IN_PROGRESS), 100) == ()
     assert machine.state is State.MUST_REJOIN
     assert machine.step(Tick(), 100 + HEARTBEAT_MS) == (SendHeartbeat("m1", 4),), "it beats until the user polls"
-    assert machine.step(Polled(), 200) == (Revoke(), SendJoin("m1"))
+    assert machine.step(Polled(), 200) == (Revoke(),)
+    assert machine.step(Tick(), 100 + 2 * HEARTBEAT_MS) == (), "an answer is still to come"
+    machine.step(HeartbeatAnswered(ErrorCode.REBALANCE_IN_PROGRESS), 100 + 2 * HEARTBEAT_MS)
+    assert machine.step(Tick(), 100 + 3 * HEARTBEAT_MS) == (SendHeartbeat("m1", 4),), "it beats until it has revoked"
+    assert machine.step(Revoked(), 100 + 3 * HEARTBEAT_MS) == (SendJoin("m1"),)
 
 
 def test_a_member_unknown_to_the_group_loses_its_partitions_without_a_commit() -> None:
@@ -117,6 +124,7 @@ def test_the_removal_of_a_member_is_reported_once_when_it_joins_again() -> None:
     _join(machine)
     machine.step(HeartbeatAnswered(ErrorCode.REBALANCE_IN_PROGRESS), 100)
     machine.step(Polled(), 200)
+    machine.step(Revoked(), 200)
     answer = JoinAnswered(code=ErrorCode.UNKNOWN_MEMBER_ID)
     assert machine.step(answer, 300) == (Removed(RemovalCause.UNKNOWN_MEMBER), SendJoin(""))
     assert machine.step(answer, 400) == (SendJoin(""),), "once"
@@ -157,10 +165,35 @@ def test_a_final_refusal_is_reported_once_and_ends_the_membership() -> None:
 def test_leaving_commits_and_sends_leave_group_unless_the_member_is_static() -> None:
     machine = _machine()
     _join(machine)
-    assert machine.step(Leave(), 0) == (Revoke(), SendLeave("m1"))
+    assert machine.step(Leave(), 0) == (Revoke(),)
+    assert machine.step(Tick(), HEARTBEAT_MS) == (SendHeartbeat("m1", 4),), "it beats until it has revoked"
+    assert machine.step(Revoked(), HEARTBEAT_MS) == (SendLeave("m1"),)
     static = _machine(is_static=True)
     _join(static)
     assert static.step(Leave(), 0) == (Revoke(),)
+    assert static.step(Revoked(), 0) == ()
+    assert static.state is State.LEFT
+
+
+def test_a_member_that_is_removed_while_it_revokes_loses_its_partitions_and_joins_at_the_next_poll() -> None:
+    machine = _machine()
+    _join(machine)
+    machine.step(HeartbeatAnswered(ErrorCode.REBALANCE_IN_PROGRESS), 100)
+    machine.step(Polled(), 200)
+    machine.step(Tick(), 100 + HEARTBEAT_MS)
+    effects = machine.step(HeartbeatAnswered(ErrorCode.UNKNOWN_MEMBER_ID), 100 + HEARTBEAT_MS)
+    assert effects == (Removed(RemovalCause.UNKNOWN_MEMBER), Lost())
+    assert machine.step(Revoked(), 100 + HEARTBEAT_MS) == ()
+    assert machine.step(Polled(), 100 + HEARTBEAT_MS) == (SendJoin(""),)
+
+
+def test_a_close_while_partitions_are_revoked_leaves_after_that() -> None:
+    machine = _machine()
+    _join(machine)
+    machine.step(HeartbeatAnswered(ErrorCode.REBALANCE_IN_PROGRESS), 100)
+    machine.step(Polled(), 200)
+    assert machine.step(Leave(), 200) == ()
+    assert machine.step(Revoked(), 300) == (SendLeave("m1"),)
 
 
 def test_a_user_that_does_not_poll_loses_its_partitions_until_it_does() -> None:

@@ -1,11 +1,12 @@
 """A member of a classic consumer group, as a machine: answers and ticks in, requests to send and assignments out. Pure.
 
     outside --Polled--> joining --JoinAnswered--> syncing --SyncAnswered--> stable
-    stable --HeartbeatAnswered(27)--> must rejoin --Polled--> joining
+    stable --HeartbeatAnswered(27)--> must rejoin --Polled--> revoking --Revoked--> joining
 
 1. A member joins only when its user polls. The poll declares the records of the poll before as processed, so their
    offsets may be committed and the partitions revoked (eager rebalance).
-2. A member sends heartbeats between polls too, also while it must rejoin; otherwise its session would end.
+2. A member sends heartbeats between polls too, also while it must rejoin, and while its user gives the partitions up;
+   otherwise its session would end.
 3. A member loses its assignment at once when the group may have removed it (unknown member, illegal generation, no
    answer for a session timeout): another member may read the partitions already.
 """
@@ -16,6 +17,18 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
 
+from tailrace.client.group.membership import (
+    COORDINATOR_MOVED,
+    Failed,
+    ForgetCoordinator,
+    Leave,
+    Lost,
+    Polled,
+    PollOverdue,
+    RemovalCause,
+    Removed,
+    SubscriptionChanged,
+)
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import TopicPartition
@@ -39,21 +52,15 @@ class State(Enum):
     SYNCING = auto()
     STABLE = auto()
     MUST_REJOIN = auto()
+    REVOKING = auto()
+    """The user gives the partitions up. Then the member joins again."""
+    LEAVING = auto()
+    """The user gives the partitions up. Then the member leaves the group."""
     LEFT = auto()
     FAILED = auto()
 
 
 # Events
-
-
-@dataclass(frozen=True, slots=True)
-class Polled:
-    """The user polls: the records of the poll before are processed."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionChanged:
-    """The topics, or their numbers of partitions, have changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +92,8 @@ class HeartbeatAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class PollOverdue:
-    """The user has not polled for max.poll.interval.ms: other members get the partitions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """The user closes the consumer."""
+class Revoked:
+    """The user has committed, and reads the partitions no more."""
 
 
 Event = (
@@ -102,6 +104,7 @@ Event = (
     | AssignmentMade
     | SyncAnswered
     | HeartbeatAnswered
+    | Revoked
     | PollOverdue
     | Leave
 )
@@ -112,33 +115,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Commit the positions and stop reading the partitions, before the effects that follow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Stop reading the partitions, without a commit: other members may have them already."""
-
-
-class RemovalCause(Enum):
-    """The reason for which a member is out of its group against its user's will."""
-
-    POLL_OVERDUE = auto()
-    """No poll came for max.poll.interval.ms."""
-    SILENCE = auto()
-    """The coordinator has not answered for session.timeout.ms."""
-    UNKNOWN_MEMBER = auto()
-    """The coordinator has removed the member: no heartbeat came for session.timeout.ms, or an administrator removed
-    it."""
-    OLD_GENERATION = auto()
-    """The group has gone on to another generation without the member."""
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """The member is out of the group, and joins again at the next poll."""
-
-    cause: RemovalCause
+    """Let the user commit, and stop reading the partitions; then pass `Revoked`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,18 +155,6 @@ class Assigned:
     partitions: tuple[TopicPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetCoordinator:
-    """The coordinator has moved, or cannot be reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The group refuses this member for good."""
-
-    code: ErrorCode
-
-
 Effect = (
     Revoke
     | Lost
@@ -204,23 +169,17 @@ Effect = (
     | Failed
 )
 
-_COORDINATOR_MOVED = frozenset(
-    (
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-    )
-)
 _REMOVALS = {
     ErrorCode.UNKNOWN_MEMBER_ID: RemovalCause.UNKNOWN_MEMBER,
     ErrorCode.ILLEGAL_GENERATION: RemovalCause.OLD_GENERATION,
 }
 _LATER = frozenset((ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS))
+_IN_GENERATION = (State.STABLE, State.MUST_REJOIN, State.REVOKING, State.LEAVING)
+"""The states in which a member sends heartbeats."""
 
 
 @dataclass(slots=True)
-class Membership:
+class ClassicMembership:
     """The machine. Times in ms; names of the settings are Kafka's."""
 
     session_timeout_ms: int
@@ -237,15 +196,16 @@ class Membership:
     _not_before_ms: int = 0
     _next_heartbeat_ms: int = 0
     _heard_at_ms: int = 0
-    _is_beating: bool = False
+    is_beating: bool = False
+    """Whether the answer to a heartbeat is still to come."""
 
     @property
     def next_deadline_ms(self) -> int | None:
         """The time of the next Tick."""
-        if self.state not in (State.STABLE, State.MUST_REJOIN) or self.generation_id < 0:
+        if self.state not in _IN_GENERATION or self.generation_id < 0:
             return None
         silence_ends_ms = self._heard_at_ms + self.session_timeout_ms
-        return silence_ends_ms if self._is_beating else min(self._next_heartbeat_ms, silence_ends_ms)
+        return silence_ends_ms if self.is_beating else min(self._next_heartbeat_ms, silence_ends_ms)
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
         """Apply one event; returns the effects in order."""
@@ -268,6 +228,8 @@ class Membership:
                 return self._sync_answered(event, now_ms) if self.state is State.SYNCING else ()
             case HeartbeatAnswered(code):
                 return self._heartbeat_answered(code, now_ms)
+            case Revoked():
+                return self._revoked()
             case PollOverdue():
                 leave = (SendLeave(self.member_id),) if self.member_id else ()
                 self._forget_identity()
@@ -280,10 +242,20 @@ class Membership:
     def _polled(self, now_ms: int) -> Sequence[Effect]:
         if self.state not in (State.OUTSIDE, State.MUST_REJOIN) or now_ms < self._not_before_ms:
             return ()
+        if self._holds_partitions:
+            self.state = State.REVOKING
+            return (Revoke(),)
+        return self._join()
+
+    def _join(self) -> Sequence[Effect]:
         self.state = State.JOINING
-        revoke = (Revoke(),) if self._holds_partitions else ()
-        self._holds_partitions = False
-        return (*revoke, SendJoin(self.member_id))
+        return (SendJoin(self.member_id),)
+
+    def _revoked(self) -> Sequence[Effect]:
+        if self.state is State.REVOKING:
+            self._holds_partitions = False
+            return self._join()
+        return self._go() if self.state is State.LEAVING else ()
 
     def _join_answered(self, event: JoinAnswered, now_ms: int) -> Sequence[Effect]:
         match event.code:
@@ -312,7 +284,7 @@ class Membership:
             case ErrorCode.NONE:
                 self.state = State.STABLE
                 self._holds_partitions = True
-                self._is_beating = False
+                self.is_beating = False
                 self._heard_at_ms = now_ms
                 self._next_heartbeat_ms = now_ms + self.heartbeat_interval_ms
                 return (Assigned(decode_assignment(event.assignment)),)
@@ -327,7 +299,7 @@ class Membership:
         """A join or sync has failed: join again at a later poll, or fail for good."""
         self.state = State.OUTSIDE
         self._not_before_ms = now_ms + self.retry_backoff_ms
-        if code in _COORDINATOR_MOVED:
+        if code in COORDINATOR_MOVED:
             return (ForgetCoordinator(),)
         if code in _LATER or code.retriable:
             return ()
@@ -335,19 +307,19 @@ class Membership:
         return (Failed(code),)
 
     def _heartbeat_answered(self, code: ErrorCode, now_ms: int) -> Sequence[Effect]:
-        self._is_beating = False
+        self.is_beating = False
         self._next_heartbeat_ms = now_ms + self.heartbeat_interval_ms
-        if self.state not in (State.STABLE, State.MUST_REJOIN):
+        if self.state not in _IN_GENERATION:
             return ()
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._heard_at_ms = now_ms
-            if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            if code == ErrorCode.REBALANCE_IN_PROGRESS and self.state is State.STABLE:
                 self.state = State.MUST_REJOIN
             return ()
         if code in _REMOVALS:
             self._forget_identity()
             return self._lost(_REMOVALS[code])
-        if code in _COORDINATOR_MOVED:
+        if code in COORDINATOR_MOVED:
             self._next_heartbeat_ms = now_ms + self.retry_backoff_ms
             return (ForgetCoordinator(),)
         if code in _LATER or code.retriable:
@@ -356,30 +328,36 @@ class Membership:
         return (*self._lost_partitions(), Failed(code))
 
     def _tick(self, now_ms: int) -> Sequence[Effect]:
-        if self.state not in (State.STABLE, State.MUST_REJOIN) or self.generation_id < 0:
+        if self.state not in _IN_GENERATION or self.generation_id < 0:
             return ()
         if now_ms - self._heard_at_ms >= self.session_timeout_ms:
             self.generation_id = -1
             return (ForgetCoordinator(), *self._lost(RemovalCause.SILENCE))
-        if self._is_beating or now_ms < self._next_heartbeat_ms:
+        if self.is_beating or now_ms < self._next_heartbeat_ms:
             return ()
-        self._is_beating = True
+        self.is_beating = True
         return (SendHeartbeat(self.member_id, self.generation_id),)
 
     def _leave(self) -> Sequence[Effect]:
-        """Revoke the partitions, with a commit; then leave the group, unless the member is static."""
-        revoke = (Revoke(),) if self._holds_partitions else ()
-        leave = (SendLeave(self.member_id),) if self.member_id and not self.is_static else ()
+        """Revoke the partitions, with a commit; then leave the group."""
+        if not self._holds_partitions:
+            return self._go()
+        is_revoking = self.state is State.REVOKING
+        self.state = State.LEAVING
+        return () if is_revoking else (Revoke(),)
+
+    def _go(self) -> Sequence[Effect]:
+        """Leave the group; a static member is expected back, and leaves without a word (KIP-345)."""
         self.state = State.LEFT
         self._holds_partitions = False
-        return (*revoke, *leave)
+        return (SendLeave(self.member_id),) if self.member_id and not self.is_static else ()
 
     def _forget_identity(self) -> None:
         self.member_id = ""
         self.generation_id = -1
 
     def _lost(self, cause: RemovalCause) -> Sequence[Effect]:
-        self.state = State.OUTSIDE
+        self.state = State.LEFT if self.state is State.LEAVING else State.OUTSIDE
         return (Removed(cause), *self._lost_partitions())
 
     def _lost_partitions(self) -> Sequence[Effect]:

@@ -1,20 +1,33 @@
-"""The host of one `Membership`, in a task beside the consumer: sends its requests and passes it the answers."""
+"""The host of one `ClassicMembership`, in a task beside the consumer: sends its requests and passes it the answers."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol, assert_never
+from collections.abc import Awaitable, Callable, Iterable
+from typing import assert_never
 
 from tailrace.client.errors import code_of
+from tailrace.client.group import classic_member as events
 from tailrace.client.group import committed_offsets
-from tailrace.client.group import member as events
-from tailrace.client.group.member import (
-    Membership,
-    RemovalCause,
+from tailrace.client.group.assignors import ASSIGNORS
+from tailrace.client.group.classic_member import (
+    ClassicMembership,
     State,
     decode_subscription,
     encode_assignment,
     encode_subscription,
+)
+from tailrace.client.group.membership import (
+    Failed,
+    ForgetCoordinator,
+    Leave,
+    Lost,
+    Polled,
+    PollOverdue,
+    RebalanceListener,
+    RemovalCause,
+    Removed,
+    SubscriptionChanged,
+    TopicSubscription,
 )
 from tailrace.client.router import Router
 from tailrace.client.settings import ReaderSettings
@@ -36,48 +49,6 @@ from tailrace.protocol.messages.membership import (
     SyncGroupResponse,
 )
 
-Assignment = dict[str, list[TopicPartition]]
-"""Member id -> its partitions."""
-
-Assignor = Callable[[Mapping[str, Sequence[str]], Mapping[str, int]], Assignment]
-"""(member id -> subscribed topics, topic -> number of partitions) -> assignment. Every member is in the result."""
-
-
-def assign_range(subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]) -> Assignment:
-    """Per topic, a range of partitions for each subscribed member; the first members may get one more."""
-    assignment: Assignment = {member: [] for member in subscriptions}
-    for topic in sorted(partition_counts):
-        members = sorted(member for member, topics in subscriptions.items() if topic in topics)
-        if not members:
-            continue
-        share, left_over = divmod(partition_counts[topic], len(members))
-        first = 0
-        for index, member in enumerate(members):
-            end = first + share + (1 if index < left_over else 0)
-            assignment[member] += [TopicPartition(topic, partition) for partition in range(first, end)]
-            first = end
-    return assignment
-
-
-def assign_round_robin(subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]) -> Assignment:
-    """Give all partitions of all topics to the members in turn; a member is skipped for topics not subscribed to."""
-    assignment: Assignment = {member: [] for member in subscriptions}
-    members = sorted(subscriptions)
-    turn = 0
-    for topic in sorted(partition_counts):
-        if not any(topic in topics for topics in subscriptions.values()):
-            continue
-        for partition in range(partition_counts[topic]):
-            while topic not in subscriptions[members[turn % len(members)]]:
-                turn += 1
-            assignment[members[turn % len(members)]].append(TopicPartition(topic, partition))
-            turn += 1
-    return assignment
-
-
-ASSIGNORS: Mapping[str, Assignor] = {"range": assign_range, "roundrobin": assign_round_robin}
-
-
 _log = logging.getLogger(__name__)
 
 _USE = "group"
@@ -85,54 +56,42 @@ _USE = "group"
 _HEARTBEAT_USE = ""
 
 
-class RebalanceListener(Protocol):
-    """The callbacks of a rebalance; a `ConsumerReader` implements them."""
-
-    async def revoke(self) -> None:
-        """Commit the positions, then stop reading."""
-        ...
-
-    def assigned_by_group(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Read exactly these partitions from now on."""
-        ...
-
-    def lost(self) -> None:
-        """Stop reading, without a commit: other members may have the partitions already."""
-        ...
-
-
-class GroupMember:
-    """A membership in a group, from the first poll to `leave`."""
+class ClassicGroupMember:
+    """A membership in a group by the classic protocol, from the first poll to `leave`."""
 
     def __init__(
         self,
         router: Router,
         settings: ReaderSettings,
         listener: RebalanceListener,
+        changed: asyncio.Event,
     ) -> None:
+        """`changed` is set when the state of the member has changed."""
         assert settings.group is not None, "a member has a group"
         self._router = router
         self._group = settings.group
         self._listener = listener
         self._assignors = tuple(settings.partition_assignment_strategy)
-        self._max_poll_interval_ms = settings.max_poll_interval_ms
+        self.max_poll_interval_ms = settings.max_poll_interval_ms
         self._group_instance_id = settings.group_instance_id
-        self._machine = Membership(
+        self._machine = ClassicMembership(
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             retry_backoff_ms=router.retry_backoff_ms,
             is_static=settings.group_instance_id is not None,
         )
         self._topics: tuple[str, ...] = ()
+        self._assigned: frozenset[TopicPartition] = frozenset()
         self._polled_at_ms = 0
         self._events: asyncio.Queue[events.Event] = asyncio.Queue()
+        self._revoking: asyncio.Task[None] | None = None
+        self._bug: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         self._assigned_counts: dict[str, int] | None = None
         """The numbers of partitions in the assignment that this member made as leader; 0 for a missing topic."""
         self._refresh: asyncio.Task[None] | None = None
         self._next_refresh_ms = 0
-        self.changed = asyncio.Event()
-        """Set when the member's state has changed."""
+        self._changed = changed
         self.fault: KafkaError | None = None
         """The error with which the group has refused this member for good."""
         self._coordinator_trouble: KafkaError | None = None
@@ -155,52 +114,64 @@ class GroupMember:
             self._group, machine.generation_id, machine.member_id, self._group_instance_id
         )
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """The topics to read from the next poll on."""
-        self._topics = tuple(sorted(set(topics)))
+    def subscribe(self, subscription: TopicSubscription) -> None:
+        """Read these topics from the next poll on. Raises KafkaError for a pattern."""
+        if subscription.pattern is not None:
+            detail = "a pattern needs group.protocol=consumer, with a server that has it: give the names of the topics"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
+        self._topics = subscription.topics
         self._topic_trouble = None
-        self._events.put_nowait(events.SubscriptionChanged())
+        self._events.put_nowait(SubscriptionChanged())
 
     def on_poll(self) -> None:
         """Note a poll of the user."""
         self._polled_at_ms = self._router.now_ms()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+        if self._bug is not None:
+            raise self._bug
         if self._task.done():
-            self._task.result()  # raises: the task only ends with an exception
+            self._task.result()  # raises, unless the group has refused this member
         if not self.is_stable and self._events.empty():
-            self._events.put_nowait(events.Polled())
+            self._events.put_nowait(Polled())
         if self.is_stable and self._polled_at_ms >= self._next_refresh_ms:
             self._plan_refresh()
             self._refresh = asyncio.get_running_loop().create_task(self._refresh_topics(self._assigned_counts))
 
     async def leave(self) -> None:
-        """Commit, leave the group, and stop."""
-        await self.stop()
-        await self._step(events.Leave())
+        """Commit, leave the group, and stop. Heartbeats go on until the user has given the partitions up."""
+        was_beating = self._machine.is_beating
+        await _end((self._task, self._refresh))  # else a JoinGroup would wait for other members
+        try:
+            if was_beating:
+                await self._step(events.HeartbeatAnswered(ErrorCode.REQUEST_TIMED_OUT))
+            self._events.put_nowait(Leave())
+            await self._run()
+            if self._bug is not None:
+                raise self._bug
+        finally:
+            await self.stop()
 
     async def stop(self) -> None:
         """Cancel all tasks, without leaving the group."""
-        tasks = [task for task in (self._task, self._refresh) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end((self._task, self._refresh, self._revoking))
 
     async def _run(self) -> None:
-        while True:
+        while self._machine.state not in (State.LEFT, State.FAILED):
             event = await self._next_event()
             before = self._machine.state
             await self._step(event)
             if self._machine.state is not before:
-                self.changed.set()
+                self._changed.set()
 
     async def _next_event(self) -> events.Event:
         deadline_ms = self._machine.next_deadline_ms
         now_ms = self._router.now_ms()
         if deadline_ms is None:
             return await self._events.get()
-        if now_ms - self._polled_at_ms > self._max_poll_interval_ms:
-            return events.PollOverdue()
+        is_polled = self._machine.state is not State.LEAVING
+        if is_polled and now_ms - self._polled_at_ms > self.max_poll_interval_ms:
+            return PollOverdue()
         try:
             async with asyncio.timeout(max(deadline_ms - now_ms, 0) / 1000):
                 return await self._events.get()
@@ -216,18 +187,22 @@ class GroupMember:
     async def _carry_out(self, effect: events.Effect) -> events.Event | None:
         match effect:
             case events.Revoke():
-                await self._listener.revoke()
-            case events.Lost():
+                self._revoking = asyncio.get_running_loop().create_task(self._revoke())
+                self._revoking.add_done_callback(self._on_revoked)
+            case Lost():
+                if self._revoking is not None:
+                    self._revoking.cancel()
                 self._listener.lost()
-            case events.Removed(cause):
+            case Removed(cause):
                 _log.warning("group %r: %s", self._group, self._told(cause))
             case events.Assigned(partitions):
                 if self._assigned_counts is None:  # another member leads: this member has not refreshed the topics yet
                     self._next_refresh_ms = self._router.now_ms()
+                self._assigned = frozenset(partitions)
                 self._listener.assigned_by_group(partitions)
-            case events.ForgetCoordinator():
+            case ForgetCoordinator():
                 self._router.forget_coordinator(self._group)
-            case events.Failed(code):
+            case Failed(code):
                 self.fault = KafkaError(code, f"group {self._group!r} refuses this consumer")
             case events.MakeAssignment(protocol_name, members):
                 return await self._make_assignment(protocol_name, members)
@@ -243,6 +218,20 @@ class GroupMember:
                 assert_never(effect)
         return None
 
+    async def _revoke(self) -> None:
+        """Give all partitions up (eager rebalance)."""
+        self._listener.hold(self._assigned)
+        await self._listener.revoke(self._assigned)
+        self._assigned = frozenset()
+        self._listener.assigned_by_group(())
+
+    def _on_revoked(self, revoking: "asyncio.Task[None]") -> None:
+        if revoking is self._revoking:
+            self._revoking = None
+        if not revoking.cancelled():
+            self._bug = revoking.exception()
+            self._events.put_nowait(events.Revoked())
+
     def _told(self, cause: RemovalCause) -> str:
         """The text of a warning that the group has removed this member, with the cause and the way out."""
         session = f"session_timeout_ms ({self._machine.session_timeout_ms})"
@@ -250,7 +239,7 @@ class GroupMember:
         match cause:
             case RemovalCause.POLL_OVERDUE:
                 why = (
-                    f"the consumer was not polled for max_poll_interval_ms ({self._max_poll_interval_ms}), and has"
+                    f"the consumer was not polled for max_poll_interval_ms ({self.max_poll_interval_ms}), and has"
                     " left: poll more often, take fewer records at a time (max_poll_records), or raise the setting"
                 )
             case RemovalCause.SILENCE:
@@ -272,7 +261,7 @@ class GroupMember:
         request = JoinGroupRequest(
             group_id=self._group,
             session_timeout_ms=self._machine.session_timeout_ms,
-            rebalance_timeout_ms=self._max_poll_interval_ms,
+            rebalance_timeout_ms=self.max_poll_interval_ms,
             member_id=effect.member_id,
             group_instance_id=self._group_instance_id,
             protocol_type=PROTOCOL_TYPE,
@@ -280,7 +269,7 @@ class GroupMember:
         )
         connection = await self._router.coordinator_connection(self._group, _USE)
         response = await connection.ask(
-            request, JoinGroupResponse, timeout_ms=self._max_poll_interval_ms + self._router.request_timeout_ms
+            request, JoinGroupResponse, timeout_ms=self.max_poll_interval_ms + self._router.request_timeout_ms
         )
         return events.JoinAnswered(
             code=code_of(response.error_code),
@@ -321,19 +310,11 @@ class GroupMember:
             await self._router.refresh(self._topics if assigned_counts is None else {*assigned_counts, *self._topics})
         except KafkaError:
             return  # the next refresh tries again
-        self._topic_trouble = self._missing_topic()
+        self._topic_trouble = self._router.view.missing(self._topics)
         if self._topic_trouble is not None:
             self._plan_refresh()
         if assigned_counts is not None and self._partition_counts(assigned_counts) != assigned_counts:
-            self._events.put_nowait(events.SubscriptionChanged())
-
-    def _missing_topic(self) -> KafkaError | None:
-        for topic in filter(self._router.view.has_answer, self._topics):
-            try:
-                self._router.view.topic(topic)
-            except KafkaError as fault:
-                return fault
-        return None
+            self._events.put_nowait(SubscriptionChanged())
 
     async def _sync(self, effect: events.SendSync) -> events.Event:
         connection = await self._router.coordinator_connection(self._group, _USE)
@@ -351,7 +332,7 @@ class GroupMember:
                 ),
             ),
             SyncGroupResponse,
-            timeout_ms=self._max_poll_interval_ms,
+            timeout_ms=self.max_poll_interval_ms,
         )
         return events.SyncAnswered(code=code_of(response.error_code), assignment=response.assignment)
 
@@ -390,3 +371,11 @@ class GroupMember:
             return refused(fault.code)
         self._coordinator_trouble = None
         return event
+
+
+async def _end(tasks: Iterable["asyncio.Task[None] | None"]) -> None:
+    """Cancel these tasks, and await their ends."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

@@ -1,0 +1,226 @@
+"""Members of ours at a node: the protocol that they choose, and partitions that stay while others move."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tailrace.client.admin.admin import AsyncAdmin
+from tailrace.client.blocking import Admin, Consumer, Producer
+from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
+from tailrace.client.keyed.outcomes import KeyedRecord
+from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
+from unit.client.new_topics import new_topic
+
+PARTITIONS = 4
+RECORDS = 8
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A node whose groups send heartbeats often."""
+    with Cluster(config={"group.consumer.heartbeat.interval.ms": "50"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    """Two records in each of four partitions."""
+    name = new_topic(cluster, partitions=PARTITIONS)
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(RECORDS):
+            producer.send(name, b"%d" % number, partition=number % PARTITIONS)
+    return name
+
+
+def _kind(cluster: Cluster, topic: str) -> str:
+    with Admin(cluster.bootstrap_servers) as admin:
+        return next(str(listing.type) for listing in admin.list_groups() if listing.group == f"group-{topic}")
+
+
+def _member(cluster: Cluster, topic: str, **settings: object) -> Consumer:
+    settings = {"auto_offset_reset": "earliest", "topics": [topic], **settings}
+    return Consumer(cluster.bootstrap_servers, group=f"group-{topic}", **settings)  # type: ignore[arg-type]
+
+
+def _poll_until(count: int, *consumers: Consumer) -> list[ConsumerRecord]:
+    records: list[ConsumerRecord] = []
+
+    def is_read() -> bool:
+        for consumer in consumers:
+            records.extend(consumer.poll(0.05))
+        return len(records) >= count
+
+    wait_until(is_read, f"{count} records")
+    return records
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({}, "consumer"),
+        ({"group_protocol": "consumer", "group_remote_assignor": "range"}, "consumer"),
+        ({"group_protocol": "classic"}, "classic"),
+        ({"session_timeout_ms": 30_000}, "classic"),
+        ({"heartbeat_interval_ms": 1_000}, "classic"),
+        ({"partition_assignment_strategy": ["roundrobin"]}, "classic"),
+    ],
+    ids=str,
+)
+def test_a_member_joins_by_kip_848_unless_a_setting_is_of_classic_groups(
+    cluster: Cluster, topic: str, settings: dict[str, object], kind: str
+) -> None:
+    with _member(cluster, topic, **settings) as consumer:
+        _poll_until(RECORDS, consumer)
+        assert _kind(cluster, topic) == kind
+
+
+def test_partitions_that_stay_are_read_on_while_others_move(cluster: Cluster, topic: str) -> None:
+    """Nothing is committed, so that a partition that had moved to and fro would be read again."""
+    with _member(cluster, topic, enable_auto_commit=False) as first:
+        _poll_until(RECORDS, first)
+        before = first.assignment()
+        with _member(cluster, topic, enable_auto_commit=False) as second:
+            again = _poll_until(RECORDS // 2, second, first)
+            stayed = before - second.assignment()
+            wait_until(lambda: not first.poll(0.05) and first.assignment() == stayed, "the first has given two up")
+            assert {TopicPartition(record.topic, record.partition) for record in again} == second.assignment()
+            assert len(again) == RECORDS // 2
+            with Producer(cluster.bootstrap_servers) as producer:
+                for name in sorted(stayed):
+                    producer.send(topic, b"new", partition=name.partition)
+            assert [record.value for record in _poll_until(2, first)] == [b"new", b"new"]
+
+
+def test_partitions_that_leave_were_committed(cluster: Cluster, topic: str) -> None:
+    with _member(cluster, topic) as first:
+        _poll_until(RECORDS, first)
+        with _member(cluster, topic) as second:
+            wait_until(lambda: not first.poll(0.05) and not second.poll(0.05) and bool(second.assignment()), "a share")
+            for name in second.assignment():
+                assert second.position(name) == RECORDS // PARTITIONS
+
+
+def test_a_member_that_leaves_gives_its_partitions_to_the_others_at_once(cluster: Cluster, topic: str) -> None:
+    with _member(cluster, topic) as first:
+        with _member(cluster, topic) as second:
+            wait_until(lambda: not (first.poll(0.05), second.poll(0.05)) or bool(second.assignment()), "both share")
+        wait_until(lambda: first.poll(0.05) is not None and len(first.assignment()) == PARTITIONS, "the first has all")
+
+
+def test_a_commit_of_offsets_is_that_of_the_member_in_its_epoch(cluster: Cluster, topic: str) -> None:
+    with _member(cluster, topic, enable_auto_commit=False) as consumer:
+        _poll_until(RECORDS, consumer)
+        metadata = consumer.group_metadata()
+        assert metadata.generation_id > 0
+        assert metadata.member_id
+        consumer.commit()
+        assert len(consumer.committed(consumer.assignment())) == PARTITIONS
+
+
+def test_a_pattern_brings_the_topics_that_match_also_later(cluster: Cluster, topic: str) -> None:
+    with _member(cluster, topic, topics=[]) as consumer:
+        consumer.subscribe(pattern=f"{topic}.*")
+        _poll_until(RECORDS, consumer)
+        with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers) as producer:
+            admin.create_topics({f"{topic}-later": 1})
+            producer.send(f"{topic}-later", b"late")
+        assert [record.value for record in _poll_until(1, consumer)] == [b"late"]
+
+
+def test_a_pattern_needs_the_protocol_that_has_patterns(cluster: Cluster, topic: str) -> None:
+    with _member(cluster, topic, topics=[], group_protocol="classic") as consumer, pytest.raises(KafkaError) as caught:
+        consumer.subscribe(pattern="orders.*")
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_topic_that_is_missing_is_named_and_read_once_it_is_there(cluster: Cluster, topic: str) -> None:
+    missing = f"{topic}-missing"
+    with _member(cluster, topic, topics=[topic, missing]) as consumer:
+        _poll_until(RECORDS, consumer)
+        wait_until(lambda: not consumer.poll(0.05) and consumer.trouble is not None, "the trouble")
+        assert missing in str(consumer.trouble)
+        with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers) as producer:
+            admin.create_topics({missing: 1})
+            producer.send(missing, b"here")
+        assert [record.value for record in _poll_until(1, consumer)] == [b"here"]
+        wait_until(lambda: not consumer.poll(0.05) and consumer.trouble is None, "no trouble")
+
+
+def test_a_topic_that_is_made_anew_is_another_topic(cluster: Cluster, topic: str) -> None:
+    with _member(cluster, topic) as consumer, Admin(cluster.bootstrap_servers) as admin:
+        _poll_until(RECORDS, consumer)
+        admin.delete_topics([topic])
+        wait_until(lambda: not consumer.poll(0.05) and not consumer.assignment(), "the partitions are gone")
+        admin.create_topics({topic: 1})
+        with Producer(cluster.bootstrap_servers) as producer:
+            producer.send(topic, b"anew")
+        assert [record.value for record in _poll_until(1, consumer)] == [b"anew"]
+
+
+async def test_heartbeats_and_other_partitions_go_on_while_a_handler_holds_a_partition_back(
+    cluster: Cluster, topic: str
+) -> None:
+    """The session is shorter than the grace that the handler of the leaving partitions takes."""
+    async with AsyncAdmin(cluster.bootstrap_servers) as admin:
+        group = f"group-{topic}"
+        stuck, go_on = asyncio.Event(), asyncio.Event()
+        done: list[tuple[str, int, int]] = []
+
+        async def hold(record: KeyedRecord) -> None:
+            stuck.set()
+            await go_on.wait()
+            done.append(("first", record.partition, record.offset))
+
+        async def take(record: KeyedRecord) -> None:
+            done.append(("second", record.partition, record.offset))
+
+        first, second = (
+            AsyncKeyedConsumer(cluster.bootstrap_servers, group=group, topics=[topic], grace_ms=60_000)
+            for _ in range(2)
+        )
+        runs = [asyncio.create_task(first.run(hold, concurrency=RECORDS))]
+        await stuck.wait()
+        runs.append(asyncio.create_task(second.run(take)))
+        epochs: set[int] = set()
+        while len(epochs) < 2:  # the first member has to revoke, and its heartbeats go on
+            (described,) = await admin.describe_groups([group])
+            epochs |= {len(described.members)}
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
+        assert not done, "no partition has two owners"
+        go_on.set()
+        while len(done) < RECORDS:  # noqa: ASYNC110 - two handlers add to it
+            await asyncio.sleep(0.02)
+        for consumer in (first, second):
+            await consumer.close()
+        await asyncio.gather(*runs)
+        assert sorted({(partition, offset) for _, partition, offset in done}) == sorted(
+            (partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)
+        )
+        assert len(done) == RECORDS, "no record is repeated"
+
+
+async def test_a_member_that_is_not_polled_leaves_and_comes_back(cluster: Cluster, topic: str) -> None:
+    consumer = AsyncConsumer(
+        cluster.bootstrap_servers,
+        group=f"group-{topic}",
+        topics=[topic],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_poll_interval_ms=200,
+    )
+    async with consumer:
+        while not await consumer.poll(0.05):
+            pass
+        while consumer.assignment:  # noqa: ASYNC110 - the member has no event for a caller
+            await asyncio.sleep(0.02)
+        with pytest.raises(KafkaError, match="no member of group"):
+            await consumer.commit()
+        while not await consumer.poll(0.05):
+            pass
