@@ -10,8 +10,8 @@ import typer
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, say, show
 from tailrace.cli.times import parse_time
 from tailrace.client.admin.group_health import PartitionHealth, progress_of, verdict
-from tailrace.client.admin.groups import DescribedMember, GroupDescription
 from tailrace.client.blocking import Admin, KeyProgress
+from tailrace.client.group.described_groups import DescribedMember, GroupDescription
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -120,8 +120,7 @@ def describe(
 ) -> None:
     """Show committed offsets, log ends, lag and the health of the members.
 
-    Without names, of all groups. LAG counts records from the log start on, of a view those of the view partition alone;
-    LOST counts records deleted unread.
+    Without names, of all groups. LAG counts records from the log start on; LOST counts records deleted unread.
     LAG-MS is the age of the first unread record. VERDICT: idle, working, slow, stuck or gone.
 
     Of groups that split partitions by key: AHEAD counts, about, the records done beyond the committed offset; RANGES is
@@ -173,10 +172,6 @@ def _show_lag(admin: Admin, described: list[GroupDescription], output: Format) -
     if any(row["SLOWEST-OF"] for row in rows):
         columns += _VIEW_COLUMNS
     show(rows, columns, output)
-    if any(
-        found.count is not None and not found.count.is_exact for known in health.values() for found in known.values()
-    ):
-        say("LAG of views with a long backlog is estimated, from a sample of the unread records")
     _say_states(described)
     if fault is not None:
         raise fault

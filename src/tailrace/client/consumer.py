@@ -11,6 +11,7 @@ from tailrace.client.construction import AsyncClient, made_of
 from tailrace.client.errors import several
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata, fetch_group_offsets
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
+from tailrace.client.group.topic_views import slot_of
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.consumer_reader import ConsumerReader
 from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead
@@ -23,6 +24,12 @@ from tailrace.model.key_ranges import KeyRange, joined
 from tailrace.model.partitions import TopicPartition
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+def of_topic(record: ConsumerRecord) -> ConsumerRecord:
+    """The record of a view under the name of its topic, and the number of the topic's own partition."""
+    slot = slot_of(TopicPartition(record.topic, record.partition))
+    return record if slot is None else record._replace(topic=slot.topic, partition=slot.partition)
 
 
 class AutoCommit:
@@ -79,6 +86,10 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     cannot be decoded each `poll` raises CorruptRecords; with on_corrupt="skip" the consumer goes on behind the batch,
     and logs a line.
 
+    With allow_individual_commit the members of the group share partitions by key, through the views of the topics
+    (KIP-X): more members than partitions have work, and a key has one reader at a time. Records have the names of the
+    topics, `assignment` the slots.
+
     A fault that keeps it from reading is retried; `trouble` has it, and the log `tailrace.client` warns of it, at once
     and every 30 s. `poll` raises when no broker at all has answered for bootstrap_timeout_ms of polling.
     """
@@ -97,6 +108,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         self._ahead = RecordsAhead()
         """Records that an iteration has polled and not yielded, outside every commit."""
         self._unpassed = UnpassedRecords()
+        self._shares_by_key = settings.shares_by_key
 
     async def __aexit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
@@ -192,6 +204,11 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         to other members. Raises KafkaError for a fault that a retry does not cure, when no broker at all has answered
         for bootstrap.timeout.ms of polling, and for `max_records` below 1 (INVALID_CONFIG).
         """
+        records = await self._poll(timeout, max_records)
+        return [of_topic(record) for record in records] if self._shares_by_key else records
+
+    async def _poll(self, timeout: float, max_records: int | None = None) -> list[ConsumerRecord]:  # noqa: ASYNC109 - as with poll
+        """As `poll`; records of views have the names of the views."""
         deadline_ms = self._reader.router.now_ms() + int(timeout * 1000)
         self._reader.check_open()
         limit = self._max_poll_records if max_records is None else max_records
@@ -208,14 +225,14 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
         """Poll for an iteration: `next_ahead` returns these records singly."""
-        self._ahead.add(await self.poll(timeout))
+        self._ahead.add(await self._poll(timeout))
         self._unpassed.pass_all()  # the caller has no record of this poll yet
 
     def next_ahead(self) -> ConsumerRecord | None:
         """The next record of an iteration, which counts as returned now; None: poll ahead. From any thread."""
         record = self._ahead.pop()
         self._unpassed.receive_next(record)
-        return record
+        return of_topic(record) if record is not None and self._shares_by_key else record
 
     def withhold_unpassed(self) -> None:
         """The caller has failed: `close` commits neither the last poll's records nor an iteration's last record."""
@@ -252,11 +269,23 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
             self._auto_commit.drop()
         else:
             await self._auto_commit.wait()
+        if offsets is not None and self._shares_by_key:
+            self._check_slots(offsets)
         wanted: Mapping[TopicPartition, OffsetAndMetadata | int] = self._positions() if offsets is None else offsets
         exact = {p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()}
         await self._reader.commit(exact)
         self._unpassed.commit({name: committed.offset for name, committed in exact.items()})
         return {}
+
+    def _check_slots(self, offsets: Iterable[TopicPartition]) -> None:
+        """Raise KafkaError for an offset of a topic's own partition: records of other slots come in another order."""
+        for name in offsets:
+            if slot_of(name) is None:
+                detail = (
+                    f"{name} is shared by key: commit() covers all records that were returned; an offset is committed"
+                    f" for a slot, a partition of the view, such as {min(self.assignment, default='T.shared-64-0')}"
+                )
+                raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
 
     async def takes_ranges(self) -> bool:
         """Whether the coordinator of the group takes commits of ranges (KIP-X)."""

@@ -238,6 +238,16 @@ class ReaderSettings(ClientSettings):
         return "classic" if self._classic_settings else "consumer"
 
     @property
+    def shares_by_key(self) -> bool:
+        """Whether the members of the group share partitions by key, through views of the topics."""
+        return False
+
+    @property
+    def slots_of_a_partition(self) -> int | None:
+        """The slots of each partition for members that share by key; None: by the number of partitions."""
+        return None
+
+    @property
     def reset(self) -> int | None:
         """The offset of auto.offset.reset, as in ListOffsets; None: no committed offset is an error."""
         return _RESETS[self.auto_offset_reset]
@@ -267,12 +277,21 @@ class ConsumerSettings(ReaderSettings):
     _: KW_ONLY
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
+    allow_individual_commit: bool = False
     client_id: str = "tailrace-consumer"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.topics and self.group is None:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give a group, or use assign()")
+        if self.allow_individual_commit and self.group is None:
+            raise KafkaError(
+                ErrorCode.INVALID_GROUP_ID, "allow.individual.commit needs a group, whose members share by key"
+            )
+
+    @property
+    def shares_by_key(self) -> bool:
+        return self.allow_individual_commit
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from tailrace.client.admin import (
 )
 from tailrace.client.admin.sinks import describe_sinks
 from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.group import described_groups
 from tailrace.client.router import Router
 from tailrace.client.settings import ClientSettings
 from tailrace.client.transactions import sinks
@@ -109,7 +110,7 @@ class AsyncAdmin(AsyncClient[ClientSettings]):
     describe_leaderless = _method(unclean_elections.describe_leaderless)
 
     list_groups = _method(groups.list_groups)
-    describe_groups = _method(groups.describe_groups)
+    describe_groups = _method(described_groups.describe_groups)
     delete_groups = _method(groups.delete_groups)
     group_offsets = _method(groups.group_offsets)
     group_progress = _method(groups.group_progress)

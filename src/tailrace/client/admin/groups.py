@@ -1,29 +1,21 @@
-"""Groups: their list, members and assignments, committed offsets and lag."""
+"""Groups: their list, deletion, committed offsets and lag."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tailrace.client.admin.topics import existing_topics
-from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of, several
-from tailrace.client.group.classic_member import decode_assignment
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
 from tailrace.client.group.range_progress import KeyProgress, fetch_progress
 from tailrace.client.offsets import LATEST, list_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.net.connection import Address, Connection
-from tailrace.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from tailrace.net.connection import Connection
 from tailrace.protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedGroup,
-    DescribedGroupMember,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    GroupDetails,
     ListGroupsRequest,
     ListGroupsResponse,
 )
@@ -37,33 +29,6 @@ class GroupListing:
     protocol_type: str
     state: str
     type: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedMember:
-    """A member of a group."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    host: str
-    assignment: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
-    """A group with its members."""
-
-    group: str
-    state: str
-    protocol_type: str
-    assignor: str
-    coordinator_id: int
-    coordinator: str
-    """The address of the coordinator, HOST:PORT."""
-    members: tuple[DescribedMember, ...]
-    details: GroupDetails | None = None
-    """The latest events and the heartbeats of the members: from a Tailrace coordinator only."""
 
 
 _REFUSALS = {
@@ -95,69 +60,6 @@ async def list_groups(router: Router) -> list[GroupListing]:
     return await router.retry(attempt)
 
 
-async def describe_groups(router: Router, groups: Iterable[str]) -> list[GroupDescription]:
-    """The groups with their members and assignments.
-
-    Raises KafkaError(GROUP_ID_NOT_FOUND) for a group that does not exist; brokers before 3.8 describe it as Dead.
-    """
-    return [await _describe(router, group) for group in several(groups)]
-
-
-async def _describe(router: Router, group: str) -> GroupDescription:
-    """A group, classic or of KIP-848: each kind has its own request."""
-
-    async def ask(connection: Connection) -> GroupDescription:
-        if connection.offers(ConsumerGroupDescribeRequest):
-            found = await _consumer_group(router, connection, group)
-            if found is not None:
-                return found
-        response = await router.ask(
-            connection, DescribeGroupsRequest(groups=(group,), include_details=True), DescribeGroupsResponse
-        )
-        described = response.groups[0]
-        check(described.error_code, described.error_message or f"group {group!r} cannot be described")
-        return _description(described, await router.coordinator(group))
-
-    return await router.ask_coordinator(group, ask)
-
-
-async def _consumer_group(router: Router, connection: Connection, group: str) -> GroupDescription | None:
-    """The group, or None for a group that is not of KIP-848."""
-    response = await router.ask(
-        connection,
-        ConsumerGroupDescribeRequest(group_ids=(group,), include_details=True),
-        ConsumerGroupDescribeResponse,
-    )
-    described = response.groups[0]
-    if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return None
-    check(described.error_code, described.error_message or f"group {group!r} cannot be described")
-    coordinator = await router.coordinator(group)
-    return GroupDescription(
-        group=described.group_id,
-        state=described.group_state,
-        protocol_type="consumer",
-        assignor=described.assignor_name,
-        coordinator_id=coordinator.node_id,
-        coordinator=str(Address(coordinator.host, coordinator.port)),
-        members=tuple(
-            DescribedMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                host=member.client_host,
-                assignment=tuple(
-                    TopicPartition(topic.topic_name, partition)
-                    for topic in member.assignment.topic_partitions
-                    for partition in topic.partitions
-                ),
-            )
-            for member in described.members
-        ),
-        details=described.details[0] if described.details else None,
-    )
-
-
 async def delete_groups(router: Router, groups: Iterable[str]) -> None:
     """Delete groups without members, with their offsets. Raises the first group's KafkaError."""
     for group in several(groups):
@@ -175,37 +77,6 @@ async def _delete(router: Router, group: str) -> None:
             )
 
     await router.ask_coordinator(group, ask)
-
-
-def _description(described: DescribedGroup, coordinator: BrokerAddress) -> GroupDescription:
-    return GroupDescription(
-        group=described.group_id,
-        state=described.group_state,
-        protocol_type=described.protocol_type,
-        assignor=described.protocol_data,
-        coordinator_id=coordinator.node_id,
-        coordinator=str(Address(coordinator.host, coordinator.port)),
-        members=tuple(_member(member, described.protocol_type) for member in described.members),
-        details=described.details[0] if described.details else None,
-    )
-
-
-def _member(member: DescribedGroupMember, protocol_type: str) -> DescribedMember:
-    assignment: tuple[TopicPartition, ...] = ()
-    if protocol_type == "consumer" and member.member_assignment:
-        try:
-            assignment = decode_assignment(member.member_assignment)
-        except KafkaError as fault:
-            if fault.code is not ErrorCode.INVALID_REQUEST:
-                raise
-            # A private format of another client: the group is described without the assignment.
-    return DescribedMember(
-        member_id=member.member_id,
-        group_instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        host=member.client_host,
-        assignment=assignment,
-    )
 
 
 async def group_offsets(

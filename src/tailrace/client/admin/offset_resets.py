@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tailrace.client.admin.groups import commit_offsets, describe_groups, group_offsets
+from tailrace.client.admin.groups import commit_offsets, group_offsets
 from tailrace.client.admin.topics import existing_topics
+from tailrace.client.group.described_groups import describe_groups
 from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError

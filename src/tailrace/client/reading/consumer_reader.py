@@ -15,6 +15,7 @@ from tailrace.client.group.committed_offsets import (
 from tailrace.client.group.group_member import GroupMember
 from tailrace.client.group.membership import TopicSubscription
 from tailrace.client.group.range_progress import RangeProgress
+from tailrace.client.group.topic_views import TopicViews
 from tailrace.client.reading.consumer_metrics import MetricName, consumer_metrics
 from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.fetcher import Fetcher
@@ -82,6 +83,9 @@ class ConsumerReader:
             self.router, self.fetcher, resets=settings.reset is not None, notices=self._notices
         )
         self._member = None if settings.group is None else GroupMember(self.router, settings, self)
+        self._views = None
+        if settings.group is not None and settings.shares_by_key:
+            self._views = TopicViews(self.router, settings.group, settings.slots_of_a_partition)
         self._next_check_ms = 0
         self._is_closed = False
         self._has_lost_partitions = False
@@ -96,9 +100,17 @@ class ConsumerReader:
         """Share these topics with the group, from the next poll on, and topics whose names match the pattern."""
         if self._member is None:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give a group, or use assign()")
+        if self._views is not None and pattern is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "members that share by key give the names of topics, not a pattern"
+            )
         self._first_topics = ()
         self._knows_what_to_read = self._is_subscribed = True
-        self._member.subscribe(TopicSubscription(tuple(sorted(set(topics))), pattern))
+        names = tuple(sorted(set(topics)))
+        if self._views is None:
+            self._member.subscribe(TopicSubscription(names, pattern))
+        else:
+            self._views.subscribe(names)
 
     def check_assignable(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
         """Raise KafkaError for malformed key ranges, and after a `subscribe`: the group assigns the partitions then."""
@@ -172,6 +184,8 @@ class ConsumerReader:
     async def _is_ready(self, deadline_ms: int) -> bool:
         """Whether there are partitions to read; waits a moment for the group's assignment."""
         if self._is_subscribed and self._member is not None:
+            if self._views is not None and not await self._has_views(self._views, self._member, deadline_ms):
+                return False
             self._member.changed.clear()
             self._member.on_poll()
             if not self._member.is_stable:
@@ -186,6 +200,15 @@ class ConsumerReader:
         self._search.advance()
         self._validator.check()
         return True
+
+    async def _has_views(self, views: TopicViews, member: GroupMember, deadline_ms: int) -> bool:
+        """Whether the member subscribes to the views of its topics; looks the views up until the deadline."""
+        chosen = await views.chosen(deadline_ms)
+        if chosen is not None:
+            member.subscribe(TopicSubscription(chosen))
+        if member.is_stable:
+            views.check_members()
+        return views.are_chosen
 
     def check_open(self) -> None:
         """Raise KafkaError after `close`."""
@@ -204,7 +227,8 @@ class ConsumerReader:
         """The fault that keeps `poll` from returning all records while the consumer tries again; None without such a
         fault."""
         of_group = None if self._member is None else self._member.trouble
-        return of_group or self._search.trouble or self._validator.trouble or self.fetcher.trouble
+        of_views = None if self._views is None else self._views.trouble
+        return of_views or of_group or self._search.trouble or self._validator.trouble or self.fetcher.trouble
 
     def metrics(self, next_offsets: Mapping[TopicPartition, int]) -> dict[MetricName, int]:
         """Numbers about the reading now. `next_offsets`: the next record to return, by partition."""
@@ -314,6 +338,8 @@ class ConsumerReader:
                 await self._on_revoke(self.names)
         finally:
             self._cancel_tasks()
+            if self._views is not None:
+                self._views.cancel()
             try:
                 await self.fetcher.close()
             finally:
