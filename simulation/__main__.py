@@ -40,15 +40,15 @@ class SweptWorld(NamedTuple):
     """A world that is run by many seeds."""
 
     what: str
-    """In words, for `--help`."""
+    """The description of the world for `--help`."""
     kind: type[Sweep[Any]]
     run: Callable[[int], Sweep[Any]]
     seeds: int
-    """The default number."""
+    """The number of seeds without an argument."""
     does_count: bool = False
-    """Whether the number is of seeds that count."""
+    """Whether `seeds` is a number of runs that are eventful enough to be counted."""
     code: Callable[[], str] | None = None
-    """The version of the code, if results are kept in a file, so that a sweep may be interrupted."""
+    """The version of the code; None if the results are not kept in a file, so that a sweep cannot be interrupted."""
 
 
 SWEEPS = {
@@ -290,7 +290,7 @@ def _explored(
 
 
 def _every(seconds: float, tell: Callable[[int], None]) -> Callable[[int], None]:
-    """Says so only now and then."""
+    """Prints the progress only now and then."""
     last = time.monotonic()
 
     def told(number: int) -> None:

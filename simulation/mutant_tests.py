@@ -12,7 +12,7 @@ from pathlib import Path
 from simulation.mutants import Mutant, mutate_this_process
 
 _MOST = 3
-"""Tests that are named; a run of them tells more."""
+"""The most tests that are named."""
 _TESTS_OF = {
     "fetch_session": "tests/unit/fetch_session",
     "raft": "tests/unit/raft",
@@ -43,7 +43,7 @@ class _Noticed:
 
 
 def unit_tests_of(mutant: Mutant) -> list[str]:
-    """The directories with the unit tests of the packages that it patches."""
+    """The directories with the unit tests of the packages that the mutant patches."""
     return sorted({_TESTS_OF[patch.file.split("/")[0]] for patch in mutant.patches})
 
 
@@ -58,7 +58,7 @@ def noticed_by(path: Path, tests: Sequence[str], root: Path = Path()) -> list[st
 
 
 def main() -> int:
-    """0 whether tests fail or not."""
+    """Print the tests that fail. The exit code is 0 whether tests fail or not."""
     import pytest
 
     path, *tests = sys.argv[1:]

@@ -1,8 +1,9 @@
 """Small faults put into the product's own source, to see whether a law notices.
 
-A mutant is a file of TOML: which text of which file of `src/tailrace` becomes which other text, the law that must
-break, and a seed of a run in which it does. The old text must be there exactly once, so that no refactoring disarms a
-mutant unnoticed. The mutated modules are loaded beside the real modules, for as long as the runs take.
+A mutant is a file of TOML. It names a file of `src/tailrace`, a text in it and the text that takes its place, the law
+that must break, and the seed of a run that breaks the law. The old text must be there exactly once, so that no
+refactoring disarms a mutant unnoticed. The mutated modules are loaded beside the real modules, for as long as the runs
+take.
 """
 
 import logging
@@ -68,13 +69,13 @@ WORLDS = {
     "transactions": ("transactions.cluster.run_seed", RELOADED_FOR_TRANSACTIONS),
     "nodes": ("quorum.cluster.run_seed", RELOADED_FOR_NODES),
 }
-"""The function that is run for each kind of mutant, with a seed; and what is loaded anew for that."""
+"""For each kind of mutant the function that runs a seed, and the modules that are loaded anew for the run."""
 BY_A_UNIT_TEST = "unit tests"
 """The kind of a mutant of a rule that no world has: its law is a unit test (`mutant_tests.noticed_by`)."""
 
 
 class Patch(NamedTuple):
-    """A text in a file, and what it becomes. The file is named from `src/tailrace` on."""
+    """A text in a file, and the text that takes its place. The name of the file is relative to `src/tailrace`."""
 
     file: str
     old: str
@@ -96,8 +97,8 @@ class Mutant(NamedTuple):
     law: str
     seed: int
     unit_tests: tuple[str, ...] | None
-    """The unit tests of the patched packages that notice the mutant too, as far as three; known, not checked. None: no
-    unit tests were tried."""
+    """Up to three unit tests of the patched packages that notice the mutant too. The list is not checked. None: no unit
+    tests were tried."""
     patches: tuple[Patch, ...]
 
     @classmethod
@@ -111,7 +112,8 @@ class Mutant(NamedTuple):
         return cls(path.stem, content["what"], kind, content["law"], content["seed"], noticed_by, patches)
 
     def run(self, seed: int) -> str | None:
-        """The law that is broken in the run of this seed; None if none is. Raises what is no breach."""
+        """The law that is broken in the run of this seed; None if no law is broken. Raises every exception that is not
+        a Breach."""
         with self.loaded() as run:
             return run(seed)
 
@@ -129,7 +131,7 @@ class Mutant(NamedTuple):
 
     @contextmanager
     def loaded(self) -> Iterator[Callable[[int], str | None]]:
-        """A function that runs a seed with the mutant and gives the law that was broken, if any."""
+        """A function that runs a seed with the mutant and returns the law that was broken, if any."""
         path, reloaded = WORLDS[self.kind]
         name, function = path.rsplit(".", 1)
         with _mutated(self.patches, reloaded):
@@ -166,7 +168,7 @@ class Hunt(NamedTuple):
 
 
 def hunt(mutant: Mutant, seeds: range, kills: int = 1) -> Hunt:
-    """Look for seeds that kill the mutant, until so many have killed it."""
+    """Look for seeds that kill the mutant, until this number is found."""
     broken: Counter[str] = Counter()
     first, tried = None, 0
     with mutant.loaded() as run:
@@ -225,7 +227,7 @@ class _Mutator(MetaPathFinder, Loader):
 
 
 def mutate_this_process(mutant: Mutant) -> None:
-    """From now on every module of this process that the mutant patches is the mutant's. Nothing brings it back."""
+    """Load the mutant's text for every module that the mutant patches. There is no way back in this process."""
     mutator = _Mutator(mutant.patches)
     for name in [module for module in sys.modules if module == "tailrace" or module.startswith("tailrace.")]:
         del sys.modules[name]

@@ -28,7 +28,7 @@ FAULTS: Final = ROOT / "tests" / "planted"
 TURNS: Final = range(6)
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _OF_MUTANTS: Final = "tests/simulation/test_mutants.py"
-"""Compares texts of the source: the file would find each fault, and says nothing about behaviour."""
+"""A file of tests that compares texts of the source: it would find each fault, but says nothing about behaviour."""
 _NOT_COPIED: Final = (".git", ".venv*", "build", ".mypy_cache", ".ruff_cache")
 _CASE_SECONDS: Final = 240
 _PASSED, _HAS_FAILED, _NO_TESTS = 0, 1, 5
@@ -42,7 +42,7 @@ class PlantedFault(NamedTuple):
     what: str
     """In words."""
     is_always: bool
-    """Whether every turn must find it."""
+    """Whether every turn must find the fault."""
     tests: tuple[str, ...]
     patches: tuple[Patch, ...]
 
@@ -62,7 +62,7 @@ class FaultFinding(NamedTuple):
 
     @property
     def is_enough(self) -> bool:
-        """Whether as many turns find the fault as must: all, or any."""
+        """Whether enough turns find the fault: all turns if `is_always`, else any turn."""
         return len(self.cases) == len(TURNS) if self.fault.is_always else bool(self.cases)
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Tree:
 
     @contextmanager
     def planted(self, fault: PlantedFault) -> Iterator[None]:
-        """Inside, the copy has the fault."""
+        """Plant the fault in the copy for the length of the block."""
         before = {patch.file: self._file(patch.file).read_text() for patch in fault.patches}
         try:
             for patch in fault.patches:
@@ -158,7 +158,7 @@ def look_for(fault: PlantedFault, tree: Tree) -> FaultFinding:
 
 
 def main() -> int:
-    """Exit code 1 if fewer turns find a fault than must."""
+    """Run; the exit code is 1 if too few turns find a fault."""
     parser = argparse.ArgumentParser(prog="python -m simulation.planted")
     parser.add_argument("names", nargs="*", help="all faults, if none is named")
     names = parser.parse_args().names

@@ -3,9 +3,8 @@
 Two committers share the key hashes, half and half, and do their records in order. Their commits and the commits of a
 member and of a tool arrive at any moment, late, or twice; the coordinator decides on its appended records, which are
 replicated record by record, or are lost when another broker takes over. The new broker has the bytes of the log. The
-product decides, and encodes and decodes the records.
-
-Beside the product there is a plain set of (offset, half), and the history of each record: see `_check`.
+decisions, and the encoding and decoding of records, are the product's code. Beside this code there is a model: a plain
+set of (offset, half), and the history of each record, see `_check`.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -252,7 +251,7 @@ class CommitScope:
     # Laws
 
     def _entry(self, before: CommitEntry, flight: Flight, record: OffsetRecord) -> CommitEntry:
-        """The truth behind this record, from the truth before this record."""
+        """The truth of the model at this record, from the truth at the record before."""
         encoded = encode_record(record)
         below = frozenset((offset, half) for offset in range(flight.offset) for half in (0, 1))
         stable_offset = _stable(before.cover, self.kind.offsets)
@@ -296,10 +295,10 @@ class CommitScope:
                 return CommitEntry(encoded, "deletion", frozenset(), frozenset(), 0, before.resets, is_forgiven=True)
 
     def _check(self, entry: CommitEntry, before: CommitEntry, world: CommitWorld) -> None:
-        """1. A record covers what the model has, and no more.
+        """1. The progress in a record covers the pairs of the model, and no more.
         2. Every acknowledged record that was not reset since stays covered.
         3. Every covered record was done by a reader that knew of all resets, or was stated by a plain commit.
-        4. The stable offset is the lowest frontier, and falls in a reset alone.
+        4. The stable offset is the lowest frontier, and only a reset lowers it.
         """
         record = _record(entry)
         assert record is not None, "a record was written"

@@ -43,11 +43,11 @@ LONG_SCOPES: Final = (
     NamedCommitScope("three offsets", CommitBudget(failovers=1), CommitSize(offsets=3)),
     NamedCommitScope("all of them", CommitBudget(duplicates=1, plain_commits=1, resets=1, deletions=1, failovers=1)),
 )
-"""With the short scopes a quarter of an hour, nearly all that time for the last scope."""
+"""Together with the short scopes they take a quarter of an hour, nearly all of it for the scope at the end."""
 
 
 def run_scope(number: int) -> None:
-    """Search the scope of this number, the short ones first. Raises Breach."""
+    """Search the scope with this number; the numbers of short scopes come first. Raises Breach."""
     named = (*SHORT_SCOPES, *LONG_SCOPES)[number]
     model = CommitScope(named.kind)
     look_around(model, model.start(named.budget), max_states=20_000)

@@ -23,9 +23,9 @@ class CommitBudget(NamedTuple):
     resets: int = 0
     """Plain commits of a tool."""
     cuts: int = 0
-    """By a committer that finds the log truncated."""
+    """Cuts by a committer that finds the log truncated."""
     deletions: int = 0
-    """By a tool, or by retention."""
+    """Deletions of the offset, by a tool or by retention."""
     failovers: int = 0
 
 
@@ -39,14 +39,14 @@ class CommitSize(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """A reader of one half, from its last look at the progress on."""
+    """A reader of one half of the hashes, since it last fetched the progress."""
 
     state_epoch: int = -1
     seen_reset: int = NEVER
     """The number of the last reset whose outcome the committer has seen."""
     stable_offset: int = -1
     first: int = 0
-    """The frontier of the committer at that look."""
+    """The frontier of the committer in the progress that it fetched."""
     position: int = 0
     """The records below this position are done."""
     fetches: int = 0
@@ -57,7 +57,7 @@ class Flight(NamedTuple):
     """A commit on its way to the coordinator."""
 
     kind: str
-    """ranges, member, reset, cut or deletion"""
+    """The kind of commit: ranges, member, reset, cut or deletion."""
     who: int = 0
     offset: int = -1
     state_epoch: int = -1
@@ -71,17 +71,17 @@ class CommitEntry(NamedTuple):
     value: tuple[bytes, bytes | None] | None
     kind: str
     cover: Pairs
-    """Every pair that is committed, by the model."""
+    """Every pair that is committed according to the model."""
     promised: Pairs
-    """Every pair that would be acknowledged, and was not reset since, if this record were replicated."""
+    """The pairs that are acknowledged once this record is replicated, without pairs that were reset since."""
     stated: int
-    """Plain commits have stated that everything below this is done."""
+    """Plain commits say that everything below this offset is done."""
     resets: int
     """The number of records so far that could lower a frontier."""
     since: tuple[tuple[int, int], ...] = ()
-    """For each reset or cut: the offset from which records that were done before it count no more, and its number."""
+    """For each reset or cut its number, and the offset from which records that were done before are undone again."""
     is_forgiven: bool = False
-    """Whether the offset was deleted: with it the number of resets is forgotten."""
+    """Whether the offset was deleted: the number of resets is forgotten together with the offset."""
 
 
 class CommitWorld(NamedTuple):

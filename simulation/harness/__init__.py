@@ -1,1 +1,1 @@
-"""Parts that all worlds share. Nothing here knows what a host is."""
+"""Parts that all worlds share. This code knows nothing about the hosts of a world."""

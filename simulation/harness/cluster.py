@@ -87,7 +87,7 @@ class SimulatedCluster(ABC, Generic[N, P]):
 
     @abstractmethod
     def _is_at_rest(self) -> bool:
-        """Whether everything that must come to pass in calm has."""
+        """Whether everything has happened that must happen in calm."""
 
     @abstractmethod
     def _check_end(self) -> None:
@@ -96,16 +96,16 @@ class SimulatedCluster(ABC, Generic[N, P]):
     # Nodes
 
     def leader(self) -> N | None:
-        """The node that faults like best."""
+        """The node that faults hit most often."""
         return None
 
     def revive(self, node: N) -> None:
-        """Start this node, unless something else has."""
+        """Start this node, unless it was started meanwhile."""
         if not node.is_up:
             node.start()
 
     def revive_in(self, delay_ms: int, node: N) -> None:
-        """Start this node then, unless something else has."""
+        """Start this node after this time, unless it was started meanwhile."""
         self.world.after(delay_ms, partial(self.revive, node))
 
     def next_number(self) -> int:
@@ -133,7 +133,7 @@ class SimulatedCluster(ABC, Generic[N, P]):
     @property
     @abstractmethod
     def progress(self) -> str:
-        """The distance that the cluster has come, in words."""
+        """The progress of the cluster, in words."""
 
     def describe(self) -> str:
         """The state of all nodes, for a failure's message."""

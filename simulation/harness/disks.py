@@ -1,5 +1,4 @@
-"""The disks of simulated nodes: each work takes a while, which the world draws; the works of an ended life do
-nothing."""
+"""The disks of simulated nodes. The world draws how long each work takes. Works of a life that has ended do nothing."""
 
 from collections import deque
 from collections.abc import Callable
@@ -70,7 +69,7 @@ class RoundDisk(_Disk):
             self._held = []
 
     def answer(self) -> None:
-        """Go on."""
+        """End the hang: sync and finish again."""
         held, self._held = self._held or [], None
         for action in held:
             self._later(action)

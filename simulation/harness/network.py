@@ -23,7 +23,7 @@ class NetworkFaults:
 
 
 class Network:
-    """Delivers or does not. Each message has its own delay, so any two may overtake each other."""
+    """Delivers messages or loses them. Each message has its own delay, so any message may overtake any other."""
 
     def __init__(self, world: World, faults: NetworkFaults) -> None:
         self._world = world
@@ -32,7 +32,7 @@ class Network:
         self.counts: Counter[str] = Counter()
 
     def block(self, sources: Iterable[int], destinations: Iterable[int]) -> None:
-        """Nothing passes from `sources` to `destinations`; the way back is another matter."""
+        """Nothing passes from `sources` to `destinations`; the way back stays as it is."""
         targets = list(destinations)
         self._blocked.update((source, target) for source in sources for target in targets if source != target)
 

@@ -85,7 +85,7 @@ class SimulatedNode(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Change the disk, and forget the life before."""
+        """Change the disk, and forget the state of the last life."""
 
     @abstractmethod
     def _start(self) -> None:

@@ -29,7 +29,7 @@ class Swarm:
     def network(
         self, *, loss: float = 0.0, duplication: float = 0.0, slow: float = 0.0, slow_delay_ms: int = 400
     ) -> NetworkFaults:
-        """Faults of the network, each at up to this rate."""
+        """Faults of the network, each with a rate of up to `most`."""
         return NetworkFaults(
             loss=self.some("loss", loss),
             duplication=self.some("duplication", duplication),
@@ -48,7 +48,8 @@ class RunPlan:
         ("network.duplication", 0.0),
         ("network.slow", 0.0),
     )
-    """(field, or `part.field`; its value in a plan with one kind of fault, node or client less)."""
+    """Pairs of a field (or `part.field`) and a simpler value: a plan with this value has one kind of fault, node or
+    client less."""
 
     network: NetworkFaults = field(default_factory=NetworkFaults)
     chaos_ms: int = 12_000

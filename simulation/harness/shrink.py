@@ -1,4 +1,4 @@
-"""From a run that breaks a law to the few turns that it takes (delta debugging)."""
+"""Reduces a run that breaks a law to the few turns that break it (delta debugging)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ class Run(Protocol):
     def nemesis(self) -> Turns: ...
 
     def run(self) -> None:
-        """Raises Breach, or another AssertionError or KafkaError that should not have been raised."""
+        """Run the cluster. Raises Breach if a law is broken; any other AssertionError or KafkaError is a failure
+        too."""
         ...
 
     def describe(self) -> str:
@@ -40,14 +41,14 @@ class FailedRun(Generic[P]):
     """A run that broke a law."""
 
     law: str
-    """Or the kind of the exception, if it names none."""
+    """The law that was broken, or the type of the exception if it names no law."""
     detail: str
     plan: P
     turns: tuple[Turn, ...]
-    """The actions of the nemesis until then."""
+    """The actions of the nemesis until the failure."""
     trace: tuple[str, ...]
     state: str
-    """The states of all nodes, in the end."""
+    """The states of all nodes at the failure."""
 
 
 class Build(Protocol[P_contra, R_co]):
@@ -117,7 +118,7 @@ class Shrinker(Generic[P]):
 
 
 def explain(attempts: Attempts[P], failure: FailedRun[P], max_runs: int = 150) -> str:
-    """The failure in words: the law, the turns that it takes, and what happened."""
+    """The failure in words: the law, the turns that break it, and what happened."""
     shrinker = Shrinker(attempts, failure, max_runs)
     small = shrinker.shrink()
     turns = ", ".join(f"{turn.name} {turn.number}" for turn in small.turns[:TRACE_LINES])

@@ -1,8 +1,8 @@
 """Exhaustive search of small worlds: every order in which a few things can happen to a few nodes.
 
 A world is an immutable value with a fingerprint of 64 bits; of worlds with the same fingerprint only one world is
-looked at. When the search ends without a breach, that scope has no breach, but for the chance that two different worlds
-have the same fingerprint: with ten million of them less than 1 : 100,000, for the whole search.
+looked at. When the search ends without a breach, that scope has no breach, unless two different worlds have the same
+fingerprint: the chance of that is less than 1 : 100,000 for a search of ten million worlds.
 
 Several processes search depth first from different worlds and share one table of what has been seen. Two processes that
 reach a world within the same moment may both look at that world; every world is looked at once at least.
@@ -24,7 +24,8 @@ W = TypeVar("W")
 A = TypeVar("A")
 
 STARTS_PER_PROCESS = 200
-"""Worlds from which the search goes on in several processes, per process: many worlds, since some end soon."""
+"""The number of worlds, for each process, from which the search goes on in several processes: many, since some worlds
+lead to few others."""
 REPORT_EVERY = 20_000
 """Transitions between two looks at the clock."""
 
@@ -55,7 +56,7 @@ class Explored:
     """The states that were reached somewhere."""
 
     def summary(self) -> str:
-        """For people."""
+        """The results in words."""
         ended = "all of them" if self.is_complete else "the search was cut off"
         seen = f"{self.states} states, {self.transitions} transitions, {self.deepest} deep"
         return f"{seen}: {ended}, no law broken; {self.seconds:.0f} s\nreached: {', '.join(sorted(self.sometimes))}"
@@ -70,18 +71,19 @@ class Explored:
 
 
 class ScopeModel(Protocol[W, A]):
-    """The worlds to search. Laws must look at states, not at the order in which these came about."""
+    """The worlds to search. Laws must look at states, not at the order of the events that led to the states."""
 
     def actions(self, world: W) -> Sequence[A]:
         """The possible next events."""
         ...
 
     def take(self, world: W, action: A) -> W:
-        """The world that it leads to. Raises AssertionError at a breach of a law."""
+        """The world after this action. Raises AssertionError at a breach of a law."""
         ...
 
     def fingerprint(self, world: W) -> int:
-        """At most 64 bits, not 0; the same for worlds that nothing can tell apart, in every process."""
+        """A number of at most 64 bits, not 0. In every process it is the same for worlds that nothing can tell
+        apart."""
         ...
 
     def name(self, action: A) -> str:
@@ -95,7 +97,7 @@ class ScopeModel(Protocol[W, A]):
 
 
 class Fingerprints:
-    """Makes the fingerprint of a world from the digests of its parts, most of which the world before it had too."""
+    """Makes the fingerprint of a world from the digests of its parts. Most parts were also in the world before."""
 
     def __init__(self, plain: Callable[[Any], object]) -> None:
         """`plain` gives a value of the part whose `repr` is the same for equal parts, in every process."""
@@ -115,7 +117,7 @@ class SeenWorlds(Protocol):
     """The fingerprints that have been seen."""
 
     def claim(self, fingerprint: int) -> bool:
-        """Note this fingerprint. Whether it was not there."""
+        """Note this fingerprint; returns whether it is new."""
         ...
 
 
@@ -163,7 +165,7 @@ class SeenTogether:
 
 @dataclass(slots=True)
 class _Visit(Generic[W, A]):
-    """A world on the way down, with what is still to be tried there."""
+    """A world of the present path, with the actions that are still to be tried in it."""
 
     world: W
     to_do: list[A]
@@ -223,7 +225,8 @@ class _Search(Generic[W, A]):
             self.found.is_complete = False
 
     def spread(self, start: W, count: int) -> list[tuple[W, list[str]]]:
-        """Breadth first until so many worlds wait, each world with its way: where processes can begin."""
+        """Search breadth first until so many worlds wait; return these worlds with the actions that lead to them:
+        processes can begin there."""
         model, waiting = self._model, [(start, list[str]())]
         while waiting and len(waiting) < count:
             following: list[tuple[W, list[str]]] = []
@@ -337,8 +340,8 @@ def _drawn(starts: Sequence[tuple[W, list[str]]], next_start: Any) -> Iterator[t
 
 
 def _gather(workers: dict[Connection, BaseProcess], total: Explored, tell: Callable[[int], None]) -> None:
-    """Read the results of all processes until the last has ended. Raises ScopeBreach, after the other processes are
-    stopped."""
+    """Read the results of all processes until every process has ended. Raises ScopeBreach, after the other processes
+    are stopped."""
     running: dict[Connection, int] = dict.fromkeys(workers, 0)
     try:
         while running:

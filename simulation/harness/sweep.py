@@ -1,4 +1,4 @@
-"""The sums over many seeds: how many count, what failed, and which states were reached."""
+"""The results of many seeds: how many runs were eventful enough, what failed, and which states were reached."""
 
 import json
 import logging
@@ -17,13 +17,13 @@ from simulation.harness.shrink import Attempts, Build, Run, explain
 from tailrace.model.errors import KafkaError
 
 BLOCK = 50
-"""Seeds between two looks at whether there are enough, and between two writes of the file."""
+"""After so many seeds the sweep checks whether there are enough, and writes the file."""
 _MOST_RUNS = 60
-"""Runs that look for the few turns that a failure takes."""
+"""The most runs to find the few turns that lead to a failure."""
 
 
 class MeasuredRun(Run, Protocol):
-    """A cluster that says what its run was worth."""
+    """A cluster that tells the faults, states and events of its run."""
 
     @property
     def faults(self) -> set[str]:
@@ -51,9 +51,9 @@ class Sweep(Generic[C]):
     """Seeds whose runs were eventful enough."""
     events: int = 0
     seconds: float = 0.0
-    """By the clock on the wall, all processes together; set by the host."""
+    """The elapsed time of the sweep, not the sum over its processes."""
     failures: list[str] = field(default_factory=list)
-    """In words."""
+    """The failures, in words."""
     faults: Counter[str] = field(default_factory=Counter)
     """The number of seeds with each kind of fault."""
     sometimes: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ class Sweep(Generic[C]):
         self.sometimes.update(other.sometimes)
 
     def as_dict(self) -> dict[str, object]:
-        """By the names of the fields, for a file."""
+        """The fields by name, for a file."""
         return {column.name: getattr(self, column.name) for column in fields(self)}
 
     @property
@@ -94,7 +94,7 @@ class Sweep(Generic[C]):
         return f"{self.events} events"
 
     def summary(self) -> str:
-        """A few lines for people."""
+        """The results in a few lines."""
         outcome = f"{self.seeds} seeds, {self.counted} count, {len(self.failures)} failed"
         lines = [*self.failures, f"{outcome}; {self.work}, {self.per_minute:.0f} seeds per minute"]
         if self.faults:
@@ -108,7 +108,7 @@ S = TypeVar("S", bound=Sweep[Any])
 
 
 def run_seed(kind: type[S], build: Build[P, C], plan_of: Callable[[int], P], seed: int) -> S:
-    """Run one seed; a failure is in the result, cut down to the few turns of the nemesis that it takes."""
+    """Run one seed. The result has the failure, cut down to the few turns of the nemesis that lead to it."""
     found = kind(seeds=1)
     with _quiet():
         cluster = build(seed, plan_of(seed))
@@ -132,7 +132,7 @@ def failure_of(build: Build[P, Run], plan_of: Callable[[int], P], seed: int) -> 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No log lines: disks fail on purpose here, and say so."""
+    """Write no log lines: disks fail on purpose here, and each failure would be logged."""
     logging.disable(logging.CRITICAL)
     try:
         yield
@@ -153,8 +153,8 @@ def sweep_seeds(
 ) -> S:
     """Run seeds from `first` on: so many, or until so many count. In this process if `processes` is 1.
 
-    With a `store` it goes on from the results there, keeps its own there after each block, and ends with a failure.
-    `on_progress` is called after each seed.
+    With a `store` the sweep goes on from the stored results, stores its own results after each block, and ends at a
+    failure. `on_progress` is called after each seed.
     """
     total = kind() if store is None else store.load(kind)
     with _mapping(processes) as mapped:
@@ -186,7 +186,7 @@ class SweepFile:
 
     path: Path
     code: str
-    """A version of the code: seeds that ran with other code say nothing."""
+    """A version of the code: results of seeds that ran with other code are of no use."""
 
     def load(self, kind: type[S]) -> S:
         """The results in the file; no results without a file, or if other code wrote the file."""

@@ -1,7 +1,6 @@
-"""The turns of a nemesis and of clients: a turn has a name and a number, and all its chances hang on this pair.
-
-So a turn that is left out changes nothing about the other turns, and a failing run can be cut down to the turns that it
-takes.
+"""The turns of a nemesis and of clients: a turn has a name and a number, and all its random draws depend on this pair.
+So a turn that is left out changes nothing about the other turns, and a failing run can be cut down to the few turns
+that lead to the failure.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -13,9 +12,9 @@ T = TypeVar("T")
 
 
 class Turn(NamedTuple):
-    """The so-manieth crash, write, ...
+    """A crash, a write or another action of a run, with its number among the actions of this name.
 
-    Draws have its text in their key: another name of the class would change the run of every seed.
+    Keys of random draws contain the text of a turn: another name of this class would change the run of every seed.
     """
 
     name: str

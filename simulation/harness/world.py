@@ -15,7 +15,8 @@ _MASK = (1 << 64) - 1
 
 
 class Life:
-    """From the start of a host to its crash. Actions scheduled for a life that is over do not happen."""
+    """The time from the start of a host to its crash. Actions that are scheduled for a life that has ended do not
+    happen."""
 
     __slots__ = ("is_over",)
 
@@ -26,8 +27,8 @@ class Life:
 class World:
     """The same seed gives the same run, event by event.
 
-    A draw depends on the seed and on *what* is drawn for (`stream` and `key`), not on when or after what: if one event
-    is left out of a run, the chances of all others stay as they were. That is what makes a failing run shrink.
+    A draw depends on the seed and on its purpose (`stream` and `key`), not on the time or on earlier draws: if one
+    event is left out of a run, the draws of all other events stay as they were. So a failing run can be made smaller.
     """
 
     def __init__(self, seed: int) -> None:
@@ -47,7 +48,7 @@ class World:
     # Chance
 
     def draw(self, stream: str, key: object) -> float:
-        """A number from 0 up to but without 1: the next one of this stream for this key."""
+        """A number from 0 up to, but without, 1: the next number of this stream for this key."""
         name = (stream, key)
         state = self._draws.get(name)
         if state is None:
@@ -73,15 +74,15 @@ class World:
     # Time
 
     def note(self, text: str) -> None:
-        """Put this into the trace."""
+        """Add this text to the trace."""
         self.notes.append(f"{self.now_ms:6} ms  {text}")
 
     def after(self, delay_ms: int, action: Action, life: Life | None = None) -> None:
-        """Do this in so many ms, if that life is not over by then."""
+        """Do this after so many ms, unless this life has ended by then."""
         heapq.heappush(self._queue, (self.now_ms + max(delay_ms, 0), next(self._order), life, action))
 
     def run(self, *, until_ms: int, max_events: int = 1_000_000, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Let things happen until this time. Whether `stop` ended it sooner."""
+        """Let events happen until this time; returns whether `stop` ended the run earlier."""
         while self._queue and self._queue[0][0] <= until_ms and self.events < max_events:
             self.now_ms, _, life, action = heapq.heappop(self._queue)
             if life is not None and life.is_over:

@@ -10,7 +10,7 @@ from testkit.nodes.ports import flush_now
 
 
 class DiskWithNetwork(SimulatedDisk):
-    """A disk that takes the network down too: nothing that a handler still says after the end reaches a client."""
+    """A disk whose end is also the end of the network: answers that a handler sends after the end reach no client."""
 
     on_end: Callable[[], None] = staticmethod(lambda: None)
 

@@ -19,7 +19,7 @@ def key_of(value: str) -> str:
 
 @dataclass
 class OpenRequest:
-    """A request, and the action on its answer, or on no answer."""
+    """A request, and the action to take when it is answered, or when no answer comes."""
 
     then: Callable[[Any], None]
     unknown: Callable[[], None]
@@ -48,7 +48,7 @@ class LoadClient:
 
 
 class LoadProducer(LoadClient):
-    """Sends numbered records to one partition; an idempotent one repeats what was not answered."""
+    """Sends numbered records to one partition; an idempotent producer repeats batches that were not answered."""
 
     def __init__(self, name: str, topic: str = ORDERS, partition: int = 0) -> None:
         super().__init__()

@@ -48,9 +48,9 @@ from testkit.verdicts.node_verdict import AtTheEnd, node_faults
 from testkit.verdicts.replica_history import ReplicaHistory
 
 LONGEST_LIVES = (100, 500, 2000)
-"""Operations of the disk until the end, at most: some entry of this list."""
+"""The most operations of the disk until the end of a life: one entry of this list."""
 SHARE_OF_KILLS = 0.25
-"""So many of the cuts leave the disk its power: only the process is gone."""
+"""The share of the ends that leave the disk its power: only the process is killed."""
 SHARE_OF_STOPS = 0.4
 """So many lives end in a clean stop, unless the power goes before that stop, or during the stop."""
 LONGEST_UNTIL_STOP = 60
@@ -102,7 +102,7 @@ class LoadedNode:
         self._committed = [0] * PARTITIONS
         self._made = 0
         self._alive: dict[str, int] = {}
-        """Topics that the administrator has made and which are there for certain, with the partitions asked for."""
+        """Topics that the administrator has created and that must exist, with the requested partitions."""
         self._settings = 0
         self._trimmed_to = self._may_be_trimmed_to = 0
 
@@ -144,7 +144,8 @@ class LoadedNode:
             client.lose_connection()
 
     def stop(self) -> None:
-        """As `Node.stop`: no more requests, requests that were taken are flushed and answered, the logs are closed."""
+        """Do what `Node.stop` does: take no more requests, flush and answer the requests that were taken, close the
+        logs."""
         self.periodic_work.stop()
         self.node.end_turn()
         self.until(lambda: self.disk.is_idle and not any(client.asked for client in self.clients), "all is answered")
@@ -157,7 +158,7 @@ class LoadedNode:
             raise Killed
 
     def end(self) -> None:
-        """The node is gone."""
+        """Note that the node has ended."""
         self._is_alive = False
         self._connection.is_open = False
 
@@ -192,7 +193,8 @@ class LoadedNode:
         raise AssertionError(f"never: {what}")
 
     def check_alive(self) -> None:
-        """Some callers of the disk survive its end, and answer with an error that is not delivered."""
+        """Raise Killed if this life has ended: some callers of the disk survive its end, and answer with an error,
+        which is not delivered."""
         if not self._is_alive:
             raise Killed
 

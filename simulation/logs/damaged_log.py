@@ -40,7 +40,7 @@ class _Life:
         self.epoch = 0
         self.noted = {checkpoints.RECOVERY_POINTS: 0, checkpoints.HIGH_WATERMARKS: 0}
         self.reported_end = 0
-        """The log has reported that everything is flushed up to here."""
+        """The offset up to which the log has reported that everything is flushed."""
         self.has_lost_power = self.is_flipped = False
 
     def live(self) -> None:
@@ -99,11 +99,11 @@ class _Life:
 
     @property
     def bound(self) -> int:
-        """Below it the log must not be short without saying so: a power cut may take the log's own note."""
+        """A log that ends below this offset must report the loss. A power cut may take the log's own note."""
         return max(self.noted.values()) if self.has_lost_power and self.is_flipped else self.reported_end
 
     def verify(self) -> None:
-        """Open the log and hold it against what was promised."""
+        """Open the log, and compare it with what was promised."""
         try:
             log = Log.open(
                 _DIRECTORY,
@@ -141,7 +141,7 @@ class _Life:
             raise Breach(AS_WRITTEN, fault.detail) from fault
 
     def _hold(self, served: bytes) -> None:
-        """A client checks the rest."""
+        """Check the fields that no checksum covers; a client checks the other fields."""
         try:
             headers = list(iter_batches(served))
         except CorruptRecords:

@@ -1,8 +1,8 @@
 """A leader that gets batches whose headers contradict their records, and a log that an older release has left.
 
 A run produces batches of some times, counts and offsets, in all codecs, with right and with wrong headers, to one
-partition; then it looks records up by time, and retention goes over them. Then the same for a log that holds such
-batches as they come from their producers.
+partition; then it looks records up by time, and applies retention. Then it does the same with a log that holds such
+batches unchanged, as an older release stored them.
 """
 
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ class _Sent(NamedTuple):
 def _batch(
     random: Random, now_ms: int, *, must_parse: bool = False, states_oldest: bool = False, **fields: Any
 ) -> _Sent:
-    """A batch with times up to three hours old; its largest time is stated right, wrong, as none, or as that of an old
-    record, the first."""
+    """A batch with times up to three hours old. Its header states the largest time right, wrong, not at all, or states
+    the time of its first and oldest record."""
     count = random.randrange(1, 5)
     times = [now_ms - random.choice((0, 1, _HOUR_MS // 2, 2 * _HOUR_MS, 3 * _HOUR_MS)) for _ in range(count)]
     if states_oldest:
@@ -106,7 +106,8 @@ class _Reference:
             raise Breach(FOUND, f"{found} is the latest, and not {largest}")
 
     def check_retention(self, log: Log, now_ms: int) -> None:
-        """As on a node: a log that awaits its times is walked, and retention goes over it again."""
+        """Check retention as on a node: if the log has doubtful times, its records are read, and retention is applied
+        again."""
         log.retention.apply(now_ms, log.log_end_offset)
         while log.times.await_check(now_ms):
             while log.times.check_on(lambda: 0):
@@ -150,7 +151,7 @@ def _produce(random: Random) -> None:
 
 
 def _open_old(random: Random) -> None:
-    """The directory of a release that believed headers: no note says that they were checked."""
+    """Check the directory of a release that believed headers: no note says that the headers were checked."""
     disk, now_ms, reference = SimulatedDisk(), 1_700_000_000_000, _Reference()
     log = Log.open(_OLD, files=disk, config=_CONFIG, now_ms=now_ms)
     states_oldest = random.random() < 0.5

@@ -1,9 +1,9 @@
 """Clients that administer a simulated cluster through any of its nodes, while the controller moves.
 
-Laws: an answer is given once; what it says is true where it was given, and committed; a topic that was acknowledged is
-there until its deletion is asked for, and a topic whose deletion was acknowledged does not come back; a request is
-carried out at most once (its name never stands for two topics); producer ids are given away once; in the end all
-brokers serve.
+Laws: an answer is given once; what an answer says is committed, and true at the node that gave the answer; a topic
+whose creation was acknowledged is there until its deletion is requested, and a topic whose deletion was acknowledged
+does not come back; a request is carried out at most once (its name never stands for two topics); producer ids are given
+away once; in the end all brokers serve.
 """
 
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ class BrokerCluster(SimulatedCluster[BrokerNode, BrokerPlan]):
             for key, secret in zip(keys, secrets, strict=True)
         }
         self.created: dict[str, TopicId] = {}
-        """Topics whose creation was acknowledged, and whose deletion was not asked for."""
+        """Topics whose creation was acknowledged, and whose deletion was not requested."""
         self.deleted: set[TopicId] = set()
         self.ids_of: dict[str, set[TopicId]] = {}
         """The topic ids that each name has ever had, anywhere."""
@@ -116,7 +116,7 @@ class BrokerCluster(SimulatedCluster[BrokerNode, BrokerPlan]):
         turns.repeat("isolations", plan.isolations_per_s, self._isolate)
 
     def calm(self) -> None:
-        """No more faults and requests; all nodes are up."""
+        """End faults and requests, and start all nodes that are down."""
         self.nemesis.stop()
         self._calm()
 

@@ -1,7 +1,8 @@
 """A node of a simulated quorum that is a broker too: its channel to the active controller, its life, its clients.
 
 Requests of the node to other nodes, and of clients to this node, go through Kafka's bytes and the product's
-dispatchers. The broker acts on no metadata, so it keeps no partitions: it leads what the metadata says that it leads.
+dispatchers. The broker acts on no metadata, so it keeps no partitions: it counts as the leader of the partitions that
+it leads by the metadata.
 """
 
 from collections.abc import Callable
@@ -135,7 +136,7 @@ class BrokerNode(QuorumNode):
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `QuorumNode`; a peer that does not answer in time has not answered, as with real peers."""
+        """Send as `QuorumNode` does. A peer that does not answer in time has not answered, as with real peers."""
         if isinstance(request, _RAFT):
             super().send(node_id, request, on_reply, oldest_version=oldest_version)
             return

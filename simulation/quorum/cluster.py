@@ -84,7 +84,7 @@ class QuorumCluster(SimulatedCluster[QuorumNode, QuorumPlan]):
         self.acked = 0
         self._silent: set[BrokerId] = set()
         self._before = 0
-        """The end of what was committed when calm began."""
+        """The end of the committed records when calm began."""
         self.nemesis = QuorumNemesis(self, only)
 
     def _find(self, node_id: int) -> QuorumNode:
@@ -125,7 +125,8 @@ class QuorumCluster(SimulatedCluster[QuorumNode, QuorumPlan]):
         return active_controller(self.nodes.values())
 
     def _ask_all(self, command: ControllerCommand, then: OnDone) -> None:
-        """Clients of a deposed controller are clients too."""
+        """Send the command to every node that holds itself for the active controller: a deposed controller has clients,
+        too."""
         for node in list(self.nodes.values()):
             if node.is_up and node.controller.is_active:
                 node.do(partial(node.controller.submit, command, then))
@@ -147,7 +148,7 @@ class QuorumCluster(SimulatedCluster[QuorumNode, QuorumPlan]):
                 self._expect(name, result.topic_id)
 
     def _expect(self, name: str, topic_id: TopicId) -> None:
-        """An answer is about what is committed."""
+        """Check that an acknowledged topic is in the committed image."""
         if self.laws.image.topic_names.get(topic_id) != name:
             raise Breach("only what is committed is acknowledged", f"{name} at {self.laws.committed_end}")
 
@@ -183,7 +184,7 @@ class QuorumCluster(SimulatedCluster[QuorumNode, QuorumPlan]):
         self._silent.symmetric_difference_update((broker_id,))
 
     def _restart_failed(self) -> None:
-        """Restart nodes that have given up, and those whose power has gone."""
+        """Restart nodes that have given up, and nodes whose power has gone."""
         for node in self.nodes.values():
             if not node.is_up:
                 self.revive_in(1000, node)

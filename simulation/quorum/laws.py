@@ -43,11 +43,11 @@ class QuorumLaws:
     def __init__(self) -> None:
         self.nodes: list[QuorumNode] = []
         self.leaders: dict[int, ReplicaKey] = {}
-        """By epoch."""
+        """The leaders by epoch."""
         self.batches: dict[int, CommittedBatch] = {}
-        """By base offset."""
+        """The committed batches by base offset."""
         self.images: dict[int, ClusterImage] = {0: EMPTY_IMAGE}
-        """By the end offset of a batch."""
+        """The committed images by the end offset of their last batch."""
         self.committed_end = 0
         self._votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self._flushed: dict[ReplicaKey, int] = {}
@@ -63,7 +63,7 @@ class QuorumLaws:
     # Observer
 
     def started(self, node: QuorumNode) -> None:
-        """The promises of this node are on its disk."""
+        """Check that a node that has started finds its promises on its disk."""
         epoch = node.host.node.quorum_state.epoch
         promised = [voted for voter, voted in self._votes if voter == node.key]
         promised += [led for led, leader in self.leaders.items() if leader == node.key]
@@ -71,7 +71,7 @@ class QuorumLaws:
             raise Breach("a promise is on disk when it leaves", f"{node.key} starts in {epoch} after {max(promised)}")
 
     def answers(self, node: QuorumNode, request: QuorumRequest, response: Response) -> None:
-        """A vote is given once per epoch."""
+        """Check that a node gives its vote once per epoch."""
         if not isinstance(request, quorum.VoteRequest) or not isinstance(response, VoteReply):
             return
         part = request.topics[0].partitions[0]
@@ -83,7 +83,7 @@ class QuorumLaws:
             raise Breach("one vote per epoch", f"{node.key} in {part.replica_epoch}: {vote}, {candidate}")
 
     def changed(self, node: QuorumNode, image: ClusterImage) -> None:
-        """A node shows another image."""
+        """Check the new image of a node."""
         offset = node.controller.applied_end_offset
         if offset > (node.host.node.high_watermark or 0):
             raise Breach("only what is committed is shown", f"{node.key} at {offset}")
@@ -95,8 +95,8 @@ class QuorumLaws:
             raise Breach("images are equal at equal offsets", f"{node.key} at {offset}")
 
     def publishes(self, node: QuorumNode, part: str, snapshot: str) -> None:
-        """A file is about to be called a snapshot: the file must hold that snapshot, to the last byte, and be on the
-        disk."""
+        """Check a file that is about to be called a snapshot: the file must hold that snapshot, to the last byte, and
+        be on the disk."""
         epoch = int(snapshot.removesuffix(SNAPSHOT_SUFFIX).rpartition("-")[2])
         content = node.files.read_bytes(part)
         try:
@@ -113,7 +113,7 @@ class QuorumLaws:
             raise Breach("only what is synced is called a snapshot", f"{node.key}: {part}")
 
     def stops(self, node: QuorumNode) -> None:
-        """Until now the node's reports of its log to other nodes were true."""
+        """Note that a node ends: until now its reports about its log to other nodes were true."""
         if "host" in vars(node):
             self._flushed[node.key] = node.host.node.flushed_end_offset
 
@@ -160,8 +160,7 @@ class QuorumLaws:
             raise Breach("leader completeness", f"{node.key} ends before {self.committed_end}")
 
     def _check_votes(self, node: QuorumNode, epoch: int) -> None:
-        """A majority of its voters has voted for the node, each voter in the directory that votes (lost directories
-        have none)."""
+        """Check that a majority of the node's voters, each an id with a directory, has voted for the node."""
         voters = node.host.node.voters
         granting = [key for key in voters.keys if key == node.key or self._votes.get((key, epoch)) == node.key]
         if len(granting) <= len(voters) // 2:
@@ -193,7 +192,8 @@ class QuorumLaws:
             raise Breach("a node that loses its log says so", f"{node.key}: {node.told_failure}, not {failure}")
 
     def _learn(self, node: QuorumNode, end_offset: int, from_offset: int | None = None) -> None:
-        """Compare what this node holds for committed with what is known, and learn what is new."""
+        """Compare the records that are committed for this node with the known committed records, and learn new
+        committed records."""
         log = node.host.log
         offset = max(log.log_start_offset, self.committed_end if from_offset is None else from_offset)
         while offset < end_offset:
@@ -229,7 +229,8 @@ class QuorumLaws:
 
 
 def check_topics(image: ClusterImage, *, created: Mapping[str, TopicId], deleted: Iterable[TopicId]) -> None:
-    """Topics whose creation was acknowledged are there, and those whose deletion was are not. Raises Breach."""
+    """Check that topics whose creation was acknowledged are there, and that topics whose deletion was acknowledged are
+    not. Raises Breach."""
     lost = [name for name, topic_id in created.items() if image.topic_names.get(topic_id) != name]
     if lost:
         raise Breach("an acknowledged command is never lost", f"created and gone: {lost}")

@@ -1,7 +1,7 @@
 """Replicas of the cluster's metadata, each on a node with settings of its own, after seeded commands.
 
-Each replica derives the changes that follow from a broker's coming and going for itself. So the changes must come out
-the same everywhere: from the image alone, whatever a node's environment says.
+Each replica derives for itself the changes that follow when a broker comes or goes. These changes must be the same
+everywhere: they follow from the image alone, whatever a node's environment says.
 """
 
 import os
@@ -83,7 +83,7 @@ class MetadataRun:
         return alter_configs(commands.ResourceChanges(resource=ALL_BROKERS, changes=(change,)))
 
     def _join(self, leader: BrokerId, epoch: int) -> None:
-        """Every replica of what this broker leads has caught up."""
+        """Let every replica of the partitions that this broker leads have caught up."""
         changes = tuple(
             InSyncChange(
                 topic_id=topic_id,
@@ -147,7 +147,7 @@ class MetadataRun:
 
 @contextmanager
 def _settings_of(node: int) -> Iterator[None]:
-    """The environment of this node says something of its own about what the cluster has agreed on."""
+    """The settings of this node's environment, which contradict settings that the cluster has agreed on."""
     name = "TAILRACE_MIN_INSYNC_REPLICAS"
     outer = os.environ.get(name)
     os.environ[name] = str(node + 1)

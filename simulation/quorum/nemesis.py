@@ -43,7 +43,7 @@ class QuorumNemesis(PowerNemesis[QuorumNode, QuorumPlan]):
         node.files.fail_at(node.files.operations + self.between(1, 20, "operations"))
 
     def _fill_disk(self) -> None:
-        """There is space for a few bytes more, and for none after that, until space is freed."""
+        """Leave space for a few more bytes on a disk, until space is freed."""
         node = self._victim()
         files = node.files
         if files.free_space < TOTAL_SPACE // 2:
@@ -57,7 +57,8 @@ class QuorumNemesis(PowerNemesis[QuorumNode, QuorumPlan]):
         self._world.after(self.between(300, 4000, "full"), free_space_again)
 
     def _wipe(self) -> None:
-        """A replica loses its disk: never a second one before the first has been removed from all sets of voters."""
+        """Let a replica lose its disk: but no second replica before the first lost replica is removed from all sets of
+        voters."""
         nodes = self._cluster.nodes.values()
         keys = {node.key for node in nodes}
         sets = [node.host.node.voters for node in nodes if node.is_up]

@@ -42,12 +42,12 @@ from testkit.quorum.controllers import controller_machine, topic_rules
 
 DATA: Final = "/data"
 SLICE_PARTITIONS: Final = 2
-"""Few, so that what is done in portions is interrupted here too."""
+"""The partitions of a slice: few, so that work in slices is interrupted here, too."""
 CLUSTER_ID: Final = "a-simulated-cluster-00"
 
 
 class NodeObserver(Protocol):
-    """Receives the actions of a node that others can see."""
+    """Receives the actions of a node that other nodes can see."""
 
     def started(self, node: "QuorumNode") -> None: ...
 
@@ -83,7 +83,7 @@ class QuorumNode(SimulatedNode):
         self.key = key
         self.directory_secret = directory_secret
         self.damage = damage
-        """The number of snapshot parts that it sends and that have a byte changed on their way."""
+        """The number of parts of snapshots that this node sends and in which a byte changes on the way."""
         self.wipes = 0
         """The number of disks that this node has lost."""
         self.told_failure: KafkaError | None = None
@@ -172,7 +172,7 @@ class QuorumNode(SimulatedNode):
             self._world.sometimes[f"the disk of a {role} is full"] += 1
 
     def crash(self) -> None:
-        """The power goes now."""
+        """Cut the power now."""
         if self.is_up:
             self._world.note(f"{self.key.id} stops: {self.describe()}")
             self._observer.stops(self)
@@ -203,7 +203,7 @@ class QuorumNode(SimulatedNode):
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """Send Kafka's bytes, and bring the answer's back."""
+        """Send the request as Kafka's bytes, and bring back the answer as Kafka's bytes."""
         newest = schema_of(type(request)).versions.last
         version = self._world.between(oldest_version, newest, "version", self.key.id)
         data = encode_bytes(request, version)

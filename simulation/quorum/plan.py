@@ -29,7 +29,7 @@ class QuorumPlan(RunPlan):
     voters: int = 3
     observers: int = 1
     damage: float = 0.0
-    """The rate of FetchSnapshot answers with a byte changed on their way."""
+    """The rate of FetchSnapshot answers in which a byte changes on the way."""
     longest_disk_ms: int = 5
     commands_per_s: float = 25
     snapshot_bytes: int = 6000

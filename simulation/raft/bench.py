@@ -34,7 +34,7 @@ def voter_set(*node_ids: int) -> VoterSet:
 
 
 class RaftBench:
-    """Node 1 of a quorum, unless said otherwise. Its disk is instant, or held back until the test says so."""
+    """A node of a quorum, by default node 1. Its disk works at once, or only when the test says so."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RaftBench:
         jitter: float = 0.5,
         instant_disk: bool = True,
     ) -> None:
-        """`log` has the epoch of each record from `log_start` on; `jitter` is what chance always says."""
+        """`log` has the epoch of each record from `log_start` on; `jitter` is the answer to every random draw."""
         self.key = key or key_of(1)
         self.voters = voters or voter_set(1, 2, 3)
         self.config = config or RaftConfig(election_backoff_max_ms=500)
@@ -67,7 +67,7 @@ class RaftBench:
         self.start()
 
     def start(self) -> None:
-        """Start, or start again with what the disk has."""
+        """Start the node, or start it again with the content of its disk."""
         self.log = MemoryLog(self.disk)
         self.effects: list[do.Effect] = []
         self.held: list[do.Persist | do.Flush] = []
@@ -98,7 +98,7 @@ class RaftBench:
     # Events
 
     def step(self, event: events.Event) -> list[do.Effect]:
-        """The effects that this event leads to, what an instant disk does included."""
+        """The effects of this event, with the effects of the work that an instant disk does."""
         before = len(self.effects)
         pending = [event]
         while pending:
@@ -118,7 +118,7 @@ class RaftBench:
         return self.effects[before:]
 
     def receive(self, request: Request) -> Response | None:
-        """A peer asks; the answer, or None if there is none yet."""
+        """Deliver the request of a peer; returns the answer, None without an answer yet."""
         self._tokens += 1
         self.step(events.RequestReceived(self._tokens, request))
         return self.answer_to(self._tokens)
@@ -134,11 +134,11 @@ class RaftBench:
         return answers[0] if answers else None
 
     def answer(self, sent: do.SendRequest, response: Response) -> list[do.Effect]:
-        """A peer answers."""
+        """Deliver the answer of a peer."""
         return self.step(events.ResponseReceived(sent.request_id, response))
 
     def flush(self) -> None:
-        """The disk does the work that it has held back: the log's part, and the quorum state's."""
+        """Let the disk do the work that it has held back, for the log and for the quorum state."""
         held, self.held = self.held, []
         for effect in held:
             for event in self._done(effect):
@@ -162,7 +162,7 @@ class RaftBench:
         ]
 
     def forget(self) -> None:
-        """Look only at what comes from here on."""
+        """Forget the effects so far."""
         self.effects.clear()
 
     @property
@@ -197,7 +197,7 @@ class RaftBench:
         leader_epoch: int | None = None,
         high_watermark: int = (1 << 63) - 1,
     ) -> FetchRecordsReply | None:
-        """A replica fetches from the node."""
+        """Deliver the fetch of a replica."""
         request = FetchRecords(
             cluster_id=CLUSTER,
             replica=key_of(replica) if isinstance(replica, int) else replica,
@@ -212,7 +212,7 @@ class RaftBench:
         return response
 
     def fetched(self, replica: int | ReplicaKey, offset: int, epoch: int, **options: int) -> FetchRecordsReply:
-        """The answer, at once, to a fetch of a replica."""
+        """Deliver the fetch of a replica; returns the answer, which must come at once."""
         response = self.fetch(replica, offset, epoch, **options)
         assert response is not None
         return response
@@ -270,12 +270,12 @@ class RaftBench:
         return [events.LogFlushed(effect.number)]
 
     def install(self, snapshot_id: SnapshotId, voters: VoterSet | None = None) -> list[do.Effect]:
-        """The part file was complete and in order: its snapshot is the log now."""
+        """Report that a complete and correct part file was installed: its snapshot is the log now."""
         self.log.install(StoredSnapshot(SnapshotFile(snapshot_id, 200, 0), bytes(200), voters))
         return self.step(events.SnapshotInstalled(snapshot_id, voters))
 
 
 def error_of(response: Response | None) -> ErrorCode:
-    """The error of an answer that must be there."""
+    """The error of this answer. There must be an answer."""
     assert response is not None
     return response.error

@@ -56,7 +56,7 @@ class RaftCluster(SimulatedCluster[RaftHost, RaftPlan]):
         self.laws.hosts = list(self.nodes.values())
         self.nemesis = RaftNemesis(self, only)
         self._before = 0
-        """The end of what was committed when calm began."""
+        """The end of the committed records when calm began."""
 
     # The run
 

@@ -18,7 +18,7 @@ from tailrace.raft.voters import ReplicaKey, VoterSet
 
 
 def majority(voters: VoterSet) -> int:
-    """More than half of the voters: counted here by itself, since the product might count wrongly."""
+    """The size of a majority of the voters. It is computed here, since the product's own computation may be wrong."""
     return len(voters) // 2 + 1
 
 
@@ -34,9 +34,10 @@ class RaftConduct(Watcher[RaftHost]):
         self._heard_epoch = -1
         """The epoch in the answer that is being taken in: the node's epoch afterwards must be at least this."""
         self._must_end_by: int | None = None
-        """The point where the leader's log diverges from the node's, if the event says so."""
+        """The offset at which the leader's log diverges from the node's log, if the event names such an offset."""
         self._contacts: dict[ReplicaKey, dict[ReplicaKey, int]] = {}
-        """For each leader, the last contact of each node in its epoch, and under its own key the begin of the epoch."""
+        """For each leader the times of the last contact with each node in the leader's epoch; under the leader's own
+        key the begin of the epoch."""
 
     # One step
 
@@ -106,7 +107,7 @@ class RaftConduct(Watcher[RaftHost]):
     # Leaders
 
     def _check_majority(self, host: RaftHost) -> None:
-        """A leader without contact with a majority for one and a half fetch timeouts resigns."""
+        """Check that a leader resigns after one and a half fetch timeouts without contact with a majority."""
         contacts, voters = self._contacts[host.key], host.node.voters
         began_ms = contacts[host.key]
         times = sorted((contacts.get(key, began_ms) for key in voters.keys if key != host.key), reverse=True)
@@ -116,7 +117,7 @@ class RaftConduct(Watcher[RaftHost]):
             raise Breach("a leader without a majority resigns", detail)
 
     def appended(self, host: RaftHost, base_offset: int, entries: tuple[EpochRecord, ...]) -> None:
-        """A change of voters waits until the one before is committed."""
+        """Check that a change of voters waits until the change before is committed."""
         if self._roles.get(host.key) != "Leader":
             return
         committed = host.node.high_watermark or 0
@@ -137,7 +138,7 @@ class RaftConduct(Watcher[RaftHost]):
         self._check_voters(host)
 
     def _check_voters(self, host: RaftHost) -> None:
-        """The voters are the set that the log and its newest snapshot state last."""
+        """Check that the voters in force are the last set that the log and its newest snapshot state."""
         stated = host.log.voters_in_log()
         expected = stated[-1].voters if stated else host.initial_voters
         if host.node.voters != expected:
@@ -145,7 +146,8 @@ class RaftConduct(Watcher[RaftHost]):
 
 
 def _where_it_may_end(log: LogView, diverging: LogEnd) -> int:
-    """In the leader's epoch where the leader ends; with an older epoch last, where that ends: more is asked again."""
+    """The offset at which the node's log may end now: the leader's end of the named epoch, or the end of an earlier
+    epoch if the node does not have the named epoch. Then the node fetches again."""
     own = log.end_offset_for_epoch(diverging.epoch)
     if own is None:
         return log.log_start_offset

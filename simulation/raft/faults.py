@@ -6,7 +6,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class DiskTimes:
-    """Times of operations, in ms, and the rate of snapshots that are damaged on their way."""
+    """The times of operations, in ms, and the rate of snapshots that are damaged on the way."""
 
     min_flush_ms: int = 0
     max_flush_ms: int = 5

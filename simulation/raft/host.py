@@ -1,8 +1,8 @@
 """Runs one RaftNode in a simulated world, with a state machine that hashes what is committed.
 
 Its disk may fail: with *EIO* nothing becomes durable any more, on a *full* disk only the quorum state does (a few bytes
-that are always reserved). Either way the node gets the error with the next write, and works again after a restart. Its
-clock is its own, and may jump forwards, as after a pause of the whole machine.
+that are always reserved). In both cases the node gets the error with the next write, and works again after a restart.
+Each node has a clock of its own, which may jump forwards, as after a pause of the whole machine.
 """
 
 from collections.abc import Callable
@@ -138,7 +138,7 @@ class RaftHost:
         self._schedule_tick()
 
     def crash(self) -> None:
-        """Lose everything that is not on the disk. Of what was under way some prefix may be on the disk."""
+        """Lose everything that is not on the disk. A prefix of the operations under way may be on the disk."""
         unflushed = self.log.unflushed
         if unflushed:
             kept = self.world.between(0, unflushed, "kept", self.key.id)
@@ -159,7 +159,8 @@ class RaftHost:
         self.world.note(f"the disk of {self.key.id} {fault.value}")
 
     def jump(self, milliseconds: int, wall_clock_ms: int) -> None:
-        """The clock moves forwards all at once; the time of day, which only snapshots bear, either way."""
+        """Move the monotonic clock forwards at once, and the time of day forwards or back. Only snapshots have the time
+        of day."""
         self._clock_ms += milliseconds
         self._wall_clock_ms += wall_clock_ms
         self._next_tick_ms = None
@@ -185,7 +186,7 @@ class RaftHost:
     # Events
 
     def step(self, event: events.Event) -> None:
-        """Feed the node and do what it wants."""
+        """Give the node this event, and carry out its effects."""
         life, watcher = self.life, self._watcher
         pending = [event]
         while pending and not life.is_over:
@@ -229,7 +230,7 @@ class RaftHost:
     # Effects
 
     def _carry_out(self, effect: do.Effect) -> events.Event | None:
-        """Carry it out; returns the event that the node must get before any other."""
+        """Carry out an effect; returns the event that the node must get before any other event."""
         match effect:
             case do.SendRequest(request_id, destination, request):
                 self._send_request(request_id, destination, request)
@@ -369,7 +370,7 @@ class RaftHost:
         self._network.send(self.key.id, destination, deliver)
 
     def stray(self, request: Request) -> None:
-        """A request of a stranger to the quorum, or of a node with other beliefs about this quorum."""
+        """Send a request of a node outside of the quorum, or of a node that takes the quorum for another quorum."""
         self.step(events.RequestReceived(RequestOrigin(-1, 0, Life(), request), request))
 
     def _send_response(self, origin: RequestOrigin, response: Response) -> None:
@@ -400,8 +401,8 @@ class RaftHost:
         self.acked += [token for _, epoch, token in done if epoch == self.node.epoch]
 
     def write_snapshot(self, end_offset: int | None = None) -> bool:
-        """Snapshot the state machine of now, or of this offset, past or future. Returns whether the node allows the
-        snapshot."""
+        """Write a snapshot of the state at the present offset, or at this offset, earlier or later. Returns whether the
+        node allows the snapshot."""
         state = self.state if end_offset is None else self._machine.at(end_offset, self.log.image)
         entry = None if state is None else self.log.image.at(state.offset - 1)
         if state is None or entry is None or self.fault is not None:

@@ -1,7 +1,7 @@
 """Laws of a quorum, checked after every event, whatever fails. A breach names the law.
 
-The watcher keeps what the whole cluster has ever said: which leader each epoch had, which record each (offset, epoch),
-the committed records, the votes. Each check is against that, and costs no more than what has just changed.
+The watcher remembers what any node has ever said: the leader of each epoch, the record at each (offset, epoch), the
+committed records, the votes. Each check compares only the last changes with this memory.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ class RaftInvariants(Watcher[RaftHost]):
     def __init__(self) -> None:
         self.hosts: list[RaftHost] = []
         self.leaders: dict[int, ReplicaKey] = {}
-        """By epoch."""
+        """The leaders by epoch."""
         self.records: dict[tuple[int, int], tuple[object, int]] = {}
         """(offset, epoch) -> value and the epoch of the record before."""
         self.committed_entries: list[EpochRecord] = []
         self._ends: dict[int, int] = {}
-        """The high watermark of the leader of each epoch, if it was above those before."""
+        """The high watermark of the leader of each epoch, if it was above all earlier high watermarks."""
         self.states: list[State] = [State()]
         """The state after each committed record."""
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
@@ -43,7 +43,7 @@ class RaftInvariants(Watcher[RaftHost]):
         self.lost_disks: list[tuple[ReplicaKey, RaftDisk]] = []
         """Their records were acknowledged before the loss; no node can know of the loss at once."""
         self.roles: dict[ReplicaKey, str] = {}
-        """As of the effects that have been carried out."""
+        """The roles of nodes after the effects that have been carried out."""
         self.persisted: dict[ReplicaKey, QuorumState] = {}
         self._conduct = RaftConduct(self.roles)
         self._snapshots = RaftSnapshotLaws(self.roles, self.committed_entries)
@@ -82,7 +82,8 @@ class RaftInvariants(Watcher[RaftHost]):
             raise Breach("a leader has a majority's votes", f"{host.key} in {change.epoch}: only {granting}")
 
     def _end_before(self, epoch: int) -> int:
-        """The high watermark of earlier epochs. A leader elected late, by votes long under way, knows nothing later."""
+        """The high watermark of earlier epochs. A leader of an old epoch may be elected late, by votes that were long
+        under way: it need not know anything later."""
         return max((end for earlier, end in self._ends.items() if earlier < epoch), default=0)
 
     def sends_response(self, host: RaftHost, request: Request, response: Response) -> None:
@@ -148,7 +149,7 @@ class RaftInvariants(Watcher[RaftHost]):
         self._compare(host)
 
     def _commit(self, host: RaftHost, offset: int) -> None:
-        """A leader reports records as committed for the first time."""
+        """Check records that a leader reports as committed for the first time."""
         for position in range(self.committed_end, offset):
             entry = host.log.image.at(position)
             assert entry is not None
@@ -226,7 +227,7 @@ class RaftInvariants(Watcher[RaftHost]):
             self._check_progress(host, event.request)
 
     def _check_progress(self, host: RaftHost, request: FetchRecords) -> None:
-        """The leader's progress of a follower of its own epoch is true."""
+        """Check that the leader knows the true progress of each follower of its epoch."""
         role, follower = host.node.role, self._running(request.replica)
         progress = role.replicas.known(request.replica) if isinstance(role, Leader) else None
         if progress is None or progress.end_offset <= 0 or follower is None or follower.node.epoch != host.node.epoch:

@@ -91,7 +91,7 @@ class LogImage:
 class AppendOp(NamedTuple):
     entries: tuple[EpochRecord, ...]
     is_one_batch: bool = True
-    """Otherwise a crash may leave the first few of them on the disk."""
+    """Whether the records are one batch. If not, a crash may leave only the first of them on the disk."""
 
 
 class TruncateOp(NamedTuple):
@@ -197,7 +197,7 @@ class MemoryLog:
         return self._pending_from + len(self._pending)
 
     def flush_to(self, mark: int) -> None:
-        """The disk has all operations up to this point."""
+        """Put all operations up to this point on the disk."""
         while self._pending and self._pending_from < mark:
             _apply(self._disk.log, self._pending.pop(0))
             self._pending_from += 1
@@ -221,7 +221,7 @@ class MemoryLog:
         return len(first.entries) if isinstance(first, AppendOp) and not first.is_one_batch else 0
 
     def install(self, snapshot: StoredSnapshot) -> None:
-        """This snapshot takes the place of the log, durably."""
+        """Replace the log by this snapshot, durably."""
         snapshot_id = snapshot.file.id
         self._disk.snapshots[snapshot_id] = snapshot
         self._disk.log = LogImage(snapshot_id.end_offset, snapshot_id.epoch)
@@ -231,7 +231,7 @@ class MemoryLog:
 
 
 ENTRY_BYTES: Final = 100
-"""The size that a record counts as."""
+"""The size of a record for limits of size."""
 
 
 def filled_with_records(response: FetchRecordsReply, read: ReadLog, log: MemoryLog) -> FetchRecordsReply:

@@ -12,7 +12,7 @@ from tailrace.raft.voters import ReplicaKey, Voter
 
 
 class RaftNemesis(Nemesis[RaftHost, RaftPlan]):
-    """Snapshots go on in calm."""
+    """A nemesis of Raft machines. Snapshots are written and requested in calm, too."""
 
     def start(self) -> None:
         plan = self._cluster.plan
@@ -42,7 +42,7 @@ class RaftNemesis(Nemesis[RaftHost, RaftPlan]):
             host.write_snapshot()
 
     def _ask(self) -> None:
-        """A random node gets a request for a snapshot."""
+        """Request a snapshot from a random node."""
         host = self._any_node()
         if not host.is_up or not host.log.snapshots:
             return
@@ -67,7 +67,8 @@ class RaftNemesis(Nemesis[RaftHost, RaftPlan]):
         self._crash_for(host, (1000, 3000, 10_000))
 
     def _wipe(self) -> None:
-        """A replica loses its disk: never a second one before the first has been removed from all sets of voters."""
+        """Let a replica lose its disk: but no second replica before the first lost replica is removed from all sets of
+        voters."""
         hosts = self._cluster.nodes.values()
         keys = {host.key for host in hosts}
         sets = [host.node.voters for host in hosts if host.is_up]
@@ -79,7 +80,7 @@ class RaftNemesis(Nemesis[RaftHost, RaftPlan]):
         self._cluster.revive_in(self.between(10, 1000, "down"), host)
 
     def _break_disk(self) -> None:
-        """A disk fails or is full; after a while the disk is repaired and the node starts again."""
+        """Let a disk fail or be full; after a while the disk is repaired and the node starts again."""
         host = self._victim()
         if not host.is_up or host.fault is not None:
             return

@@ -16,7 +16,7 @@ SMALL = RaftConfig(
     cleanup_interval_ms=250,
     caught_up_ms=60_000,
 )
-"""Kafka's times, and sizes so small that what is rare in a real cluster happens all the time: four records an answer,
+"""Kafka's times, and sizes so small that rare events of a real cluster happen all the time: four records an answer,
 snapshots of several parts, log starts that rise every few seconds."""
 
 

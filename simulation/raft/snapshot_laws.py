@@ -30,11 +30,11 @@ class RaftSnapshotLaws(Watcher[RaftHost]):
         self._roles = roles
         self._committed = committed
         self._bytes: dict[SnapshotId, bytes] = {}
-        """The bytes that the first node wrote."""
+        """The bytes of each snapshot, as the first node has written them."""
         self._asked_ms: dict[tuple[ReplicaKey, SnapshotId], int] = {}
-        """When a leader was last asked for a part of the snapshot."""
+        """The time at which the leader was last asked for a part of the snapshot."""
         self._reached: dict[tuple[ReplicaKey, ReplicaKey], tuple[int, int]] = {}
-        """By leader and replica: the furthest offset of the replica's fetches in this term, and the time of its last
+        """By leader and replica: the highest offset of the replica's fetches in this term, and the time of its last
         fetch."""
 
     def started(self, host: RaftHost) -> None:
@@ -103,7 +103,8 @@ class RaftSnapshotLaws(Watcher[RaftHost]):
             self._check_live_replicas(host, offset)
 
     def _check_live_replicas(self, host: RaftHost, offset: int) -> None:
-        """The offsets of replicas' fetches were too high or stale at times: then this asks less than the text does."""
+        """Check that a log start waits for the replicas that count as live. Noted fetch offsets may be too high or old:
+        then this check is weaker than KIP-630."""
         snapshot = next((known for known in host.log.snapshots if known.id.end_offset == offset), None)
         if snapshot is not None and snapshot.last_contained_ms + host.config.start_offset_lag_ms <= host.now_ms:
             return

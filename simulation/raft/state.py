@@ -40,7 +40,7 @@ class StateMachine:
             self._past[self.state.offset] = self.state
 
     def at(self, end_offset: int, log: LogImage) -> State | None:
-        """The state after the records below; records that are not committed yet count as if they were."""
+        """The state after all records below this offset, committed or not."""
         state = self._past.get(end_offset)
         if state is not None or not self.state.offset < end_offset <= log.end:
             return state
@@ -61,7 +61,7 @@ def encode_snapshot(snapshot_id: SnapshotId, state: State, voters: VoterSet | No
 
 
 def decode_snapshot(data: bytes) -> tuple[SnapshotId, State, VoterSet | None]:
-    """The inverse. Raises ValueError if a single byte differs."""
+    """The state in the bytes of `encode_snapshot`. Raises ValueError if a single byte differs."""
     body, checksum = data[:-8], data[-8:]
     if f"{zlib.crc32(body):08x}".encode() != checksum:
         raise ValueError("the checksum is wrong")

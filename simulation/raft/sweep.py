@@ -1,4 +1,4 @@
-"""Many seeds on several processes, what they reached, and a file from which to go on."""
+"""Many seeds in several processes: the states that they reached, and a file from which a sweep goes on."""
 
 import gc
 from dataclasses import dataclass

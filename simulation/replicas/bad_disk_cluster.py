@@ -1,8 +1,8 @@
 """Three brokers, always with one bad disk: full, or hung. Nothing else fails.
 
 The laws of `replicas.laws` hold, and another law: "writes go on beside one bad disk". Some time after the disk of a
-broker has begun to be bad, acks=all is acknowledged of every partition again, whichever broker that was and whatever it
-led: also of a partition that was idle until then. A disk that hangs keeps the broker's image from going on.
+broker has become bad, every partition acknowledges writes with acks=all again, whichever broker it is and whatever it
+led; also a partition that was idle until then. A disk that hangs keeps the broker's image from going on.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.testing.disk import TOTAL_SPACE
 
 RESUMES_WITHIN_MS: Final = 5 * STALL_MS
-"""Noticed, told, and another leader found."""
+"""The time in which the bad disk is noticed and reported, and other leaders are elected."""
 BAD_MS: Final = 2 * RESUMES_WITHIN_MS
 
 

@@ -18,7 +18,7 @@ from tailrace.replication.partition import Partition
 from testkit.quorum.controller_commands import create_topics
 
 _START_MS: Final = 60_000
-"""The time in which all brokers register, over a network that loses a part of what they say."""
+"""The time in which all brokers register, over a network that loses a part of their requests."""
 
 
 class ReplicaBrokers(SimulatedCluster[ReplicaNode, ReplicaPlan]):
@@ -63,7 +63,7 @@ class ReplicaBrokers(SimulatedCluster[ReplicaNode, ReplicaPlan]):
         self.laws.nodes = list(self.nodes.values())
         self.world.after_event.append(self.laws.check)
         self.is_working = True
-        """Whether clients begin something new."""
+        """Whether clients begin new work."""
 
     def _make_laws(self) -> ReplicaLaws:
         plan, sometimes = self.plan, self.world.sometimes
@@ -108,11 +108,11 @@ class ReplicaBrokers(SimulatedCluster[ReplicaNode, ReplicaPlan]):
             raise Breach(CONVERGES, self.describe())
 
     def _is_in_sync(self) -> bool:
-        """Whether all copies are in sync, and clients have gone on since calm began."""
+        """Whether all copies are in sync, and clients have made progress since calm began."""
         return self.has_all_in_sync()
 
     def _is_at_rest(self) -> bool:
-        """Whether all copies are equally long, and known to be committed everywhere."""
+        """Whether all copies are equally long, and every broker knows that they are committed."""
         return all(len(set(self._ends(name))) == 1 for name in self.names())
 
     # Brokers and copies

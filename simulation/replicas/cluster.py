@@ -1,4 +1,5 @@
-"""Brokers that keep copies of partitions: producers that insist, a nemesis, and what must hold in the end."""
+"""Brokers that keep copies of partitions: producers that repeat until the acknowledgement, a nemesis, and the checks at
+the end."""
 
 from collections.abc import Callable, Collection
 from functools import partial

@@ -2,7 +2,8 @@
 
 A consumer has a fetch session with each broker that it reads from (KIP-227). Laws:
 
-- "consumers see committed records alone": some leader has committed whatever a broker gives, leader or follower.
+- "consumers see committed records alone": some leader has committed every record that a broker gives, as leader or
+  follower.
 - "consumers miss nothing": each batch continues the one before, and what is committed is never out of range at its
   leader.
 - "a redirect goes to a replica that can serve": in sync, in its leader's view, with the offset in its log and below its
@@ -61,7 +62,7 @@ class ReplicaConsumer:
         self._sessions: dict[int, _Session] = {}
 
     def poll(self) -> None:
-        """Send a fetch to each broker that none is under way to."""
+        """Send a fetch to each broker to which no fetch is under way."""
         wanted = self._wanted()
         for node_id in {**wanted, **self._sessions}:
             session = self._sessions.setdefault(node_id, _Session())
@@ -132,7 +133,7 @@ class ReplicaConsumer:
     # Answers
 
     def _check_leaving(self, node: ReplicaNode, positions: dict[int, int], response: FetchResponse) -> None:
-        """An answer leaves its broker, in the same turn."""
+        """Check an answer that leaves its broker, in the same turn."""
         cluster = self._cluster
         for topic in response.responses:
             for data in topic.partitions:

@@ -1,8 +1,8 @@
 """Brokers, one of which now and then comes back from a blackout without the end of its logs, and does not know about
 the loss.
 
-Such a broker says that its logs are whole, so it may be elected, and acknowledged records are lost: what is committed
-is no law here. But only that broker has lost anything, and so:
+Such a broker reports that its logs are whole, so it may be elected, and acknowledged records are lost: no law about
+committed records holds here. But only that broker has lost records, so one law holds:
 
 - "no leader has a follower cut below its high watermark": what another broker has had below its own high watermark,
   under flushed durability, stays in its log. No election here is unclean. A broker that comes back goes by the high
@@ -41,10 +41,10 @@ class KeptLaws(ReplicaLaws):
         super().__init__(min_in_sync=1, is_flushed=True, lag_ms=LAG_MS, sometimes=sometimes)
         self._kept: dict[tuple[int, TopicPartition], dict[int, PlacedBatch]] = {}
         self._ends: dict[tuple[int, TopicPartition], int] = {}
-        """The end of those batches."""
+        """The ends of the batches that each broker had below its high watermark."""
 
     def check(self) -> None:
-        """After an event. Raises Breach."""
+        """Check the law after an event. Raises Breach."""
         for node in self.nodes:
             if node.is_up and node.is_serving and node.node_id != FORGETFUL:
                 for partition in node.table:
@@ -72,13 +72,13 @@ class KeptLaws(ReplicaLaws):
             )
 
     def fetched(self, leader: ReplicaNode, response: FetchResponse) -> None:
-        """Nothing follows from it here: a leader may have lost what is committed."""
+        """Check nothing: a leader may have lost committed records here."""
 
     def out_of_order(self, name: TopicPartition, code: ErrorCode) -> None:
-        """Nothing follows from it here: its last batch may be lost."""
+        """Check nothing: the producer's last batch may be lost here."""
 
     def acknowledged(self, name: TopicPartition, base_offset: int, crc: int) -> None:
-        """Nothing follows from it here."""
+        """Check nothing: acknowledged records may be lost here."""
 
 
 def _end_of(batches: dict[int, PlacedBatch]) -> int:
@@ -95,7 +95,8 @@ class ForgetfulCluster(ReplicaCluster):
         return ForgetfulNemesis(self, TOPIC, only)
 
     def run(self) -> None:
-        """Raises Breach if the law is broken. A broker that has lost nothing may stand still in the end, and does."""
+        """Run; raises Breach if the law is broken. In the end brokers that have lost nothing may stand still, so the
+        run does not wait for progress."""
         self._begin()
         self._pass_chaos()
 
@@ -110,7 +111,7 @@ class ForgetfulNemesis(ReplicaNemesis):
         node.forgets = partial(self._forget_ends, share=share)
 
     def _forget_ends(self, files: SimulatedDisk, *, share: float) -> None:
-        """Cut the end off each log, and have its checkpoints say that it never was longer."""
+        """Cut the end off each log, and write its checkpoints as if it had never been longer."""
         directory = LogDirectory(DATA, files=files, is_durable=True)
         directory.scan()
         topic = self._cluster.metadata.image.topics.get(TOPIC)

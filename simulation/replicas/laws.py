@@ -7,14 +7,14 @@
 - "the high watermark rises": on one replica, for as long as its process lives, unless an election was not clean.
 - "committed is on enough disks": when a leader's high watermark passes a record, the record is flushed on as many of
   its in-sync replicas as min.insync.replicas asks for, or these replicas will find it after a crash.
-- "in sync or eligible has everything committed": at every moment, a broker that the controller's image calls that and
-  that is up has every record that was ever committed; this broker may lead in the next.
+- "in sync or eligible has everything committed": at every moment, a broker that is up and is in sync or eligible in the
+  controller's image has every record that was ever committed: it may be the next leader.
 - "a silent replica does not join": its leader proposes to add only replicas that asked within replica.lag.time.max.ms.
 - "a disk that keeps its promises loses nothing": under flushed durability a copy in which no bit has flipped never
   reports a loss, whatever the power cuts.
 - The laws of consumers: see `replicas.consumer`.
 - "acknowledged is committed": a producer with acks=all gets success for committed records, at these offsets.
-- "a producer that keeps order is never out of order": its acknowledged batches are there when its next batch is.
+- "a producer that keeps order is never out of order": when its next batch comes, its acknowledged batches are there.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ _REDIRECT: Final = "a redirect goes to a replica that can serve"
 
 
 class PlacedBatch(NamedTuple):
-    """A batch, wherever it lies."""
+    """A batch at a known base offset: its end, its leader epoch and its checksum."""
 
     end_offset: int
     leader_epoch: int
@@ -54,7 +54,7 @@ class ReplicaLaws:
         """The image that is agreed on, at every moment."""
         self.sometimes = sometimes
         self.committed: dict[TopicPartition, dict[int, PlacedBatch]] = {}
-        """By base offset."""
+        """The committed batches of each partition by base offset."""
         self.committed_end: dict[TopicPartition, int] = {}
         self.news = 0
         """The number of times that more was committed."""
@@ -71,19 +71,19 @@ class ReplicaLaws:
         self._steps: dict[BrokerId, int] = {}
         self._known_image = EMPTY_IMAGE
         self._may_lead: dict[BrokerId, list[tuple[TopicPartition, PartitionState]]] = {}
-        """By broker, in the known image."""
+        """The partitions that each broker may lead, in the known image."""
         self._has_news = False
         """Whether more is committed than at the last check of the copies that may lead."""
         self._seen: dict[Partition, int] = {}  # high watermark, and so what was checked
         self._looked_at: dict[Partition, tuple[object, ...]] = {}
-        """The `_present` values of each at the last look."""
+        """The `_present` values of each partition at the last check."""
         self._counts: dict[BrokerId, tuple[int, int]] = {}
-        """The number of partitions that each node had at the last look, and the number of its lost partitions."""
+        """The number of partitions that each node had at the last check, and the number of its lost partitions."""
         self._sizes: dict[Partition, tuple[int, int]] = {}
         self._checked_leaders: set[tuple[TopicPartition, int, Life]] = set()
 
     def check(self) -> None:
-        """After an event. Only nodes that have acted since the last check are looked at. Raises Breach."""
+        """Check the laws after an event, on the nodes that have acted since the last check. Raises Breach."""
         steps = {node.node_id: node.steps for node in self.nodes}
         image = self.image()
         if steps == self._steps and image is self._known_image and not self._has_news:
@@ -134,7 +134,7 @@ class ReplicaLaws:
             )
 
     def submitted(self, node: ReplicaNode, command: Any, now_ms: int) -> None:
-        """A node sends this to the controller."""
+        """Check a command that a node sends to the controller."""
         for change in command.changes if isinstance(command, AlterPartition) else ():
             if change.leaving is not None or (node.life, change) in self._proposed:
                 continue  # the command is repeated until its outcome is known, whatever has become of the members
@@ -203,7 +203,7 @@ class ReplicaLaws:
             self.news += 1
 
     def _note(self, partition: Partition) -> None:
-        """Remember what is worth telling that it was reached."""
+        """Note the notable states that were reached."""
         end_offset = partition.log.log_end_offset
         in_sync = len(partition.state.in_sync_replicas) if partition.state is not None and partition.is_leader else 0
         end_before, in_sync_before = self._sizes.get(partition, (0, 0))
@@ -269,7 +269,7 @@ class ReplicaLaws:
         return (log.flushed_offset if self._is_flushed else log.log_end_offset) >= end_offset
 
     def fetched(self, leader: ReplicaNode, response: FetchResponse) -> None:
-        """An answer to a follower leaves, with high watermarks that have perhaps risen in this step."""
+        """Check an answer to a follower that leaves, with high watermarks that have perhaps risen in this step."""
         topics = self.image().topics
         names = {topic.topic_id: name for name, topic in topics.items()}
         for topic in response.responses:
@@ -281,7 +281,8 @@ class ReplicaLaws:
     # Consumers
 
     def note_committed(self, leader: ReplicaNode, partition: Partition) -> None:
-        """The leader gives what lies below its high watermark, perhaps in the step in which that has risen."""
+        """Note committed records: a leader sends records below its high watermark, which has perhaps risen in this
+        step."""
         if leader.is_up and leader.is_serving:
             self._look_at(leader, partition)
 
@@ -305,11 +306,11 @@ class ReplicaLaws:
             raise Breach(_REDIRECT, f"{detail}, which serves {copy.log.log_start_offset} to {end_offset}")
 
     def out_of_order(self, name: TopicPartition, code: ErrorCode) -> None:
-        """A producer got an error: its next batch does not follow its last batch, which was acknowledged."""
+        """Check the error of a producer that its batch does not follow its last batch, which was acknowledged."""
         raise Breach("a producer that keeps order is never out of order", f"{name}: {code.name}")
 
     def acknowledged(self, name: TopicPartition, base_offset: int, crc: int) -> None:
-        """A producer got the acknowledgement of its batch."""
+        """Check the acknowledgement of a producer's batch."""
         batch = self.committed.get(name, {}).get(base_offset)
         if batch is None or batch.crc != crc:
             raise Breach("acknowledged is committed", f"{name} at {base_offset}: {batch}")

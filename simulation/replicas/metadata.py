@@ -1,7 +1,7 @@
 """The cluster's metadata in a simulated world of brokers: one controller that never fails, and images that come late.
 
-That several nodes agree on the metadata is for other simulations (`quorum.cluster`). Here the product's controller
-decides at once; its decisions reach each broker in order, some time later, now and then several changes together.
+Other simulations check that several nodes agree on the metadata (`quorum.cluster`). Here the product's controller
+decides at once; its decisions reach each broker in order, some time later, sometimes several changes together.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from testkit.quorum.controllers import controller_machine
 CONTROLLER: Final = 0
 """The controller's address in the network."""
 DEADLINE_MS: Final = 600
-"""When a broker gives up waiting for an answer."""
+"""The time after which a broker does not wait for an answer any more."""
 SESSION_MS: Final = 2_500
 
 
@@ -75,7 +75,7 @@ class ReplicaMetadata:
         self._world.after(250, self.watch_sessions)
 
     def decide(self, command: Any) -> Any:
-        """The answer; its change is on the way to all nodes."""
+        """Decide a command; returns the answer, while the change is on its way to all nodes."""
         end_offset = self.changes[-1].end_offset
         try:
             decision = self._machine.decide(command, self._world.now_ms, next_offset=end_offset)
@@ -139,7 +139,8 @@ class ReplicaMetadata:
     def ask(self, subscriber: Subscriber, command: Any, on_done: Callable[[Any], None]) -> None:
         """Have a broker's command decided.
 
-        The answer comes when the broker has applied what it led to (at once to a replica that leaves), or is lost.
+        The answer comes when the broker has applied the changes of the command (at once to a replica that leaves), or
+        it is lost.
         """
         life, world = subscriber.life, self._world
         is_leaving = isinstance(command, AlterPartition) and any(change.leaving for change in command.changes)

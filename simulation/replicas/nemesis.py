@@ -1,6 +1,7 @@
 """Faults of brokers that keep copies: power, flipped bits, the network, false alarms; and moves of replicas.
 
-Chances hang on the names of faults, not on turns: the seeds of these worlds are older than turns.
+Random draws depend on the names of faults, not on turns: these worlds, and the seeds kept for them, are older than
+turns.
 """
 
 from collections.abc import Callable, Collection
@@ -72,8 +73,8 @@ class ReplicaNemesis(Turns):
             self._cluster.revive_in(self._world.between(1, 500, "down", node.node_id), node)
 
     def _damage(self) -> None:
-        """A bit of one copy flips, while its broker is down or not, when every copy is in sync: so another copy has
-        every record."""
+        """Flip a bit of one copy, whether its broker is up or down. Every copy is in sync at that time, so another copy
+        has every record."""
         up = [node for node in self._cluster.nodes.values() if node.is_up]
         is_hurt = any(node.failures.lost_replicas or node.repairs.in_repair for node in up)
         # With a single copy in sync this may be the damaged copy: an explicit election is needed then.
@@ -135,13 +136,14 @@ class ReplicaNemesis(Turns):
         self._world.after(self._world.between(100, 2500, "healing", kind), self._cluster.network.heal)
 
     def silence_followers(self) -> None:
-        """From now on the leader of the first partition reaches the controller and no other broker."""
+        """Let the leader of the first partition reach only the controller from now on, and no other broker."""
         leader = self._cluster.leader_of(TopicPartition(self._topic, 0))
         assert leader is not None
         self._cluster.network.separate([leader.node_id], self._cluster.nodes)
 
     def _refuse_growth(self, leader: Subscriber, command: Any) -> None:
-        """The replica that would join is fenced just before, and lags when another copy of the proposal comes."""
+        """Refuse a proposal to add a replica: fence the replica just before. When another copy of the proposal comes,
+        the replica lags."""
         if not (self._cluster.plan.refused_growth and self.is_chaos and isinstance(command, AlterPartition)):
             return
         for change in command.changes:
@@ -173,7 +175,7 @@ class ReplicaNemesis(Turns):
         self._cluster.network.heal()
 
     def _fence(self) -> None:
-        """A broker is taken for dead, and is not."""
+        """Let the controller take a broker for dead that lives."""
         node = self.any_node("fence")
         broker = self._cluster.metadata.image.brokers.get(node.node_id)
         if broker is not None and not broker.fenced:
@@ -197,10 +199,9 @@ class ReplicaNemesis(Turns):
 
 
 def flip_some_bit(files: SimulatedDisk, directory: str, draw: Callable[[int], int]) -> bool:
-    """Flip one bit of one file in a directory of a broker that is down; whether there was such a file. `draw`: 0 to
-    that.
-
-    Not in segments at rest: only a scrubber finds that, and these brokers have none.
+    """Flip one bit of one file in a directory of a broker that is down; whether there was such a file. `draw` returns a
+    number from 0 up to its argument. Segments that are not written any more are left out: only a scrubber finds such
+    damage, and these brokers have no scrubber.
     """
     files.reboot()
     try:

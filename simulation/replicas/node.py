@@ -51,7 +51,7 @@ from tailrace.testing.disk import SimulatedDisk
 DATA: Final = "/data/logs"
 HEARTBEAT_MS: Final = 500
 STALL_MS: Final = 500
-"""As log.dir.stall.timeout.ms, unless the disk is so slow that a round may take as long without hanging."""
+"""log.dir.stall.timeout.ms; it is longer if the disk is so slow that a round may take as long without hanging."""
 
 
 def rack_of(node_id: int) -> str:
@@ -119,7 +119,7 @@ class ReplicaNode(SimulatedNode):
         self.is_serving = False
         self._has_roles = False
         self.forgets: Callable[[SimulatedDisk], None] | None = None
-        """The change of its disk before the next start."""
+        """The function that changes the node's disk before the next start."""
         self._metadata = metadata
         self._defaults = defaults
         self._longest_disk_ms = longest_disk_ms
@@ -130,9 +130,9 @@ class ReplicaNode(SimulatedNode):
         self._on_command = on_command
         self._on_fetched = on_fetched
         self.steps = 0
-        """Changes with each step of the node, and with its starts and crashes."""
+        """A number that changes with each step of the node, and with its starts and crashes."""
         self.heard_ms: dict[int, int] = {}
-        """When each other broker's last fetch came, in this life."""
+        """The time of the last fetch of each other broker, in this life."""
         self._starts = count(1)
         self._applied_offset = 0
         metadata.subscribe(self)
@@ -280,7 +280,7 @@ class ReplicaNode(SimulatedNode):
     # The metadata
 
     def apply(self, image: ClusterImage, delta: ImageDelta, end_offset: int) -> None:
-        """A change has come."""
+        """Apply a change of the metadata that has come."""
         self.do(lambda: self._apply(image, delta, end_offset))
 
     def _apply(self, image: ClusterImage, delta: ImageDelta, end_offset: int) -> None:
@@ -307,7 +307,7 @@ class ReplicaNode(SimulatedNode):
         return BrokerId(0)
 
     def submit(self, command: Any, on_done: Callable[[Any], None]) -> None:
-        """A `server.ports.Controller`. As the product's, it gives this node's commands its secret."""
+        """Do the work of `server.ports.Controller.submit`. As in the product, this node's commands get its secret."""
         if hasattr(command, "secret"):
             command = replace(command, secret=self._secret)
         self._on_command(self, command)
@@ -324,7 +324,8 @@ class ReplicaNode(SimulatedNode):
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """A `server.ports.Peer`: Kafka's bytes there and back, or None."""
+        """Do the work of `server.ports.Peer.send`: the request and its answer go as Kafka's bytes; the answer may be
+        None."""
         version = self._world.between(max(oldest_version, 17), 18, "version", self.node_id)
         reply, target = self._once(on_reply, timeout_ms or 1_000), self._find(node_id)
 

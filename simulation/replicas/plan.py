@@ -33,11 +33,11 @@ class ReplicaPlan(RunPlan):
     partitions_per_s: float = 0.0
     fencings_per_s: float = 0.0
     refused_growth: float = 0.0
-    """The rate of refused proposals to add a replica, which come again when it lags behind. From 0 to 1."""
+    """The rate of refused proposals to add a replica, copies of which come again when the replica lags. From 0 to 1."""
     elections_per_s: float = 0.0
     reassignments_per_s: float = 0.0
     damages_per_s: float = 0.0
-    """Times at which a bit of a log flips while its broker is down, or every broker is."""
+    """The rate at which a bit of a log flips, while only its broker is down or every broker is down."""
     lying_sync: bool = False
     lag_ms: int = LAG_MS
     """replica.lag.time.max.ms."""

@@ -84,7 +84,7 @@ class Server(Protocol):
 
 
 class Link:
-    """The connection of one request that comes once, and not after its client has given it up."""
+    """The connection of one request, which comes once, and not after its client has given up."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -92,13 +92,13 @@ class Link:
         self._hang_up: Action = lambda: None
 
     def close(self) -> None:
-        """Give it up. A request that is being carried out is carried out."""
+        """Close the connection. A request that is being carried out is not stopped."""
         if self.is_open:
             self.is_open = False
             self._hang_up()
 
     def delivers(self, connection: OneRequest, target: Server) -> bool:
-        """Whether the request comes to the broker; not a second time."""
+        """Whether the request reaches the broker now: at most once, and only while the connection is open."""
         if self._is_used or not self.is_open:
             return False
         self._is_used = True
@@ -124,7 +124,8 @@ def ask(
     on_leave: Callable[[Any], None] = lambda response: None,
     link: Link | None = None,
 ) -> None:
-    """Send a request over the network. `on_reply` is called with what comes back, perhaps more than once, or never.
+    """Send a request over the network. `on_reply` is called with each answer that comes back, perhaps more than once,
+    or never.
 
     `on_leave` is called with each answer in the step in which it leaves. Without a `link` the request may come late,
     or twice.

@@ -1,9 +1,9 @@
 """A partition with three copies as an immutable world, for `small_scope`: every order of a few writes and faults.
 
 The rules are the product's: `replication.leadership` for the high watermark and the in-sync replicas,
-`replication.follower_replica.cut_offset` for truncation, `metadata.rules_26` for elections. Around them stands the
-least that makes them a partition: a log is a tuple of (leader epoch, value), of which so many are flushed, and a flush
-is an action of its own. Each broker learns what the controller has decided in an action of its own, too.
+`replication.follower_replica.cut_offset` for truncation, `metadata.rules_26` for elections. The rest of a partition is
+as simple as possible: a log is a tuple of (leader epoch, value) with the number of flushed entries, and a flush is an
+action of its own. Each broker learns the controller's decisions in an action of its own, too.
 
 Laws, in every world:
 - committed records stay, on the leader of the newest epoch and on every replica that may still become its leader;
@@ -40,9 +40,9 @@ class ReplicaBudget(NamedTuple):
     shrinks: int = 0
     """Replicas that are taken for slow."""
     alarms: int = 0
-    """Brokers that are fenced and are not dead."""
+    """Brokers that are fenced although they live."""
     copies: int = 0
-    """Refused proposals of which another copy is still on its way."""
+    """Refused proposals with another copy still on the way."""
 
 
 class Agreed(NamedTuple):
@@ -71,18 +71,18 @@ class BrokerCopy(NamedTuple):
     flushed: int = 0
     high_watermark: int = 0
     leaders_mark: int = 0
-    """The high watermark that the leader told last."""
+    """The high watermark in the leader's last answer."""
     led_from: int = 0
     """The start offset of the epoch in which it leads."""
     fetched: tuple[tuple[BrokerId, int], ...] = ()
-    """As leader: the last fetch offset of each follower."""
+    """On a leader: the last fetch offset of each follower."""
     pending: InSyncProposal | None = None
     doubted: tuple[BrokerId, ...] = ()
     heard: Heard | None = None
 
 
 class ReplicaWorld(NamedTuple):
-    """Everything."""
+    """The state of the whole world."""
 
     copies: tuple[BrokerCopy, ...]
     agreed: Agreed
@@ -275,7 +275,7 @@ class ReplicaScope:
         return _marked(copy, broker)
 
     def _shrink(self, world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
-        """The leader finds that some have not been caught up for too long."""
+        """Let the leader find that some replicas have not been caught up for too long."""
         copy = world.copies[broker - 1]
         leadership = _leadership(copy, broker)
         leadership.propose(_horizon(copy)._replace(now_ms=1))
@@ -369,7 +369,7 @@ def _epochs(copy: BrokerCopy, broker: BrokerId) -> EpochCache:
 
 
 def _leadership(copy: BrokerCopy, broker: BrokerId) -> Leadership:
-    """The product's view of this leader, made of what the world remembers of the leader."""
+    """The product's `Leadership` of this leader, made from the state of this world."""
     made = Leadership(copy.known.state, own_id=broker, now_ms=0)
     for replica, offset in copy.fetched:
         progress = made.replicas[replica] = ReplicaProgress(caught_up_ms=0)
@@ -384,7 +384,7 @@ def _horizon(copy: BrokerCopy) -> Horizon:
 
 
 def _marked(copy: BrokerCopy, broker: BrokerId) -> BrokerCopy:
-    """The copy with the high watermark where it may be."""
+    """The copy with its high watermark as high as allowed."""
     if not _leads(copy, broker):
         return copy._replace(high_watermark=max(copy.high_watermark, min(copy.leaders_mark, copy.flushed)))
     safe = _leadership(copy, broker).safe_end_offset(copy.flushed, log_end_offset=len(copy.log), now_ms=0, lag_ms=0)
@@ -417,7 +417,7 @@ def _fenced(world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
 
 
 def registered(world: ReplicaWorld, broker: BrokerId) -> ReplicaWorld:
-    """A process of this broker has started. The broker is fenced until it asks for more."""
+    """Register a new process of this broker. The broker is fenced until it asks to be unfenced."""
     return _fenced(world, broker)
 
 

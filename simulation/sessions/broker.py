@@ -1,8 +1,8 @@
 """The broker's end of fetch sessions in a small world: the product's FetchHandler around partitions without disks.
 
 `FetchHandler`, `FetchSessions` and everything below are the product's, and so are a partition's `InSyncReplicas` and
-`Watchers`. A log is a start and an end. The whole broker can be pickled between two events, when no code runs: what the
-product keeps in closures, which is the fetches that wait, is made again from their requests.
+`Watchers`. A log is a start and an end. The whole broker can be pickled between two events, when no code runs. The
+product keeps waiting fetches in closures, which cannot be pickled: they are made again from their requests.
 """
 
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ class Sender(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer on its way, with the facts when it left."""
+    """An answer on its way, with the facts of its partitions at the time when it left."""
 
     sender: Sender
     response: FetchResponse
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A fetch that waits, as kept between two events."""
+    """A waiting fetch, in the form that is kept between two events."""
 
     sender: Sender
     request: FetchRequest
@@ -85,11 +85,11 @@ class SessionBroker:
         """`follower`: the replica of all partitions beside the leader."""
         self.clock = EventClock()
         self.led_ms = self.clock.now_ms
-        """When the leader began: then each replica in sync counts as caught up."""
+        """The time at which the leader began: at that time each replica in sync counts as caught up."""
         self.partitions = [SmallPartition(number, self.clock, follower=follower) for number in range(partitions)]
         self.sessions = FetchSessions(clock=_as_any(self.clock), slots=slots, random_bytes=SessionIds())
         self.learned_ms = 0
-        """When it learned the registration of the follower."""
+        """The time at which the leader learned the registration of the follower."""
         self.image = SimpleNamespace(brokers={} if follower is None else {follower: Registration(0)})
         self.waiting: list[Waiting] = []
         self.answers: list[Answer] = []
@@ -168,7 +168,7 @@ class SessionBroker:
         self._parked.append(parked)
 
     def sleep(self) -> None:
-        """End an event: woken fetches are tried, as in the product's next turn."""
+        """End an event: woken fetches try to answer, as in the product's next turn."""
         self._try(is_last=False)
         for parked in self._parked:
             parked.poll.unwatch(parked)
@@ -213,12 +213,12 @@ class SessionBroker:
     # Events
 
     def respond(self, sender: Sender, response: FetchResponse) -> None:
-        """An answer leaves."""
+        """Note an answer that leaves."""
         truths = tuple(partition.truth for partition in self.partitions)
         self.answers.append(Answer(sender, response, truths))
 
     def handle(self, sender: Sender, request: FetchRequest, version: int) -> FetchResponse | None:
-        """A request has come; its answer, if that has left at once."""
+        """Handle a request; returns its answer if the answer has left at once."""
         self._handling = (sender, request)
         response = self._handler.handle(request, _as_any(_Context(self, sender, version)))
         if response is not None:
@@ -226,11 +226,11 @@ class SessionBroker:
         return response
 
     def expire(self) -> None:
-        """The time of every waiting fetch is over."""
+        """End the time of every waiting fetch."""
         self._try(is_last=True)
 
     def restart(self) -> None:
-        """Everything that is only in memory is lost."""
+        """Restart the broker: everything that is only in memory is lost."""
         for parked in self._parked:
             parked.poll.unwatch(_as_any(parked))
         self._parked = []
@@ -247,7 +247,7 @@ class SessionBroker:
                 partition.in_sync.take_state(state)
 
     def grow_old(self) -> None:
-        """Sessions that no request waits for have been inactive for long."""
+        """Let the sessions without a waiting request have been inactive for long."""
         for session in self.sessions.cache.sessions():
             if session.listener is None:
                 session.last_used_ms = 0

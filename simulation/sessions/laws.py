@@ -4,16 +4,18 @@
   offsets; an answer has no other partition, and the answer to a full fetch has every partition.
 - "a partition that is left out has no news": the reader of an incremental answer has every record of the other
   partitions, and knows their high watermarks and log starts of the moment when it left.
-- "each partition has its turn": when an answer is full, partitions with records that it leaves out had theirs later.
+- "each partition has its turn": if an answer has no room for all partitions with records, the partitions that it leaves
+  out had their last turn later than those in the answer.
 - "an incremental answer has news alone": records, errors, or a high watermark or log start that is new to its reader.
-- "a wrong epoch changes nothing": an incremental fetch is taken if the session has its id and epoch, and refused
-  otherwise; a session that refuses a fetch is as before, a session that takes a fetch expects the next epoch.
+- "a wrong epoch changes nothing": an incremental fetch is accepted if the session has the id and epoch of the fetch,
+  and refused otherwise; a session that refuses a fetch stays as it was, a session that takes a fetch expects the next
+  epoch.
 - "a session serves its owner alone": a fetch of another reader finds no session, and closes none.
 - "a full fetch ends the session that it names".
-- "a consumer evicts no follower", unless that has been inactive for long.
+- "a consumer evicts no follower", unless the follower has been inactive for long.
 - "only open sessions watch": a partition has no watcher of a session, or of a member, that is gone.
 - "a fetch waits only without news": no record is readable, and a follower knows the high watermark.
-- "a fetch that waits in vain is answered": its session is gone, or another fetch of that session has come.
+- "a fetch that waits in vain is answered": if its session has ended, or another fetch of the session has come.
 - "caught up is true": a follower is caught up as of a time at which it had everything that the leader had, by a fetch
   of the registration that the leader knew.
 - "an acknowledgement is true": an end offset or high watermark that a leader counts is there, in that registration.
@@ -85,14 +87,14 @@ class SessionLaws:
             raise Breach("a wrong epoch changes nothing", f"{session.epoch} after {_told(request)}")
 
     def restart(self, parts: Parts, reader: ScopeReader) -> None:
-        """A reader begins anew; a follower in another registration."""
+        """Restart a reader; a follower comes back in another registration."""
         reader.restart()
         reader.broker_epoch += reader.is_follower
 
     @staticmethod
     def learn(parts: Parts, reader: ScopeReader, *, sees_fenced: bool) -> None:
-        """The leader's image has the follower's present registration, fenced at first; the follower may miss that
-        state."""
+        """Let the leader learn the follower's present registration, which is fenced at first; the leader may miss the
+        fenced state."""
         brokers: Any = parts.broker.image.brokers
         brokers[reader.replica_id] = Registration(reader.broker_epoch)
         parts.broker.learned_ms = parts.broker.clock.now_ms
@@ -101,7 +103,7 @@ class SessionLaws:
 
     @staticmethod
     def ask(parts: Parts, reader: ScopeReader) -> SessionMessage:
-        """A reader's next fetch. Raises Breach."""
+        """Make a reader's next fetch. Raises Breach."""
         message = parts.message(reader)
         wanted = {number: reader.offsets[number] for number in reader.wanted}
         # A partition that was forgotten and is wanted again leaves with this fetch, and enters with the next.
@@ -112,7 +114,7 @@ class SessionLaws:
     # Answers
 
     def hear(self, parts: Parts, answer: Answer) -> None:
-        """An answer comes to its reader. Raises Breach."""
+        """Deliver an answer to its reader. Raises Breach."""
         reader = parts.readers[answer.sender.reader]
         if not reader.is_asking or answer.sender.number != reader.awaited:
             return
@@ -162,7 +164,7 @@ class SessionLaws:
     # States
 
     def look_at(self, parts: Parts) -> None:
-        """Between two events. Raises Breach."""
+        """Check the laws between two events. Raises Breach."""
         self._check_watches(parts)
         self._check_waiting(parts)
         for reader in parts.readers:

@@ -43,7 +43,7 @@ class Registration(NamedTuple):
 
 
 class EventClock:
-    """Time passes with each event, long enough for another answer."""
+    """A clock that advances with each event, by enough that another answer may leave."""
 
     def __init__(self) -> None:
         self.now_ms = INACTIVE_MS
@@ -179,7 +179,7 @@ class SmallPartition:
 
     @property
     def high_watermark(self) -> Any:
-        """A Replica's high watermark is an object, a Partition's is its offset."""
+        """The high watermark as an offset, as in a Partition; a Replica has an object."""
         return self.mark.offset
 
     # Events

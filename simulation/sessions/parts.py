@@ -17,7 +17,7 @@ class SessionBudget(NamedTuple):
     appends: int = 0
     log_starts: int = 0
     errors: int = 0
-    """Logs that cannot be read for some time."""
+    """Errors of logs that cannot be read for some time."""
     losses: int = 0
     """Requests and answers that are lost."""
     delays: int = 0
@@ -86,5 +86,5 @@ class Parts:
         return SessionMessage(*reader.next_request(), reader.version)
 
     def spend(self, name: str) -> None:
-        """Count an event."""
+        """Take an event off the budget."""
         self.budget = self.budget._replace(**{name: getattr(self.budget, name) - 1})

@@ -1,7 +1,7 @@
 """A world of fetch sessions as a text that is the same for worlds that nothing can tell apart.
 
-Ids of sessions, their epochs and times have no meaning of their own: an id counts by the order of meeting ids, an epoch
-by its distance from the epoch that the broker expects, a time by its rank among all times.
+Ids of sessions, their epochs and times have no meaning of their own: an id is replaced by its place in the order in
+which ids occur, an epoch by its distance from the epoch that the broker expects, a time by its rank among all times.
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,10 @@ from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.replication.replica_progress import ReplicaProgress
 
 _FAR: Final = 3
-"""Epochs that are so far from the expected one are equally wrong."""
+"""The distance from the expected epoch from which on all epochs are equally wrong."""
 
 stated: Final = attrgetter(*STATED_FIELDS)
-"""The fields of a partition as its reader last stated these fields."""
+"""Returns the fields of a partition that its reader has stated."""
 SESSION_PARTS: Final = frozenset(
     (
         "_last_rank",

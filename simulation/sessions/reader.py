@@ -33,7 +33,7 @@ class ScopeReader:
         max_bytes: int,
         max_partitions: int | None,
     ) -> None:
-        """`max_bytes` of an answer, `max_partitions` of a request."""
+        """`max_bytes` is the limit of an answer, `max_partitions` the limit of a request."""
         self.index = index
         self.replica_id = replica_id
         self.version = version
@@ -50,7 +50,7 @@ class ScopeReader:
         return self.replica_id >= 0
 
     def restart(self) -> None:
-        """Begin with what is on the disk, or was committed."""
+        """Start again with the records on the disk, or at the committed offsets."""
         self.requester: FetchSessionRequester[int, int] = FetchSessionRequester(max_partitions=self.max_partitions)
         self.wanted = dict.fromkeys(self.offsets)
         self.known: dict[int, tuple[int, int] | None] = dict.fromkeys(self.offsets)
@@ -60,10 +60,11 @@ class ScopeReader:
         self.changed = dict.fromkeys(self.offsets)
         self.forgotten: dict[int, None] = {}
         self.turns: dict[int, int] = {}
-        """The time of the last turn of each partition of its session: an answer with its records, or its entry."""
+        """The time of the last turn of each partition of its session: of the last answer with records of the partition,
+        or of its entry into the session."""
         self._last_turn = 0
         self.told: set[int] = set()
-        """The partitions of its session that an answer has had, without an error."""
+        """The partitions of its session that were in an answer without an error."""
         self.awaited = 0
         """The number of the request whose answer it awaits; 0: none."""
 
@@ -72,7 +73,7 @@ class ScopeReader:
         return self.awaited != 0
 
     def forget(self, partition: int) -> None:
-        """A consumer pauses the partition."""
+        """Pause the partition, as a consumer does."""
         del self.wanted[partition]
         self.changed.pop(partition, None)
         self.forgotten[partition] = None
@@ -82,7 +83,7 @@ class ScopeReader:
         self.wanted[partition] = self.changed[partition] = None
 
     def next_request(self) -> tuple[Sender, FetchRequest]:
-        """Make the reader's next fetch, whose answer it awaits from now on."""
+        """Make the reader's next fetch; from now on the reader waits for its answer."""
         changed = [(partition, self.offsets[partition]) for partition in sorted(self.changed)]
         session = self.requester.request(changed, sorted(self.forgotten))
         self.turns = (
@@ -104,7 +105,7 @@ class ScopeReader:
         self.turns[number] = self._last_turn
 
     def close(self) -> tuple[Sender, FetchRequest] | None:
-        """A fetch that ends its session; nothing awaits its answer."""
+        """Make a fetch that ends the session; the reader does not wait for its answer."""
         session = self.requester.close()
         self.awaited = 0
         return None if session is None else (Sender(self.index, 0), self.request_of(session))
@@ -140,12 +141,12 @@ class ScopeReader:
         )
 
     def give_up(self) -> None:
-        """No answer has come in time."""
+        """Stop the wait: no answer has come in time."""
         self.awaited = 0
         self.requester.failed()
 
     def hear(self, answer: Answer) -> dict[int, PartitionData] | None:
-        """Take the answer that it awaits; its partitions if they count."""
+        """Take the answer that the reader waits for; returns the partitions of the answer if the session accepts it."""
         response = answer.response
         self.awaited = 0
         named = {data.partition_index: data for topic in response.responses for data in topic.partitions}
@@ -156,7 +157,7 @@ class ScopeReader:
         return named
 
     def take(self, named: dict[int, PartitionData], *, was_full: bool) -> None:
-        """Use the data of an answer that counts, to a fetch that was full or not."""
+        """Use the data of an accepted answer, to a full or an incremental fetch."""
         held = self.held
         for number, data in named.items():
             if data.records and not was_full:
@@ -202,6 +203,6 @@ class ScopeReader:
 
     @property
     def held(self) -> dict[int, int]:
-        """The partitions of its session with their offsets, as it believes."""
+        """The partitions of the session with their offsets, in the reader's view."""
         held: Any = self.requester._held
         return dict(held)

@@ -1,8 +1,8 @@
 """The two ends of fetch sessions as a small world, for `harness.small_scope` and for walks at random.
 
 `reader` has the product's requester, `broker` the product's handler. Between them requests and answers arrive at any
-moment, twice, late or never; a reader that has given up ignores what comes after. A world is the state between two
-events, pickled.
+moment, twice, late or never; a reader that has given up ignores later answers. A world is the state between two events,
+pickled.
 
 Laws: see `sessions.laws`.
 """
@@ -25,8 +25,8 @@ from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.schema import replace
 
 EXCHANGES: Final = 6
-"""When all faults have ended a reader knows everything after so many exchanges: for what was under way, for a refused
-fetch, for a full fetch, for the records, for the high watermark that these allow, and for a fetch that waits."""
+"""When all faults have ended, a reader knows everything after so many exchanges: one each for the messages under way, a
+refused fetch, a full fetch, the records, the high watermark that rises after them, and a fetch that waits."""
 
 
 class SessionAction(NamedTuple):
@@ -250,7 +250,7 @@ class SessionScope:
                 raise AssertionError(action)
 
     def _steal(self, parts: Parts, thief: ScopeReader, victim: ScopeReader) -> None:
-        """The thief fetches in the victim's session, as the victim would, and then as if to close this session."""
+        """Let the thief fetch in the victim's session as the victim would, and then try to close the session."""
         for epoch in (max(victim.requester.epoch, 1), 0):
             request = thief.request_of(_stolen(victim.requester, epoch))
             self._laws.deliver(parts, SessionMessage(Sender(thief.index, 0), request, thief.version))
@@ -260,7 +260,7 @@ class SessionScope:
     # When faults have ended
 
     def _converge(self, parts: Parts) -> None:
-        """Some exchanges later every reader has everything, if nothing fails any more."""
+        """Check that every reader has everything after some exchanges without a fault."""
         for partition in parts.broker.partitions:
             partition.set_readable(is_readable=True)
             partition.is_held_back = False
@@ -290,7 +290,7 @@ class SessionScope:
         return all(reader.has_all(number, parts.broker.partitions[number].truth) for number in reader.wanted)
 
     def _exchange(self, parts: Parts) -> None:
-        """Every message that is under way arrives, in order, and each reader asks."""
+        """Deliver every message under way, in order, and let each reader send a fetch."""
         broker = parts.broker
         while parts.requests:
             self._laws.deliver(parts, parts.requests.pop(0))

@@ -80,11 +80,11 @@ LONG_SCOPES: Final = (
         SessionBudget(appends=1, thefts=1),
     ),
 )
-"""With the short ones a quarter of an hour."""
+"""Together with the short scopes they take a quarter of an hour."""
 
 
 def run_scope(number: int) -> None:
-    """Search the scope of this number, the short ones first. Raises Breach."""
+    """Search the scope with this number; the numbers of short scopes come first. Raises Breach."""
     scope = (*SHORT_SCOPES, *LONG_SCOPES)[number]
     model = SessionScope(scope.kind)
     look_around(model, model.start(scope.budget), max_states=20_000)

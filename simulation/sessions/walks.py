@@ -23,11 +23,11 @@ _RARE = frozenset(
         "grow old",
     )
 )
-"""Faults: one step out of four may be such a fault."""
+"""The events that are faults: one step out of four may be a fault."""
 
 
 def run_seed(seed: int) -> Counter[str]:
-    """The states that were reached. Raises Breach."""
+    """Walk by this seed; returns the states that were reached. Raises Breach."""
     chance = World(seed)
     kind = SessionKind(
         readers=chance.choice((1, 1, 2), "swarm", "readers"),

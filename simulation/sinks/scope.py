@@ -2,11 +2,11 @@
 crashes.
 
 Tasks write members and report these members; the driver of a run commits a batch with one attempt of each task, and
-goes on to the next when that is acknowledged. The second run begins at any moment with the first batch without an
-acknowledgement that the first run knows of, while the first goes on. Requests come late, and again. Decisions are
-replicated singly, each whole as its record batch is, or lost when another coordinator takes over from the bytes of the
-log. The product decides, and encodes and decodes the records; the partition that all write to follows KIP-890 and
-KIP-1228.
+goes on to the next batch when the commit is acknowledged. The second run may begin at any moment, while the first run
+goes on. It begins with the first batch for which the first run has no acknowledgement. Requests come late, and twice.
+Each decision is replicated by itself, as a whole like its record batch, or lost when another coordinator takes over
+from the bytes of the log. The decisions, and the encoding and decoding of records, are the product's code. All tasks
+write to one partition, which follows KIP-890 and KIP-1228.
 
 Beside the product there is the history of each member: see the laws in `_check` and at the places that raise a law.
 """
@@ -121,7 +121,7 @@ class SinkScope:
 
     @staticmethod
     def _choices(world: SinkWorld, run: str, batch: int) -> Iterable[int]:
-        """Two bits: the attempt of each task, both of which have written."""
+        """The choices of one attempt for each of the two tasks, as two bits; the chosen attempts have written."""
         for choice in range(4):
             members = [SinkMember(SINK, run, batch, task, choice >> task & 1) for task in TASKS]
             if world.written.issuperset(members):
@@ -183,12 +183,11 @@ class SinkScope:
             return self._task_refused(world, member, refusal)
 
     def _soon(self, world: SinkWorld) -> SinkWorld:
-        """A record of a task: replicated at once, if the scope does not look at the time between, and no record is
-        before it."""
+        """Replicate the staged record of a task at once, if `is_quick` and no other record is staged."""
         return self._replicate(world) if world.budget.is_quick and len(world.staged) == 1 else world
 
     def _fresh(self, world: SinkWorld, member: SinkMember) -> tuple[SinkWorld, int, int]:
-        """A producer for a new member, as from the host."""
+        """A producer for a new member, as the host would give it."""
         producers = SinkProducers()
         for producer_id, last_epoch in world.kept:
             producers.add(SINK, producer_id, last_epoch)
@@ -306,7 +305,7 @@ class SinkScope:
         return self._answer(world)
 
     def _learn(self, world: SinkWorld, record: CoordinatorRecord, known: Transaction | None) -> SinkWorld:
-        """A record of a member is replicated."""
+        """Note that a record of a member is replicated."""
         if isinstance(record, SinkRecord):
             return world
         member = find_member(record.transactional_id)
@@ -330,7 +329,7 @@ class SinkScope:
 
     @staticmethod
     def _write(world: SinkWorld, member: SinkMember, transaction: Transaction) -> SinkWorld:
-        """The partition is in the transaction: its leader takes the records of the task."""
+        """Write the records of the task, since the partition is in the transaction."""
         producer = producer_of(world, transaction.producer_id)
         if producer.open_member not in (None, member):
             raise Breach("a producer has one transaction", f"{member} beside {producer.open_member}")
@@ -338,7 +337,8 @@ class SinkScope:
         return with_producer(world, opened)._replace(written=world.written | {member})
 
     def _follow(self, world: SinkWorld, batch: Staged, log: dict[bytes, bytes | None]) -> SinkWorld:
-        """The record batch is replicated: see which runs are followed now, and check the runs that decide."""
+        """Note that the record batch is replicated: find the runs that another run has followed now, and check the runs
+        that decide."""
         records = [decoded(key, value) for key, value in batch.records]
         deciding = [record for record in records if isinstance(record, SinkRecord)]
         for record in records:
@@ -403,8 +403,8 @@ class SinkScope:
         return self._end(spent(world, "late_markers"), marker)
 
     def _end(self, world: SinkWorld, marker: Marker) -> SinkWorld:
-        """The leader takes a marker (KIP-1228) whose epoch is above the open transaction's, and refuses a late
-        marker."""
+        """Write a marker as a leader of KIP-1228: the marker's epoch must be above the open transaction's epoch, a late
+        marker is refused."""
         producer = producer_of(world, marker.producer_id)
         if marker.producer_epoch < producer.epoch or (
             producer.open_member is not None and marker.producer_epoch == producer.epoch
@@ -425,7 +425,7 @@ class SinkScope:
 
     @staticmethod
     def _check(world: SinkWorld) -> None:
-        """1. Of each batch each task is committed once, or never; and all tasks or none.
+        """1. In each batch all tasks are committed once, or no task is ever committed.
         2. A member that was aborted is not committed.
         3. A transaction of a decided batch does not stay open.
         """

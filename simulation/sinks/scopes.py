@@ -37,10 +37,11 @@ LONG_SCOPES: Final = (
 )
 
 WIDE_SCOPES: Final = (NamedBudget("two runs and two batches", SinkBudget(batches=2, is_quick=True)),)
-"""Scopes that are begun only, for mutants: a quarter of an hour does not end their search."""
+"""Scopes for mutants, whose search is begun only: it would take more than a quarter of an hour."""
 
 
 def run_scope(number: int) -> None:
-    """Search the first 30,000 worlds of the scope of this number, the short ones first. Raises Breach."""
+    """Search the first 30,000 worlds of the scope with this number; the numbers of short scopes come first. Raises
+    Breach."""
     model = SinkScope()
     look_around(model, model.start((*SHORT_SCOPES, *LONG_SCOPES, *WIDE_SCOPES)[number].budget), max_states=30_000)

@@ -32,11 +32,11 @@ class SinkBudget(NamedTuple):
     second_run: int = 1
     failovers: int = 0
     late_commits: int = 0
-    """Copies of CommitSink that come when it was acknowledged."""
+    """Copies of CommitSink that come after the acknowledgement."""
     late_markers: int = 0
     timeouts: int = 0
     is_quick: bool = False
-    """The records of tasks are replicated at once, unless another record is staged before."""
+    """Whether the records of tasks are replicated at once, unless another record is staged."""
 
 
 class KnownMember(NamedTuple):
@@ -57,7 +57,7 @@ class Commit(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """A record batch that is appended and not replicated, and the commit that it answers."""
+    """A record batch that is appended and not replicated yet, and the commit that is answered after the replication."""
 
     records: tuple[Encoded, ...]
     answers: tuple[str, int] | None = None
@@ -120,7 +120,7 @@ class SinkAction(NamedTuple):
 
 @lru_cache(maxsize=4)
 def machine_of(log: tuple[Encoded, ...], staged: tuple[Staged, ...]) -> TransactionCoordinator:
-    """The coordinator that has these bytes; to be asked only."""
+    """The machine of a coordinator with these bytes; only for questions."""
     machine = TransactionCoordinator(config=_CONFIG)
     for key, value in log:
         machine.apply(decoded(key, value))
@@ -139,7 +139,7 @@ def members_of(world: SinkWorld) -> Iterable[tuple[SinkMember, Transaction]]:
 
 @lru_cache(maxsize=10_000)
 def decoded(key: bytes, value: bytes | None) -> CoordinatorRecord:
-    """The record; None for a value is a tombstone."""
+    """The record. A value of None is a tombstone."""
     record = decode_record(key, value)
     assert record is not None, "all records are known"
     return record
@@ -181,7 +181,7 @@ def member_of(action: SinkAction) -> SinkMember:
 
 
 def name_of(action: SinkAction) -> str:
-    """The transactional id of that member."""
+    """The transactional id of the member that the action concerns."""
     return member_of(action).transactional_id
 
 

@@ -1,9 +1,7 @@
-"""The transactions of clients as the clients know them: the instance, its writes, and the end that the instance asked
-for.
-
-A transaction has a number, which is in everything that it writes: `number:` begins the value of a record, and is the
-metadata of an offset. A coordinator knows none of these numbers; `transactions.ledger` finds the decision by the
-identity.
+"""The transactions of clients as the clients know them: the instance, its writes, and the end that the instance
+requested. A transaction has a number, and each of its writes has this number: `number:` begins the value of a record,
+and is the metadata of an offset. A coordinator knows none of these numbers; `transactions.ledger` finds the decision by
+the identity.
 """
 
 from collections import Counter
@@ -38,7 +36,7 @@ class ClientTransaction:
     transactional_id: str
     instance: str
     generation: int
-    """The transaction.version that its client goes by: 0, or 2 with KIP-890."""
+    """The transaction.version of its client: 0, or 2 with KIP-890."""
     identity: Identity
     ordinal: int
     """The number of transactions that were begun before with this identity: only clients of the first generation begin
@@ -50,7 +48,7 @@ class ClientTransaction:
     offsets: list[GroupOffset] = field(default_factory=list)
     """The acknowledged offsets, with the partition of the group."""
     wants_commit: bool | None = None
-    """The end that its client asked for; None before it does."""
+    """The end that its client has requested; None before the request."""
     answered: bool | None = None
     """The end that was answered with success."""
 
@@ -86,7 +84,7 @@ class Book:
         self._begun: Counter[Identity] = Counter()
 
     def begin(self, transactional_id: str, instance: str, generation: int, identity: Identity) -> ClientTransaction:
-        """A client is about to write."""
+        """Note a transaction whose client is about to write."""
         begun = ClientTransaction(
             len(self.transactions), transactional_id, instance, generation, identity, self._begun[identity]
         )

@@ -1,4 +1,4 @@
-"""The brokers of a cluster with transactions, as seen by its clients."""
+"""The brokers of a cluster with transactions, in the view of its clients."""
 
 from types import MappingProxyType
 from typing import Final
@@ -63,7 +63,7 @@ class TransactionBrokers(ReplicaBrokers):
 
     @property
     def late(self) -> float:
-        """The rate of requests that come again late: none in calm."""
+        """The rate of requests that come again late; 0 in calm."""
         return self.plan.late if self.nemesis.is_chaos else 0.0
 
     def _start_clients(self) -> None:
@@ -83,7 +83,7 @@ class TransactionBrokers(ReplicaBrokers):
         return node if node is not None and node.is_up else None
 
     def age(self, transactional_id: str, number: int) -> None:
-        """The coordinator of this id gets the state that it would have after almost 32,766 transactions."""
+        """Give the coordinator of this id the state that it would have after almost 32,766 transactions."""
         name = self.partition_for(TRANSACTION_STATE_TOPIC, transactional_id)
 
         def host() -> TransactionCoordinatorHost | None:
@@ -115,7 +115,7 @@ class TransactionBrokers(ReplicaBrokers):
                 node.clock.wall_error_ms = 0
 
     def unstable(self, name: TopicPartition) -> str | None:
-        """A leader whose last stable offset is not its end."""
+        """The offsets of a leader whose last stable offset is below its log end; None otherwise."""
         node = self.serving_leader(name)
         partition = None if node is None else node.table.find(*name)
         if partition is None or partition.last_stable_offset == partition.log.log_end_offset:
@@ -126,7 +126,7 @@ class TransactionBrokers(ReplicaBrokers):
 
     @property
     def moves(self) -> int:
-        """Leaderships of coordinators beyond the first of each partition."""
+        """The number of leaderships of coordinators, without the first leadership of each partition."""
         coordinated = (TRANSACTION_STATE_TOPIC, GROUP_OFFSETS_TOPIC)
         led = {(name, epoch) for name, epoch, _ in self.laws.leaders if name.topic in coordinated}
         return len(led) - _COORDINATED * len(coordinated)

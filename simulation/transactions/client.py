@@ -1,9 +1,9 @@
-"""An instance of a transactional producer, as clients of both generations behave.
+"""An instance of a transactional producer that behaves as the clients of both generations do.
 
 The first generation (transaction.version 0): AddPartitionsToTxn and AddOffsetsToTxn before the first write, EndTxn up
 to v4, and a new epoch only when a batch is left without an answer (KIP-360). Their epochs do not tell transactions
-apart, so that only the order of one connection keeps a late EndTxn from the next transaction: their requests to
-coordinators come once, and not after they were given up. Batches come late and twice in both generations.
+apart: only the order of one connection keeps a late EndTxn away from the next transaction. So their requests to
+coordinators come once, and never after the client has given up. Batches come late and twice in both generations.
 
 The second generation (KIP-890): the first write adds the partition, EndTxn v5 answers with the identity of the next
 transaction.
@@ -41,7 +41,7 @@ _OF_THE_TRANSACTION: Final = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     )
 )
-"""Error codes of a write after which a client aborts the transaction. With all others it gives up."""
+"""Error codes of a write after which a client aborts the transaction. With any other code it gives up."""
 
 
 class AbortNeeded(Exception):
@@ -80,7 +80,7 @@ class ScriptedClient:
     # The transaction coordinator
 
     def initialize(self) -> Script[None]:
-        """InitProducerId: with the identity that the client has, if any (KIP-360). Raises GaveUp."""
+        """Send InitProducerId, with the client's identity if it has one (KIP-360). Raises GaveUp."""
         laws = self.cluster.laws
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
@@ -101,7 +101,7 @@ class ScriptedClient:
         self._identity, self._sequences, self._is_unsure = identity, {}, False
 
     def begin(self) -> ClientTransaction:
-        """The next transaction, which is about to write."""
+        """Begin the next transaction, which is about to write."""
         return self.cluster.book.begin(self.transactional_id, self.instance, self.generation, self._identity)
 
     def _add(self, transaction: ClientTransaction, name: TopicPartition) -> Script[None]:
@@ -120,7 +120,7 @@ class ScriptedClient:
         self._check(code, "AddPartitionsToTxn")
 
     def end(self, transaction: ClientTransaction, *, is_commit: bool) -> Script[None]:
-        """EndTxn, until an answer comes. Raises GaveUp."""
+        """Send EndTxn until an answer comes. Raises GaveUp."""
         laws = self.cluster.laws
         transaction.wants_commit = is_commit
         request = EndTxnRequest(
@@ -176,7 +176,7 @@ class ScriptedClient:
         acknowledged.update({value: first + index for index, value in enumerate(values)})
 
     def set_offset(self, transaction: ClientTransaction, offset: GroupOffset) -> Script[None]:
-        """AddOffsetsToTxn, in the first generation, and TxnOffsetCommit. Raises AbortNeeded, GaveUp."""
+        """Send AddOffsetsToTxn (only in the first generation) and TxnOffsetCommit. Raises AbortNeeded, GaveUp."""
         group = self.cluster.partition_for(GROUP_OFFSETS_TOPIC, offset.group_id)
         if not self._has_kip_890 and group not in transaction.partitions:
             adds = AddOffsetsToTxnRequest(

@@ -22,7 +22,7 @@ from tailrace.model.partitions import TopicPartition
 _LOOK_MS: Final = 500
 _GENERATIONS: Final = (0, 2)
 _STANDS_STILL_MS: Final = 35_000
-"""The length of calm, more than the patience of the marker sender."""
+"""A time of calm that is longer than the longest pause of the marker sender."""
 
 
 class TransactionCluster(TransactionBrokers):
@@ -97,20 +97,21 @@ class TransactionCluster(TransactionBrokers):
             raise
 
     def _check_moved(self, before: Mapping[str, Transaction]) -> None:
-        """Nothing is as open as it was when calm began: a run that stands still need not go on to its end."""
+        """Check that each open transaction has changed since calm began: a run that stands still need not go on to its
+        end."""
         still = [name for name in self.laws.ledger.unfinished if self.laws.ledger.states[name] is before.get(name)]
         if still:
             raise Breach(STABLE, f"{still} for {_STANDS_STILL_MS} ms; {self.describe()}")
 
     def _is_in_sync(self) -> bool:
-        """Everything in sync, and each transactional id has committed since calm began."""
+        """Whether all copies are in sync, and each transactional id has committed since calm began."""
         if any(instances.committed == known for instances, known in zip(self.ids, self._before, strict=True)):
             return False
         self.is_working = not self.has_all_in_sync()
         return not self.is_working
 
     def _is_at_rest(self) -> bool:
-        """Also: no client is at work, nothing is open, and everything is read."""
+        """Whether the brokers are at rest, no client is at work, no transaction is open, and every record is read."""
         if (
             any(instances.processes for instances in self.ids)
             or self.laws.ledger.unfinished
@@ -135,7 +136,7 @@ class TransactionCluster(TransactionBrokers):
             reader.check()
 
     def _audit(self) -> Script[None]:
-        """Ask for the offsets of all groups."""
+        """Request the offsets of all groups, for the check at the end."""
         for group_id, source in self._sources.items():
             self._stable[group_id, source] = yield from stable_offset(self, group_id, source)
 

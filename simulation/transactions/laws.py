@@ -1,7 +1,7 @@
 """Laws of transactions, checked after every event and where answers leave, beside the laws of `replicas.laws`.
 
-- "readers see records of committed transactions alone": what an answer to a read_committed reader shows was written in
-  a transaction that is decided committed when the answer leaves (no aborted read, no precommitted read).
+- "readers see records of committed transactions alone": each record in an answer to a read_committed reader was written
+  in a transaction whose commit is decided when the answer leaves (no aborted read, no precommitted read).
 - "an acknowledged write is there once": in a committed transaction at the offset of its acknowledgement; no value
   is twice in a log.
 - "no transaction is torn": in the end all partitions and offsets of a transaction have the marker of its decision.
@@ -10,10 +10,11 @@
 - "each input is copied once": by the committed transactions, up to the offset of the group.
 - "a transaction has the writes of one instance alone": no write of a fenced instance becomes part of another
   transaction.
-- "a marker ends the transaction that it was written for": each marker that ends a transaction is its decision's.
+- "a marker ends the transaction that it was written for": each marker that ends a transaction belongs to the decision
+  of that transaction.
 - "nothing is written behind the marker": no batch comes to a partition in which its transaction has ended.
 - "markers follow a committed decision": a request for markers leaves when the decision is committed.
-- "success of EndTxn is true": the decision is committed when the answer leaves, and in the end it stands.
+- "success of EndTxn is true": the decision is committed when the answer leaves, and is the same in the end.
 - "a producer begins when the last transaction has ended": an identity is given when no partition has an open
   transaction of this transactional id.
 - "each instance has an identity of its own".
@@ -67,7 +68,8 @@ class TransactionLaws(ReplicaLaws):
         self.offsets: dict[tuple[str, TopicPartition], int] = {}
         """The offsets of groups in committed transactions."""
         self.fates: dict[int, dict[TopicPartition, bool]] = {}
-        """By number of a transaction: the partitions in which the transaction has ended, and whether committed."""
+        """By number of a transaction: the partitions in which the transaction has ended, and whether it was committed
+        there."""
         self._positions: dict[TopicPartition, int] = {}
         self._places: dict[TopicPartition, dict[bytes, int]] = {}
         self._open: dict[TopicPartition, dict[int, tuple[int, list[tuple[int, bytes]]]]] = {}
@@ -82,7 +84,7 @@ class TransactionLaws(ReplicaLaws):
     # After an event
 
     def check(self) -> None:
-        """After an event. Raises Breach."""
+        """Check the laws after an event. Raises Breach."""
         super().check()
         self._follow()
         if self._breach is not None:
@@ -93,7 +95,8 @@ class TransactionLaws(ReplicaLaws):
             self._breach = Breach(law, detail)
 
     def _catch_up(self) -> None:
-        """An answer leaves in this event, and may rest on what this event committed."""
+        """Take over records that this event has committed: an answer that leaves in the same event may depend on
+        them."""
         self._steps = {}  # the step that runs may have committed more since the last look at its node
         try:
             self.check()
@@ -102,7 +105,7 @@ class TransactionLaws(ReplicaLaws):
         self._steps = {}
 
     def _follow(self) -> None:
-        """Take over what is committed by now, decisions first."""
+        """Take over the records that are committed by now, decisions first."""
         if self._known_news == self.news:
             return
         news = [name for name, end in self.committed_end.items() if end > self._positions.get(name, 0)]
@@ -174,7 +177,7 @@ class TransactionLaws(ReplicaLaws):
             self._pending.setdefault((name, number), []).append(offset)
 
     def _join(self, name: TopicPartition, header: BatchHeader, number: int, value: tuple[int, bytes] | None) -> None:
-        """A batch of a transaction; `value` is None for an offset."""
+        """Add a write to its transaction; `value` is None for an offset."""
         if name in self.fates.get(number, {}):
             raise Breach("nothing is written behind the marker", f"{name}: {self._told(number)}, at {header}")
         open_here = self._open.setdefault(name, {})
@@ -215,7 +218,7 @@ class TransactionLaws(ReplicaLaws):
     # Answers and requests that leave a broker
 
     def markers_leave(self, request: WriteTxnMarkersRequest) -> None:
-        """A coordinator sends markers to a leader."""
+        """Check the markers that a coordinator sends to a leader."""
         self._catch_up()
         for marker in request.markers:
             identity = Identity(marker.producer_id, marker.producer_epoch)
@@ -224,7 +227,7 @@ class TransactionLaws(ReplicaLaws):
                 self._report("markers follow a committed decision", f"{marker}: decided is {decided}")
 
     def end_leaves(self, request: EndTxnRequest, response: Any) -> None:
-        """The answer to EndTxn leaves."""
+        """Check the answer to EndTxn that leaves."""
         if response.error_code:
             return
         self._catch_up()
@@ -234,7 +237,7 @@ class TransactionLaws(ReplicaLaws):
             self._report(TRUE, f"{request} is answered, the last decision is {last}")
 
     def identity_leaves(self, transactional_id: str, response: Any) -> None:
-        """The answer to InitProducerId leaves."""
+        """Check the answer to InitProducerId that leaves."""
         if response.error_code:
             return
         self._catch_up()
@@ -253,7 +256,7 @@ class TransactionLaws(ReplicaLaws):
             self._report("a producer begins when the last transaction has ended", f"{response}: open is {still}")
 
     def commit_leaves(self, request: CommitSinkRequest, response: CommitSinkResponse) -> None:
-        """The answer to CommitSink leaves."""
+        """Check the answer to CommitSink that leaves."""
         if response.error_code:
             return
         self._catch_up()
@@ -262,13 +265,13 @@ class TransactionLaws(ReplicaLaws):
             self._report(ACKNOWLEDGED, f"{response} to {request}: {missing} are not visible")
 
     def identity_given(self, identity: Identity, owner: str) -> None:
-        """An instance has an identity. Raises Breach."""
+        """Check the identity that an instance has got. Raises Breach."""
         other = self._given.setdefault(identity, owner)
         if other != owner:
             raise Breach("each instance has an identity of its own", f"{identity} of {other} and of {owner}")
 
     def records_leave(self, name: TopicPartition, values: list[tuple[int, bytes]]) -> None:
-        """An answer with these values leaves for a read_committed reader."""
+        """Check the values in an answer to a read_committed reader."""
         self._catch_up()
         for offset, value in values:
             number = number_of(value)
@@ -277,7 +280,7 @@ class TransactionLaws(ReplicaLaws):
                 self._report(READERS, f"{name} at {offset}: {self._told(number)}, decided is {decision}")
 
     def offset_leaves(self, key: tuple[str, TopicPartition], offset: int) -> None:
-        """An answer with the stable offset of a group leaves; -1 for none."""
+        """Check an answer with the stable offset of a group; -1: no offset."""
         self._catch_up()
         if offset >= 0 and offset not in self._ever.get(key, ()):
             self._report(OFFSETS, f"{key}: {offset} is answered, committed was {sorted(self._ever.get(key, ()))}")
@@ -285,7 +288,7 @@ class TransactionLaws(ReplicaLaws):
     # In the end
 
     def check_end(self, stable: dict[tuple[str, TopicPartition], int]) -> None:
-        """Everything is at rest. `stable`: the offsets of groups as their coordinators have them. Raises Breach."""
+        """Check the laws at rest. `stable`: the offsets of groups at their coordinators. Raises Breach."""
         for transaction in self.book.transactions:
             self._check_whole(transaction)
         self.sinks.check_end()
@@ -294,7 +297,7 @@ class TransactionLaws(ReplicaLaws):
                 raise Breach(OFFSETS, f"{key}: the coordinator has {offset}, {self.offsets.get(key)} is committed")
 
     def check_copies(self, sources: dict[str, TopicPartition]) -> None:
-        """`sources`: the partition that each group copies. Raises Breach."""
+        """Check that each input is copied once. `sources`: the partition that each group copies. Raises Breach."""
         copied: dict[int, list[int]] = {}
         for name in (name for name in self.visible if name.topic == COPIES):
             for _, value in self.visible[name]:

@@ -2,8 +2,9 @@
 
 Laws:
 
-- "a decision is made once": a transaction whose end is decided is completed as it was decided, before all else.
-- "a transaction of KIP-890 has an epoch of its own": none begins with an identity that another had.
+- "a decision is made once": after the decision on a transaction, the next step of its transactional id is the
+  completion as it was decided.
+- "a transaction of KIP-890 has an epoch of its own": no transaction begins with the identity of another transaction.
 """
 
 from collections import Counter
@@ -27,7 +28,7 @@ class Decision(NamedTuple):
     identity: Identity
     """The identity of the producer, in the transaction."""
     marker: Identity
-    """In its markers."""
+    """The identity in the markers."""
     is_commit: bool
     partitions: frozenset[TopicPartition]
 
@@ -40,7 +41,7 @@ class Ledger:
         self.last: dict[str, Decision] = {}
         """The last decision by transactional id."""
         self.fenced = 0
-        """The decisions that no producer asked for: a time-out, or another instance."""
+        """The number of decisions that no producer has requested: after a time-out, or for another instance."""
         self._decisions: dict[Identity, list[Decision]] = {}
         self._by_marker: dict[Identity, list[Decision]] = {}
         self._begun: Counter[Identity] = Counter()
@@ -60,7 +61,7 @@ class Ledger:
         return [name for name, state in self.states.items() if not state.state.is_idle]
 
     def record(self, record: TransactionRecord) -> None:
-        """A record is committed. Raises Breach."""
+        """Take over a committed record. Raises Breach."""
         name, now = record.transactional_id, record.transaction
         before = self.states.get(name)
         if now is None:

@@ -1,6 +1,6 @@
 """Faults of a cluster with transactions: power, processes, leaders, the network, clocks, and clients that are zombies.
 
-All chances of a turn hang on its name and number (`harness.turns`), so that a failing run can be cut down.
+All random draws of a turn depend on its name and number (`harness.turns`), so that a failing run can be cut down.
 """
 
 from collections.abc import Collection, Sequence
@@ -53,7 +53,7 @@ class TransactionNemesis(PowerNemesis[ReplicaNode, ReplicaPlan]):
         self._world.note(f"{self.turn.name} {self.turn.number}: {state}")
 
     def _any_partition(self) -> TopicPartition:
-        """More often one of a coordinator."""
+        """A random partition, more often a partition of a coordinator."""
         names = sorted(self._cluster.names())
         coordinated = [name for name in names if name.topic in _COORDINATED]
         return self.choice(coordinated if self.chance(0.6, "coordinator") else names, "partition")
@@ -64,7 +64,7 @@ class TransactionNemesis(PowerNemesis[ReplicaNode, ReplicaPlan]):
     # Brokers
 
     def _crash(self) -> None:
-        """The power goes, or the process alone: then everything that was written is there."""
+        """Cut the power of a broker, or kill only its process: then everything that was written is still there."""
         node = self._leader() if self.chance(0.6, "a leader") else self._any_node()
         if not node.is_up:
             return
@@ -79,7 +79,7 @@ class TransactionNemesis(PowerNemesis[ReplicaNode, ReplicaPlan]):
         self._crash_for(node, (50, 300, 1_000, 4_000), shortest_ms=1)
 
     def _fence(self) -> None:
-        """A broker is taken for dead, and is not."""
+        """Let the controller take a broker for dead that lives."""
         node = self._leader()
         broker = self._cluster.metadata.image.brokers.get(node.node_id)
         if broker is not None and not broker.fenced:
@@ -87,7 +87,7 @@ class TransactionNemesis(PowerNemesis[ReplicaNode, ReplicaPlan]):
             self._cluster.metadata.decide(FenceBroker(broker_id=node.node_id, broker_epoch=broker.broker_epoch))
 
     def _move(self) -> None:
-        """Another replica is the preferred leader, and leads if it can."""
+        """Make another replica the preferred leader; it leads if it can."""
         name, metadata = self._any_partition(), self._cluster.metadata
         state = metadata.image.partition(*name)
         assert state is not None

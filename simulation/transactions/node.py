@@ -16,14 +16,15 @@ _CLEANUP_MS: Final = 400
 _BREAKS_MS: Final = (200, 1_000, 5_000)
 """The times after which a connection without an answer is broken. A request on that connection may still arrive."""
 _LATEST_MS: Final = (300, 3_000, 35_000)
-"""The longest delays of a request on an old connection: the last is longer than the patience of the marker sender."""
+"""The longest delays of a request on an old connection: the third is longer than the longest pause of the marker
+sender."""
 
 
 class TransactionNode(ReplicaNode):
-    """As `ReplicaNode`, and it coordinates. The cluster sets `late` and `on_markers`."""
+    """A `ReplicaNode` that also has coordinators. The cluster sets `late` and `on_markers`."""
 
     late: float = 0.0
-    """The rate of requests between coordinators and leaders that come once more, long after. From 0 to 1."""
+    """The rate of requests between coordinators and leaders that come a second time, much later. From 0 to 1."""
     on_markers: Callable[[WriteTxnMarkersRequest], None]
     """Called with each request for markers that is about to leave."""
 
@@ -64,5 +65,6 @@ class TransactionNode(ReplicaNode):
         return self._world.between(1, self._world.choice(_LATEST_MS, "latest", key), "lateness", key)
 
     def _send_again(self, node_id: int, request: Any) -> None:
-        """The connection has been given up long ago, perhaps with the life of this node."""
+        """Send a request again as if on an old connection, which was given up long ago, perhaps in an earlier life of
+        this node."""
         ask(self._world, self._network, self.node_id, self._find(node_id), request, 99, lambda response: None)

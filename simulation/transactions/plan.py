@@ -22,11 +22,11 @@ class TransactionPlan(ReplicaPlan):
     """Whether the epochs of the first transfer and the first copy are nearly used up when the run begins."""
     transaction_timeout_ms: int = 3_000
     delivery_tries: int = 8
-    """The tries of a write, before its transaction is aborted: as delivery.timeout.ms."""
+    """The number of tries of a write before its transaction is aborted; in place of delivery.timeout.ms."""
     longest_pause_ms: int = 30
     """The pauses of clients, between two steps and two transactions."""
     late: float = 0.0
-    """The rate of requests that come once more, up to 35 s later."""
+    """The rate of requests that come a second time, up to 35 s later."""
     moves_per_s: float = 0.0
     """Moves of leaders, more often of coordinators."""
     rivals_per_s: float = 0.0
@@ -38,9 +38,9 @@ class TransactionPlan(ReplicaPlan):
     clock_jumps_per_s: float = 0.0
     chaos_ms: int = 10_000
     longest_chaos_ms: int = 0
-    """A run that does not count goes on for so long."""
+    """A run that is not eventful enough goes on for at most so long."""
     enough_commits: int | None = None
-    """Transactions and batches: a run that has so many and counts is not gone on with."""
+    """A run that is eventful enough ends when it has committed so many transactions and batches."""
     converge_ms: int = 90_000
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Readers of committed data: as a consumer with isolation.level=read_committed leaves out what was aborted."""
+"""Readers of committed data: they leave out aborted records, as a consumer with isolation.level=read_committed does."""
 
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ Values = list[tuple[int, bytes]]
 
 
 def values_of(response: FetchResponse, offset: int) -> tuple[Values, int]:
-    """The values that a reader at this offset sees, and where it goes on."""
+    """The values that a reader at this offset sees, and the offset at which it goes on."""
     data = response.responses[0].partitions[0]
     if data.error_code or not data.records:
         return [], offset
@@ -37,7 +37,8 @@ def values_of(response: FetchResponse, offset: int) -> tuple[Values, int]:
 
 
 def fetch(cluster: TransactionBrokers, name: TopicPartition, offset: int) -> Script[tuple[Values, int]]:
-    """Fetch an answer of the leader without an error: the values, and the offset to go on at."""
+    """Fetch until the leader answers without an error; returns the values, and the offset at which the reader goes
+    on."""
     topic = cluster.metadata.image.topics[name.topic]
     partition = FetchPartition(partition=name.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(

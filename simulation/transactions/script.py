@@ -16,7 +16,7 @@ _TIMEOUT_MS: Final = 700
 _RETRY_MS: Final = 100
 _LATEST_MS: Final = (300, 3_000, 35_000)
 _ONLY_LATE: Final = 0.3
-"""The share of late requests that have not come before: they were on their way when their connection was given up."""
+"""The share of late requests that have not come earlier: they were on their way when their connection was given up."""
 
 _LATE_SHARES: Final = {
     "ProduceRequest": 1.0,
@@ -32,7 +32,7 @@ _LATE_SHARES: Final = {
 
 
 def _ignore(response: Any) -> None:
-    """An answer leaves, and nothing is to be checked."""
+    """Check nothing when an answer leaves."""
 
 
 class LeaderRequest(NamedTuple):
@@ -42,13 +42,13 @@ class LeaderRequest(NamedTuple):
     message: Any
     version: int
     is_ordered: bool = False
-    """Whether it comes once and not after it was given up, as on one connection."""
+    """Whether the request comes once, and never after its client has given up, as on one connection."""
     on_leave: Callable[[Any], None] = _ignore
     """Called with each response in the step in which it leaves the broker."""
 
 
 class Pause(NamedTuple):
-    """The script goes on so much later."""
+    """A pause of the script, in ms."""
 
     ms: int
 
@@ -60,9 +60,8 @@ Script = Generator[Step, Any, T]
 def insist(
     request: LeaderRequest, code_of: Callable[[Any], int], *, tries: int | None = None
 ) -> Script[tuple[ErrorCode, Any]]:
-    """Ask until the answer is no error that a client repeats its request after; for ever unless `tries` says how often.
-
-    The code is NETWORK_EXCEPTION (13) after the last try.
+    """Send a request until its answer is not an error after which a client repeats the request. `tries` limits the
+    number of tries: after that many the code is NETWORK_EXCEPTION (13).
     """
     left = tries
     while left is None or left > 0:
@@ -97,11 +96,11 @@ class Conversation:
         self._cluster.world.after(0, lambda: self._go_on(0, None))
 
     def kill(self) -> None:
-        """The process ends; requests that it has sent may still arrive."""
+        """End the process; requests that it has sent may still arrive."""
         self.is_over = True
 
     def hold(self, ms: int) -> None:
-        """The process stands still for so long."""
+        """Let the process stand still for so long."""
         self._held_until_ms = self._cluster.world.now_ms + ms
 
     def _go_on(self, turn: int, value: Any) -> None:

@@ -1,9 +1,10 @@
 """A sink with its writer: tasks write the rows of a batch, and a driver commits the batch by a single request.
 
 As with Spark: tasks and driver are processes of their own, which die or stand still on their own. The driver tries a
-failed task again, and a slow one beside the first attempt; it begins the next batch when this batch is acknowledged,
-and notes its progress later. A new run begins behind that note, however far the last run has come, and spreads the rows
-of a batch differently. A driver that lives on beside the new run is a zombie, and so are tasks whose driver is dead.
+failed task again, and starts a second attempt beside a slow attempt. It begins the next batch when this batch is
+acknowledged, and notes its progress later. A new run begins behind that note, however far the last run has come, and
+spreads the rows of a batch differently. A driver that lives on beside the new run is a zombie, and so is a task whose
+driver is dead.
 """
 
 from contextlib import suppress
@@ -22,9 +23,9 @@ from tailrace.protocol.messages.sinks import CommitSinkRequest, CommitSinkRespon
 _MOST_ROWS: Final = 5
 _MOST_TASKS: Final = 3
 _MOST_ATTEMPTS: Final = 4
-"""The limit of a task, in one run of its batch."""
+"""The most attempts of a task in one run of its batch."""
 _PATIENCE_MS: Final = 300
-"""The longest time until a second attempt may begin beside the first."""
+"""The longest wait before a second attempt may begin beside the first attempt."""
 _LOOK_MS: Final = 20
 _COMMIT_TIMEOUT_MS: Final = 500
 
@@ -41,7 +42,7 @@ class WrittenAttempt(NamedTuple):
 
 
 class Task:
-    """The rows of a task, and what has become of its attempts."""
+    """The rows of a task, and the state of its attempts."""
 
     def __init__(self, number: int, rows: list[int]) -> None:
         self.number = number
@@ -63,12 +64,12 @@ class Sink(Instances):
         super().__init__(cluster, name)
         self._tasks: list[Conversation] = []
         self._progress = 0
-        """The next batch, as the last note says."""
+        """The next batch, by the last note of the progress."""
         self._attempts = 0
 
     @property
     def processes(self) -> list[Conversation]:
-        """Tasks too."""
+        """The processes that live and can be killed, tasks included."""
         return [*self.instances, *self._tasks]
 
     def _gone(self, conversation: Conversation) -> None:
@@ -111,7 +112,7 @@ class Sink(Instances):
         return [task for task in tasks if task.rows]
 
     def _have_written(self, driver: str, run: str, batch: int, tasks: list[Task]) -> Script[None]:
-        """Until each task is done. Raises Failed."""
+        """Wait until each task is done. Raises Failed."""
         world = self._cluster.world
         begun_ms = world.now_ms
         patience_ms = world.between(1, 4 * _PATIENCE_MS, "patience", driver)  # beyond the longest: no second attempts
@@ -139,7 +140,7 @@ class Sink(Instances):
         conversation.start()
 
     def _commit(self, run: str, batch: int, tasks: list[Task]) -> Script[None]:
-        """CommitSink, until an answer comes. Raises GaveUp."""
+        """Send CommitSink until an answer comes. Raises GaveUp."""
         cluster = self._cluster
         chosen = [cluster.world.choice(task.written, "attempt", run) for task in tasks if task.written]
         for each in chosen:

@@ -5,9 +5,9 @@
   of committed data see every row.
 - "a batch is committed once": no row of the batch is visible a second time, and no batch is decided again.
 - "an acknowledged batch is read whole": when the answer to CommitSink leaves, all rows are visible.
-- "a followed run commits nothing": the run of a decision is a new run, or the run of the last decision.
-- "a decided batch begins nothing": none of its attempts begins behind the decision, nor an attempt of a run that was
-  followed.
+- "a followed run commits nothing": the run of a decision is a new run, or the run of the decision before.
+- "a decided batch begins nothing": no attempt of the batch begins after the decision, and no attempt of a run that
+  another run has followed.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ class SinkLaws:
     # Committed records
 
     def decided(self, records: Sequence[CoordinatorRecord]) -> None:
-        """A record batch of a coordinator is committed. Raises Breach."""
+        """Check the decisions in a committed record batch of a coordinator. Raises Breach."""
         committed: list[SinkMember] = []
         for record in records:
             member = find_member(record.transactional_id)
@@ -103,7 +103,7 @@ class SinkLaws:
         return (BatchRow(sink_id, batch, number) for number in range(self._book.rows[sink_id, batch]))
 
     def shown(self, transaction: ClientTransaction, values: Iterable[bytes]) -> None:
-        """Values of a committed transaction are visible now. Raises Breach."""
+        """Note values of a committed transaction that are visible now. Raises Breach."""
         for row in _rows(transaction, values):
             self.visible[row] += 1
             if self.visible[row] > 1:
@@ -116,7 +116,7 @@ class SinkLaws:
         return [row for row in self._rows_of(sink_id, batch) if not self.visible[row]]
 
     def check_end(self) -> None:
-        """Everything is at rest. Raises Breach."""
+        """Check the laws at rest. Raises Breach."""
         for sink_id, sink in self.sinks.items():
             for batch in range(sink.last_batch + 1):
                 if missing := self.missing(sink_id, batch):

@@ -1,7 +1,7 @@
 """The works of transactional producers: transfers over several partitions, and copies with the offsets of a group.
 
-Each transactional id has one work, and instances that do the work, one after the other or several at once: every
-instance but the last is a zombie, which does not know that. Sinks, whose members are decided together:
+Each transactional id has one work, and instances that do the work, one after the other or several at once. Every
+instance except the newest is a zombie, without knowing it. Sinks, whose members are decided together:
 `transactions.sink`.
 """
 
@@ -25,14 +25,14 @@ from tailrace.protocol.messages.offsets import (
 )
 
 _MOST_COPIED: Final = 4
-"""Records of one transaction."""
+"""The most records that one transaction copies."""
 
 
 class Work(Protocol):
     """The work of one instance. Its methods are scripts; scripts that write raise AbortNeeded and GaveUp."""
 
     def resume(self) -> Script[None]:
-        """Go on behind the last committed transaction: at the start, and after an abort."""
+        """Set the position behind the last committed transaction: at the start, and after an abort."""
         ...
 
     def prepare(self) -> Script[bool]:
@@ -82,13 +82,13 @@ class Copy:
         self._input: Values = []
 
     def resume(self) -> Script[None]:
-        """From the group's offset."""
+        """Set the position to the group's offset."""
         self._input = []
         told = yield from stable_offset(self._client.cluster, self._group_id, self._source)
         self._offset = max(told, 0)
 
     def prepare(self) -> Script[bool]:
-        """Read on, unless there is input."""
+        """Read on if no input is left; returns whether there is input."""
         if not self._input:
             self._input, self._offset = yield from fetch(self._client.cluster, self._source, self._offset)
         return bool(self._input)
@@ -107,7 +107,7 @@ class Copy:
 
 
 def stable_offset(cluster: TransactionBrokers, group_id: str, name: TopicPartition) -> Script[int]:
-    """The offset of a group, -1 for none; no transaction has one pending."""
+    """The offset of a group, -1: no offset. Waits until no transaction has a pending offset."""
     topics = (OffsetFetchRequestTopics(name=name.topic, partition_indexes=(name.partition,)),)
     request = OffsetFetchRequest(
         groups=(OffsetFetchRequestGroup(group_id=group_id, topics=topics),), require_stable=True
@@ -163,7 +163,7 @@ class Instances(ABC):
         """The work of the instance with this name."""
 
     def kill(self, conversation: Conversation) -> None:
-        """A process ends that works for a transactional id."""
+        """Kill a process that works for a transactional id."""
         conversation.kill()
         self._gone(conversation)
 

@@ -1,4 +1,4 @@
-"""The committed progress of a group as kept by a server with rectangles, in memory, for clients without a socket."""
+"""The committed progress of a group, kept in memory as by a server with rectangles, for clients without a socket."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +30,9 @@ class RangesOfAGroup:
         self.refused_cuts: dict[TopicPartition, ErrorCode] = {}
         self.knows = knows
         self.answers: dict[TopicPartition, ProgressOfAGroup] = {}
-        """In place of the progress."""
+        """Answers in place of the progress, by partition."""
         self.unreadable = 0
-        """So many reads of the progress fail."""
+        """The number of next reads of the progress that fail."""
         self._tried = asyncio.Event()
 
     async def until(self, is_true: Callable[[], bool]) -> None:
@@ -42,12 +42,12 @@ class RangesOfAGroup:
             await self._tried.wait()
 
     async def more(self, commits: int) -> None:
-        """Return when so many more partitions were committed."""
+        """Return when this number of further partitions has been committed."""
         wanted = len(self.commits) + commits
         await self.until(lambda: len(self.commits) >= wanted)
 
     async def cut(self, name: TopicPartition, offset: int) -> None:
-        """As of a coordinator: what is committed from this offset on is forgotten."""
+        """Forget the committed ranges from this offset on, as a coordinator does."""
         self._tried.set()
         if name in self.refused_cuts:
             raise KafkaError(self.refused_cuts[name], "refused")

@@ -1,4 +1,5 @@
-"""A consumer whose two nodes are scripted. A poll returns what has come; `read` polls until so many records have."""
+"""A consumer whose two nodes are scripted. A poll returns the records that have come; `read` polls until it has so many
+records."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -32,7 +33,7 @@ class ConsumerBench:
         return await self.replicas[node_id].answer(request)
 
     def elect(self, node_id: int, epoch: int) -> None:
-        """The metadata name another leader from now on."""
+        """Name another leader in the metadata from now on."""
         self.nodes.leaders[ORDERS], self.nodes.epochs[ORDERS] = node_id, epoch
         self.nodes.describe()
 
@@ -45,7 +46,7 @@ class ConsumerBench:
         return offsets
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Poll until this holds."""
+        """Poll until this condition holds."""
         async with asyncio.timeout(60):
             while not holds():
                 await self.consumer.poll(0.01)

@@ -1,4 +1,4 @@
-"""A client's way to two nodes that a script answers for: no socket, and every request is kept."""
+"""A client's way to two nodes whose answers a script gives: without a socket; every request is kept."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -38,7 +38,7 @@ from tailrace.protocol.records.record import Record, build_batch
 from tailrace.protocol.registry import api_of
 
 Answer = Callable[[int, Any], Awaitable[Any]]
-"""The answer of the node with this number to this request; or it raises KafkaError."""
+"""Returns the answer of the node with this number to this request, or raises KafkaError."""
 
 TOPIC_ID = b"1" * 16
 
@@ -59,7 +59,7 @@ class ScriptedNodes(Router):
     ) -> None:
         super().__init__(ClientSettings("127.0.0.1:1", retry_backoff_ms=1, metadata_max_age_ms=metadata_max_age_ms))
         self.asked: list[tuple[int, Any]] = []
-        """Node and request, in order."""
+        """The node and the request of each call, in order."""
         self.leaders = dict(leaders)
         self.epochs: dict[TopicPartition, int] = {}
         self.brokers = [1, 2]
@@ -70,7 +70,7 @@ class ScriptedNodes(Router):
         self.gone: set[int] = set()
         """Nodes to which no connection can be made."""
         self.passed_ms = 0
-        """By how much the clock is ahead of the real clock."""
+        """The number of ms by which the clock is ahead of the real clock."""
         self.metadata_requests = 0
         self._has_answered = True
         self.describe()
@@ -79,7 +79,7 @@ class ScriptedNodes(Router):
         return super().now_ms() + self.passed_ms
 
     def describe(self) -> None:
-        """New metadata have come."""
+        """Give the client new metadata."""
         topics: dict[str, list[MetadataResponsePartition]] = {}
         for name, leader in self.leaders.items():
             described = MetadataResponsePartition(
@@ -115,7 +115,7 @@ class ScriptedNodes(Router):
         return None if broker.node_id in self.gone else cast(Connection, _ScriptedConnection(self, broker.node_id))
 
     def requests(self, kind: type[Any], node_id: int | None = None) -> list[Any]:
-        """The requests of this type so far, to this node or to any."""
+        """The requests of this type so far, to this node or to every node."""
         return [request for node, request in self.asked if isinstance(request, kind) and node_id in (None, node)]
 
 
@@ -141,10 +141,9 @@ class _ScriptedConnection:
 
 
 class ScriptedReplica:
-    """The replica of every partition on one node: a log, and the answers from that log: one batch of each partition.
-
-    A fetch of an offset above its log end is out of range, a fetch at the end is empty at once. `faults` are the error
-    codes of the next fetches, in order. Sessions: each full fetch that may create one gets `session_id`.
+    """The replica of every partition on one node: a log, and answers with one batch of the log for each partition. A
+    fetch above the log end is out of range; a fetch at the log end is answered empty, at once. `faults` are the error
+    codes of the next fetches, in order. Each full fetch that may create a session gets `session_id`.
     """
 
     def __init__(self) -> None:

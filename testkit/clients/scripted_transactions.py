@@ -1,4 +1,4 @@
-"""A transactional producer's way to one node that answers by script: no socket, and every request is kept."""
+"""A transactional producer's way to one node that answers by a script: without a socket; every request is kept."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -54,8 +54,8 @@ class AskedRequest(NamedTuple):
 
 
 class ScriptedTransactions(Router):
-    """A node, the leader of these partitions and the coordinator of everything. The node is right about nothing but
-    epochs.
+    """A node, the leader of these partitions and the coordinator of everything. Of the rules of a coordinator the node
+    knows only those of epochs.
 
     `newest` has the newest version of an API that it knows, by the type of the request.
     """
@@ -78,11 +78,12 @@ class ScriptedTransactions(Router):
         self._has_answered = True
 
     def describe(self) -> None:
-        """Metadata have come."""
+        """Give the client new metadata."""
         self.view.update(metadata_of(dict.fromkeys(self._partitions, 1)), self.now_ms())
 
     def refuse(self, kind: type[Any], *codes: ErrorCode) -> None:
-        """The next answers to this request; NETWORK_EXCEPTION is a lost connection instead of an answer."""
+        """Set the codes of the next answers to this request; NETWORK_EXCEPTION is a lost connection in place of an
+        answer."""
         self._faults[kind].extend(codes)
 
     def hold(self, kind: type[Any]) -> None:
@@ -173,7 +174,7 @@ class ScriptedTransactions(Router):
 
 
 def _added(request: AddPartitionsToTxnRequest, code: ErrorCode) -> AddPartitionsToTxnResponse:
-    """With an error, of the first partition alone; the others were not attempted."""
+    """The answer to the request. An error is for the first partition alone; the other partitions were not attempted."""
     codes = iter((code,))
     others = ErrorCode.OPERATION_NOT_ATTEMPTED if code else code
     return AddPartitionsToTxnResponse(

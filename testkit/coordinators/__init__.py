@@ -1,1 +1,1 @@
-"""Groups, transactions and sinks at their coordinators, with members and writers on a table."""
+"""Groups, transactions and sinks at their coordinators, with members and writers that act when a test says so."""

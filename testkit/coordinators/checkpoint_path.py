@@ -76,18 +76,18 @@ class CheckpointPath:
             self.node.end_turn()
 
     def look(self) -> int | None:
-        """The keeper looks once, and does everything that is due. Returns the end of the checkpoint afterwards."""
+        """Let the keeper check once, and do everything that is due. Returns the end of the checkpoint afterwards."""
         self.clock.advance(LOOK_MS)
         self.clock.advance(100)
         return self.end_of_checkpoint
 
     def compact(self, times: int = 2) -> None:
-        """Two passes: the second removes the tombstones that the first has kept."""
+        """Compact the log twice: the second compaction removes the tombstones that the first compaction has kept."""
         for _ in range(times):
             compact(self.partition.log, self.clock.now_ms(), end_offset=self.partition.last_stable_offset)
 
     def load(self) -> tuple[dict[str, list[int]], int]:
-        """The offsets by group that a load gives, and the offset from which the load has read the log."""
+        """Load; returns the offsets by group, and the offset from which the load has read the log."""
         found = GroupStoreReceiver(decode_log_record)
         done: list[bool] = []
         load = Load[GroupLogRecord](

@@ -1,4 +1,4 @@
-"""Members with the classic protocol on a table, as real clients are: requests go out when a test says so."""
+"""Members with the classic protocol that behave as real clients, but send requests only when a test says so."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class ClassicTableMember:
     instance_id: str | None = None
     is_cooperative: bool = False
     says_beside: bytes | None = None
-    """The user data that it gives all members beside their partitions, when it leads."""
+    """The user data that the member gives all members beside their partitions, when it leads."""
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 30_000
     member_id: str = ""
@@ -55,15 +55,15 @@ class ClassicTableMember:
     joining: Exchange | None = None
     syncing: Exchange | None = None
     led_for: dict[str, int] | None = None
-    """If it leads: the partitions of each topic that it assigned, since it joins again when a topic has other
-    partitions."""
+    """On a leader the number of partitions that it has assigned of each topic: if a topic has another number, it joins
+    again."""
 
     @property
     def protocol(self) -> str:
         return "cooperative-sticky" if self.is_cooperative else "range"
 
     def act(self) -> ErrorCode:
-        """Do what is due next: take an answer that has come, join, ask for the assignment, or send a heartbeat."""
+        """Do the next due step: take an answer that has come, join, ask for the assignment, or send a heartbeat."""
         if self.joining is not None:
             return self._take_join() if self.joining.is_answered else ErrorCode.NONE
         if self.syncing is not None:
@@ -87,7 +87,7 @@ class ClassicTableMember:
         return self._take_join() if self.joining.is_answered else ErrorCode.NONE
 
     def join_request(self) -> JoinGroupRequest:
-        """The member's JoinGroup as it stands."""
+        """The JoinGroup that the member would send now."""
         return JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=self.session_timeout_ms,
@@ -140,7 +140,8 @@ class ClassicTableMember:
         return self._take_sync() if self.syncing.is_answered else ErrorCode.NONE
 
     def _assign(self, answer: JoinGroupResponse) -> Mapping[str, set[Partition]]:
-        """Evenly; a cooperative leader leaves partitions to revoke with their owner, or unassigned for now."""
+        """Assign the partitions evenly. A cooperative leader does not give a partition to a new owner before its owner
+        has given it up."""
         wants = {m.member_id: decode_prefixed(ConsumerProtocolSubscription, m.metadata) for m in answer.members}
         given: dict[str, set[Partition]] = {member_id: set() for member_id in wants}
         owner = {
@@ -205,7 +206,7 @@ class ClassicTableMember:
         return ErrorCode(answer.error_code or answer.members[0].error_code)
 
     def stop(self) -> None:
-        """End without a word."""
+        """End without a request."""
         self.member_id, self.generation, self.reads, self.must_join = "", -1, set(), True
         self.joining = self.syncing = None
 

@@ -1,4 +1,4 @@
-"""Members of a consumer group (KIP-848) on a table: heartbeats go out when a test says so."""
+"""Members of a consumer group (KIP-848) that send heartbeats when a test says so."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,8 @@ def _on_the_wire(owned: Mapping[TopicId, set[int]]) -> tuple[HeartbeatTopicParti
 
 @dataclass(slots=True)
 class TableMember:
-    """A client as KIP-848 wants clients: the member reads exactly its assignment, and reports that."""
+    """A client by the rules of KIP-848: the member reads exactly the partitions of its assignment, and reports
+    these."""
 
     node: GroupPath
     name: str
@@ -63,11 +64,12 @@ class TableMember:
         )
 
     def subscribe(self, *topics: str) -> ErrorCode:
-        """Want other topics from now on."""
+        """Subscribe to other topics from now on."""
         return self.subscribe_to_pattern("", *topics)
 
     def subscribe_to_pattern(self, regex: str, *topics: str) -> ErrorCode:
-        """Want the topics that this matches from now on, and `topics`; an empty regex matches nothing."""
+        """Subscribe from now on to the topics that this expression matches, and to `topics`; an empty expression
+        matches no topic."""
         self.topics, self.regex = topics, regex or None
         return self._take(
             self._send(
@@ -79,7 +81,7 @@ class TableMember:
         )
 
     def move(self, rack_id: str) -> ErrorCode:
-        """Be elsewhere from now on."""
+        """Be in another rack from now on."""
         return self._take(self._send(member_epoch=self.epoch, instance_id=self.instance_id, rack_id=rack_id))
 
     def leave(self, epoch: int = LEAVE) -> ErrorCode:
@@ -103,18 +105,18 @@ class TableMember:
         return ErrorCode(answer.error_code)
 
     def partitions(self, topic: str = "orders") -> set[int]:
-        """The partitions it reads of a topic."""
+        """The partitions of a topic that the member reads."""
         return self.owned.get(self.node.topic_id(topic), set())
 
     @property
     def topics_read(self) -> set[str]:
-        """The topics of which it reads partitions."""
+        """The topics of which the member reads partitions."""
         names = self.node.controller.image.topic_names
         return {names[topic_id] for topic_id in self.owned}
 
 
 def describe(node: GroupPath, group_id: str = "g") -> DescribedConsumerGroup:
-    """The group as seen by clients."""
+    """The description of the group that clients get."""
     group: DescribedConsumerGroup
     (group,) = node.send(ConsumerGroupDescribeRequest(group_ids=(group_id,)), 1).response.groups
     return group

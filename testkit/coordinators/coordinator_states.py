@@ -1,4 +1,4 @@
-"""The state of a coordinator as seen by clients, now and after any end of the open transactions: for comparisons."""
+"""The state of a coordinator that clients see, now and after any end of the open transactions: for comparisons."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations

@@ -1,4 +1,4 @@
-"""A group coordinator on a table: requests, time and commits happen when a test says so."""
+"""A group coordinator for tests: requests, time and commits happen when a test says so."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -84,7 +84,7 @@ class GroupScene:
         self.coordinator.begin(self.now_ms)
         self.holds_writes = False
         self._staged: deque[tuple[tuple[GroupLogRecord, ...], PersistGroup | None]] = deque()
-        """Held back, oldest first, with what the group asked to have written if it did."""
+        """The writes that are held back, oldest first; each with the write that the group has requested, if any."""
         self.answers: dict[RequestId, MembershipResponse] = {}
         self.requests: list[Asked] = []
 
@@ -168,7 +168,7 @@ class GroupScene:
         return self.code(request_id)
 
     def leave(self, *members: str | Identity) -> tuple[ErrorCode, ...]:
-        """Send LeaveGroup; a code for each member."""
+        """Send LeaveGroup; returns a code for each member."""
         identities = [(member, None) if isinstance(member, str) else member for member in members]
         request = LeaveGroupRequest(
             group_id=self.group_id,
@@ -188,7 +188,7 @@ class GroupScene:
         topic: str = "t",
         retention_time_ms: int = -1,
     ) -> ErrorCode:
-        """Commit an offset of partition 0; the code of the whole or of the partition."""
+        """Commit an offset of partition 0; returns the code of the whole answer or of the partition."""
         wanted = OffsetToCommit(
             topic=topic, topic_id=ZERO_TOPIC_ID, partition=0, offset=offset, leader_epoch=-1, metadata=metadata
         )
@@ -209,7 +209,7 @@ class GroupScene:
         return self.submit(DeleteGroup(group_id=self.group_id))
 
     def submit(self, command: Command) -> ErrorCode:
-        """The coordinator decides a command; its records are committed at once, or held."""
+        """Let the coordinator decide a command; its records are committed at once, or held."""
         try:
             decision = self.coordinator.decide(command, self.wall_ms)
         except KafkaError as refusal:
@@ -218,8 +218,8 @@ class GroupScene:
         return decision.response[0] if decision.response else ErrorCode.NONE
 
     def form_group(self, *names: str, rebalance_timeout_ms: int = 30_000, **options: Any) -> tuple[list[str], int]:
-        """Members that have joined and synced, the leader first; a member is assigned its own id. Also the
-        generation."""
+        """Form a group; returns the members, the leader first, and the generation. The assignment of a member is its
+        own id."""
         ids = [self.new_id(client_id=name, rebalance_timeout_ms=rebalance_timeout_ms, **options) for name in names]
         joins = [self.join(member_id, rebalance_timeout_ms=rebalance_timeout_ms, **options) for member_id in ids]
         self.pass_time(0)
@@ -231,7 +231,7 @@ class GroupScene:
         return ids, generation_id
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let time pass, with every deadline on the way."""
+        """Let time pass, and carry out every deadline at its time."""
         end_ms = self.now_ms + milliseconds
         while (deadline_ms := self.coordinator.next_deadline_ms) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
@@ -259,7 +259,7 @@ class GroupScene:
 
     @property
     def state(self) -> GroupState:
-        """The group's state; Dead if there is none."""
+        """The state of the group; Dead if there is no group."""
         if not self.coordinator.has_group(self.group_id):
             return GroupState.DEAD
         return GroupState(self.coordinator.reports.describe(self.group_id).group_state)
@@ -286,7 +286,7 @@ class GroupScene:
         return ErrorCode(self.answers[request_id].error_code)
 
     def abandon(self) -> None:
-        """The leadership goes elsewhere."""
+        """Let another broker take over the group."""
         self._carry_out(self.coordinator.abandon())
 
     def _ask(self, event_of: Callable[[RequestId], Asked]) -> RequestId:

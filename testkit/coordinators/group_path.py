@@ -35,7 +35,8 @@ _NEWEST_COMMIT_BY_NAME = 9
 
 
 class GroupPath(AdminPath):
-    """A node that coordinates groups. Defaults as `--dev`: four offsets partitions, no initial rebalance delay."""
+    """A node that coordinates groups. Its defaults are those of `--dev`: four offsets partitions, no initial rebalance
+    delay."""
 
     SETTINGS: ClassVar[Mapping[str, str]] = {
         "group.initial.rebalance.delay.ms": "0",

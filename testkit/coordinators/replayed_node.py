@@ -1,4 +1,4 @@
-"""A node with a group, for random histories: it loses power, and what its coordinator knows is a replay of its log."""
+"""A node with a group, for random histories: it loses power, and its coordinator's state is a replay of its log."""
 
 from collections.abc import Mapping
 from random import Random
@@ -25,7 +25,7 @@ class ReplayedNode:
         self.node.find_coordinator("g")
 
     def restart(self) -> None:
-        """The power goes, and a new node starts."""
+        """Cut the power, and start a new node."""
         before = self.committed()
         self.files.power_cut()
         self.files.reboot()
@@ -39,7 +39,7 @@ class ReplayedNode:
         return {name: group for host in hosts for name, group in host.machine.committed.groups.items()}
 
     def check_compacted(self, luck: Random) -> None:
-        """The next coordinator has the state of this coordinator, whatever compaction removes."""
+        """Check that the next coordinator has the state of this coordinator, whatever compaction removes."""
         records = self._log()
         last = {encode_record(record)[0]: index for index, record in enumerate(records)}
         store = GroupStore()

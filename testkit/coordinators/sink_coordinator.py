@@ -86,14 +86,14 @@ def of(run: str, batch: int, task: int = 0, attempt: int = 0) -> SinkMember:
 
 
 def initialization(member: SinkMember, fresh: int = 99) -> InitializeProducer:
-    """InitProducerId of a member, with a fresh producer id."""
+    """The command InitProducerId for a member, with a fresh producer id."""
     return InitializeProducer(
         transactional_id=member.transactional_id, timeout_ms=60_000, fresh_producer_id=fresh, fresh_producer_epoch=0
     )
 
 
 def addition(identity: SinkMemberIdentity) -> AddPartitions:
-    """The begin of its transaction."""
+    """The command that begins the transaction of a member."""
     return AddPartitions(
         transactional_id=identity.transactional_id,
         producer_id=identity.producer_id,
@@ -111,7 +111,7 @@ def commit(
     takes_over: bool = False,
     rows: RowsDigest | None = None,
 ) -> CommitSink:
-    """CommitSink of the sink `s`."""
+    """The command CommitSink for the sink `s`."""
     return CommitSink(
         sink_id="s", run=run, batch=batch, origin=origin, takes_over=takes_over, members=members, rows=rows
     )
@@ -130,7 +130,7 @@ def after(
     past_runs: tuple[str, ...] = (),
     rows: RowsDigest | None = None,
 ) -> SinkCoordinator:
-    """A coordinator whose sink has taken this batch from this run, and from others before."""
+    """A coordinator whose sink has committed this batch from this run, and earlier batches from other runs."""
     coordinator = SinkCoordinator()
     for past in past_runs:
         coordinator.decide(commit(past, 0, origin=origin))
@@ -139,7 +139,7 @@ def after(
 
 
 def ending(member: SinkMemberIdentity, *, is_commit: bool, version: int = 2) -> EndTransaction:
-    """EndTxn of a member."""
+    """The command EndTxn for a member."""
     return EndTransaction(
         transactional_id=member.transactional_id,
         producer_id=member.producer_id,

@@ -63,13 +63,13 @@ class SinkWriter:
         return self.node.send(request, 0)
 
     def commit(self, batch: int, *members: MemberToCommit) -> CommitSinkResponse:
-        """CommitSink, answered."""
+        """Send CommitSink, and return its answer."""
         answer = self.ask_to_commit(batch, *members).response
         assert isinstance(answer, CommitSinkResponse)
         return answer
 
     def describe(self) -> DescribedSink:
-        """The sink, as seen by tools."""
+        """The description of the sink that tools get."""
         (described,) = self.node.send(DescribeSinksRequest(sink_ids=(self.sink,)), 0).response.sinks
         assert isinstance(described, DescribedSink)
         return described
@@ -81,7 +81,7 @@ def find_sink(node: TransactionPath, sink: str = "copy") -> None:
 
 
 def identity(client: TransactionalClient) -> MemberToCommit:
-    """The member as reported by a task."""
+    """The member with its producer, in the form in which a task reports it."""
     return MemberToCommit(
         transactional_id=client.transactional_id,
         producer_id=client.producer_id,

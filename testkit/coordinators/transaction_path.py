@@ -47,7 +47,8 @@ _TRANSACTION = 1
 
 
 class TransactionPath(GroupPath):
-    """A node that coordinates transactions. Defaults as `--dev`: four partitions of `__transaction_state`."""
+    """A node that coordinates transactions. Its defaults are those of `--dev`: four partitions of
+    `__transaction_state`."""
 
     def transaction(self, name: str = "pay") -> Transaction:
         """The transaction as its coordinator knows it."""
@@ -59,7 +60,7 @@ class TransactionPath(GroupPath):
         return ErrorCode(self.send(request, 4).response.coordinators[0].error_code)
 
     def committed_values(self, topic: str, *, partition: int = 0) -> list[bytes | None]:
-        """The records of a consumer of committed data, as it filters: without aborted ones and markers."""
+        """The values that a consumer of committed data gets: without aborted records and markers."""
         found: list[bytes | None] = []
         offset = 0
         while True:
@@ -77,13 +78,13 @@ class TransactionPath(GroupPath):
                 offset = header.end_offset
 
     def describe_transaction(self, transactional_id: str) -> DescribedTransaction:
-        """The transaction as seen by tools."""
+        """The description of the transaction that tools get."""
         request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))
         described: DescribedTransaction = self.send(request, 0).response.transaction_states[0]
         return described
 
     def stable_offset(self, group_id: str, topic: str) -> int | ErrorCode:
-        """The group's offset of the first partition, stable ones required; -1 for none, or the error."""
+        """The group's stable offset in the first partition; -1: no offset; or the error."""
         asked = OffsetFetchRequestTopics(name=topic, partition_indexes=(0,))
         request = OffsetFetchRequest(
             groups=(OffsetFetchRequestGroup(group_id=group_id, topics=(asked,)),), require_stable=True
@@ -106,7 +107,7 @@ class MarkerCopies:
 
     def __init__(self, node: TransactionPath) -> None:
         self.markers: list[TransactionMarker] = []
-        """In the order in which they were sent."""
+        """The markers in the order in which they were sent."""
         self._node = node
         self.attach(node)
 
@@ -124,7 +125,7 @@ class MarkerCopies:
     def send_again(
         self, markers: Sequence[TransactionMarker] | None = None, *, to: TransactionPath | None = None
     ) -> dict[str, ErrorCode]:
-        """Send copies of `markers`, by default of every marker; the codes by topic."""
+        """Send copies of `markers`, by default of every marker; returns the codes by topic."""
         request = WriteTxnMarkersRequest(markers=tuple(map(on_the_wire, self.markers if markers is None else markers)))
         node = self._node if to is None else to
         answer = node.send(request, 2)
@@ -138,7 +139,7 @@ class MarkerCopies:
 
 
 class TransactionalClient:
-    """A producer with a transactional id. `version` is the transaction.version that it goes by: 0, or 2 (KIP-890)."""
+    """A producer with a transactional id. `version` is its transaction.version: 0, or 2 (KIP-890)."""
 
     def __init__(self, node: TransactionPath, transactional_id: str, *, version: int = 0) -> None:
         self.node = node
@@ -148,7 +149,7 @@ class TransactionalClient:
         self._sequences: dict[tuple[str, int], int] = {}
 
     def initialize(self, *, timeout_ms: int = 60_000, tries: int = 3) -> ErrorCode:
-        """Take over the transactional id, as a new instance; what was open is aborted meanwhile."""
+        """Take over the transactional id, as a new instance; an open transaction is aborted before."""
         assert self.node.find_transaction_coordinator(self.transactional_id) is ErrorCode.NONE
         code = ErrorCode.CONCURRENT_TRANSACTIONS
         while code is ErrorCode.CONCURRENT_TRANSACTIONS and tries:
@@ -167,13 +168,13 @@ class TransactionalClient:
         return client
 
     def write(self, topic: str, *values: bytes) -> ErrorCode:
-        """Send these records in its transaction, which the topic's partition is added to before."""
+        """Add the topic's partition to the transaction, and send these records in it."""
         if self.version < 2:
             assert self.add(topic) is ErrorCode.NONE
         return self.send(topic, *values)
 
     def set_offset(self, offset: int, **member: Any) -> ErrorCode:
-        """Set the offset of group "g" in "orders" in its transaction, which the group is added to before."""
+        """Add group "g" to the transaction, and set the group's offset in "orders" in it."""
         if self.version < 2:
             assert self.add_offsets("g") is ErrorCode.NONE
         return self.commit_offset("g", "orders", offset, **member)
@@ -189,7 +190,7 @@ class TransactionalClient:
         self._sequences = {}
 
     def add(self, topic: str, *, partition: int = 0, version: int = 3) -> ErrorCode:
-        """AddPartitionsToTxn."""
+        """Send AddPartitionsToTxn; returns the code."""
         (result,) = self.ask_to_add(topic, partition=partition, version=version).response.results_by_topic_v3_and_below
         return ErrorCode(result.results_by_partition[0].partition_error_code)
 
@@ -241,7 +242,7 @@ class TransactionalClient:
         return self.node.send(request, 12 if self.version >= _ADDS_PARTITIONS else 11)
 
     def add_offsets(self, group_id: str) -> ErrorCode:
-        """AddOffsetsToTxn."""
+        """Send AddOffsetsToTxn; returns the code."""
         return ErrorCode(self.ask_to_add_offsets(group_id).response.error_code)
 
     def ask_to_add_offsets(self, group_id: str) -> Exchange:
@@ -257,7 +258,7 @@ class TransactionalClient:
     def commit_offset(
         self, group_id: str, topic: str, offset: int, *, generation_id: int = -1, member_id: str = ""
     ) -> ErrorCode:
-        """TxnOffsetCommit of the first partition."""
+        """Send TxnOffsetCommit for the first partition; returns the code."""
         exchange = self.ask_for_offset(group_id, topic, offset, generation_id=generation_id, member_id=member_id)
         return ErrorCode(exchange.response.topics[0].partitions[0].error_code)
 
@@ -296,7 +297,7 @@ class TransactionalClient:
         return self.node.send(request, 5 if self.version >= _ADDS_PARTITIONS else 4)
 
     def end(self, *, is_commit: bool) -> ErrorCode:
-        """EndTxn; the producer goes on with the identity in the answer."""
+        """Send EndTxn; the producer goes on with the identity in the answer. Returns the code."""
         answer = self.ask_for_end(is_commit=is_commit).response
         assert isinstance(answer, EndTxnResponse)
         code = ErrorCode(answer.error_code)

@@ -55,7 +55,7 @@ class AdminPath(DataPath):
         settings: Mapping[str, str] | None = None,
         start: int = 1,
     ) -> None:
-        """As `DataPath`."""
+        """Take the arguments of `DataPath`."""
         super().__init__(directory, files=files, clock=clock, disk=disk, settings=settings, start=start)
         self.is_ready = False
         self.quorum.start(self._register)
@@ -187,7 +187,7 @@ def describe(
     synonyms: bool = False,
     documentation: bool = False,
 ) -> DescribeConfigsResult:
-    """DescribeConfigs of one resource."""
+    """Send DescribeConfigs for one resource."""
     request = DescribeConfigsRequest(
         resources=(DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys),),
         include_synonyms=synonyms,
@@ -212,7 +212,7 @@ def alter(
     version: int = 1,
     validate_only: bool = False,
 ) -> AlterConfigsResourceResponse:
-    """IncrementalAlterConfigs of one resource; changes are (setting, operation, value)."""
+    """Send IncrementalAlterConfigs for one resource; changes are (setting, operation, value)."""
     configs = tuple(
         IncrementallyAlterableConfig(name=setting, config_operation=operation, value=value)
         for setting, operation, value in changes

@@ -78,7 +78,7 @@ class AdminServer:
 
     @property
     def lock(self) -> threading.Lock:
-        """Held while the node does something."""
+        """The lock that is held while the node does something."""
         return self._lock
 
     def state(self, topic: str, partition: int = 0) -> PartitionState:
@@ -89,7 +89,7 @@ class AdminServer:
         return state
 
     def register(self, broker_id: BrokerId) -> int:
-        """Register another broker, which stays fenced; its epoch."""
+        """Register another broker, which stays fenced; returns its epoch."""
         command = RegisterBroker(
             broker_id=broker_id,
             incarnation_id=broker_id.to_bytes(16, "big"),
@@ -100,7 +100,7 @@ class AdminServer:
         return registered.broker_epoch
 
     def start(self, broker_id: BrokerId) -> int:
-        """Register another broker and let it lead; its epoch."""
+        """Register another broker and let it lead; returns its epoch."""
         broker_epoch = self.register(broker_id)
         self.submit(UnfenceBroker(broker_id=broker_id, broker_epoch=broker_epoch))
         return broker_epoch
@@ -130,7 +130,7 @@ class AdminServer:
 
 
 def _receive(connection: socket.socket, length: int) -> bytes:
-    """So many bytes; fewer if the client has gone."""
+    """This number of received bytes; fewer if the client has gone."""
     received = b""
     while len(received) < length and (chunk := connection.recv(length - len(received))):
         received += chunk

@@ -66,7 +66,7 @@ class Exchange:
 
     @property
     def response(self) -> Any:
-        """The answer, decoded from the bytes that went out."""
+        """The answer, decoded from the sent bytes."""
         answer = self._connection.answers[self._slot]
         assert answer is not None, "the request gets no answer, on purpose"
         return decode_response(self._response_type, self._version, answer)[1]
@@ -108,9 +108,9 @@ class DataPath:
         replica_selector: ReplicaSelector | None = None,
     ) -> None:
         """`start` tells one start of the process from the next: it makes the ids that are random otherwise.
-        `own_handlers` stand in for the broker's handlers with the same API. `controller`: a double of the way to the
-        active controller. `failures` gets replicas that fail, instead of the broker's own. `replica_selector` stands in
-        for that of the settings."""
+        `own_handlers` replace the broker's handlers of the same APIs. `controller`: a double of the way to the active
+        controller. `failures` gets failed replicas in place of the broker's own object. `replica_selector` replaces the
+        selector of the settings."""
         self.files = OsFiles() if files is None else files
         self.clock = ManualClock() if clock is None else clock
         self.disk: Disk = ImmediateDisk(self.clock.call_soon) if disk is None else disk
@@ -132,7 +132,7 @@ class DataPath:
         self.connection = RecordingConnection()
 
     def serve(self, handlers: HandlerTable) -> None:
-        """Serve these instead of the broker's."""
+        """Serve these handlers in place of the broker's handlers."""
         self.dispatcher = Dispatcher(
             handlers,
             on_broken_invariant=raise_broken_invariant,
@@ -181,7 +181,7 @@ class DataPath:
         topic_id: TopicId | None = None,
         config: TopicConfig | None = None,
     ) -> Partition:
-        """A partition of a topic, led by this broker unless said otherwise; for a partition that exists a new state."""
+        """Create a partition of a topic, by default led by this broker; a partition that exists gets the new state."""
         created = self.table.create(
             TopicPartition(topic, partition),
             state=PartitionState(
@@ -206,7 +206,7 @@ class DataPath:
         client_id: str = "test",
         same_turn: bool = False,
     ) -> Exchange:
-        """Send one request as a client does. `same_turn`: more requests of the same turn follow."""
+        """Send one request as a client does. `same_turn`: further requests follow in the same turn."""
         connection = connection or self.connection
         slot = connection.next_slot()
         frame = bytearray(b"".join(encode_request(request, version, correlation_id=7, client_id=client_id)))
@@ -341,7 +341,7 @@ def batch_of(*values: bytes | None, now: Callable[[], int] = lambda: 1_700_000_0
 
 
 class _Unlooking:
-    """In the place of an `Admission`: takes every batch, as releases did that looked at headers alone."""
+    """Replaces an `Admission`, and takes every batch, as earlier releases did, which checked headers alone."""
 
     stamps_append_time = False
 
@@ -351,7 +351,7 @@ class _Unlooking:
 
 @contextmanager
 def unlooking(partition: Partition) -> Iterator[None]:
-    """Let a leader take batches without a look at their records: batches of an older release, or of an older leader."""
+    """Let a leader take batches without a check of their records, as an older release does."""
     kept = partition._admission
     partition._admission = cast(Any, _Unlooking())
     try:
@@ -361,14 +361,14 @@ def unlooking(partition: Partition) -> Iterator[None]:
 
 
 def records_of(data: Buffer | None) -> list[Record]:
-    """The records in what a fetch has given."""
+    """The records in the answer to a fetch."""
     if not data:
         return []
     return [record for position, _ in iter_batches(data) for record in read_records(data, position)]
 
 
 def verified_by(verifier: TransactionVerifier, *, is_verified: bool = True) -> OwnHandlers:
-    """Produce with another answer to whether a transaction is under way."""
+    """A handler of Produce that asks this verifier whether a transaction is under way."""
     return lambda broker: by_api(
         {
             ProduceRequest: ProduceHandler(

@@ -1,4 +1,4 @@
-"""Faults that a test plants: a process that is killed, a disk that lies."""
+"""Faults that a test plants: a process that is killed, a disk that reports work as done without doing it."""
 
 from collections.abc import Callable
 
@@ -8,11 +8,11 @@ from testkit.nodes.ports import ImmediateDisk
 
 
 class Killed(Exception):
-    """The process was killed; the disk has power."""
+    """Raised when the process was killed; the disk still has power."""
 
 
 def kill_at(operation: int) -> Callable[[int, str], None]:
-    """For `SimulatedDisk.on_operation`: Killed, at this operation."""
+    """A function for `SimulatedDisk.on_operation` that raises Killed at this operation."""
 
     def kill(number: int, _: str) -> None:
         if number == operation:
@@ -28,7 +28,7 @@ def lose_power(files: SimulatedDisk) -> None:
 
 
 def tear_next_write(files: SimulatedDisk) -> None:
-    """The next write fails halfway, and what was written cannot be cut back."""
+    """Let the next write fail halfway; the written part cannot be cut off."""
     files.write_short_at(files.operations + 1, 10)
     files.fail_at(files.operations + 2)
 

@@ -35,14 +35,15 @@ def silent_turns(
     on_broken_invariant: Callable[[BaseException], None],
     now: Callable[[], float] = lambda: 0.0,
 ) -> Turns:
-    """Turns that report no stall. Without a clock none is long, so that a busy machine changes no order."""
+    """Turns that report no stall. They have no clock, so no turn is long, and a busy machine changes no order."""
     return Turns(
         call_soon=call_soon, on_broken_invariant=on_broken_invariant, on_stall=lambda work, seconds: None, now=now
     )
 
 
 class PoisonedBufferPool(BufferPool):
-    """A pool whose buffers come overwritten: code that kept a position instead of a view reads nonsense at once."""
+    """A pool that overwrites its buffers before it lends them: code that has kept a position and no view reads wrong
+    bytes at once."""
 
     def draw(self, size_bytes: int = SMALLEST, *, in_the_end: int = 0) -> ByteBuffer | None:
         buffer = super().draw(size_bytes, in_the_end=in_the_end)
@@ -107,7 +108,7 @@ def number_of(body: bytes | memoryview) -> int:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Give the loop turns until the condition holds; the scenario's own limit of time ends a wait in vain."""
+    """Let the loop run until the condition holds; the time limit of the scenario ends a wait in vain."""
     while not condition():  # noqa: ASYNC110 - the conditions are about the state of sockets, which sets no event
         await asyncio.sleep(0)
 

@@ -64,7 +64,7 @@ def with_secret(image: ClusterImage, broker_id: int, secret: bytes) -> ClusterIm
 
 
 class NoCluster:
-    """A `server.ports.Controller` of a node that knows of no cluster: its metadata has a version, and no more."""
+    """A `server.ports.Controller` of a node that knows of no cluster: its metadata has only a version."""
 
     image = replace(EMPTY_IMAGE, features={METADATA_VERSION_FEATURE: METADATA_VERSION})
     leader_id = BrokerId(-1)
@@ -148,7 +148,7 @@ class LedElsewhere:
         return self._names.get(topic_id)
 
     def view_refusal(self, topic: str, topic_id: bytes = b"") -> None:
-        """There are no views."""
+        """No view is refused: there are no views."""
 
 
 class ScriptedVerifier:
@@ -173,11 +173,11 @@ class ScriptedVerifier:
 
 
 class NotedFailures:
-    """A `server.partitions.log_faults.Failures` that keeps what it hears."""
+    """A `server.partitions.log_faults.Failures` that keeps its calls."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, TopicPartition]] = []
-        """The kind of work, and its object."""
+        """The kind and the partition of each call."""
 
     def lost(self, topic_partition: TopicPartition, /) -> None:
         self.all.append(("lost", topic_partition))
@@ -190,7 +190,8 @@ class NotedFailures:
 
 
 class ImmediateDisk:
-    """A `server.ports.Disk` that takes no time: each flush is done, and told of, by `call`: a clock's `call_soon`."""
+    """A `server.ports.Disk` that takes no time: `call`, a clock's `call_soon`, makes each flush and reports it as
+    done."""
 
     def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
         self._call = call
@@ -228,7 +229,7 @@ class DeferredDisk:
         self.works.append((work, on_done))
 
     def run(self) -> None:
-        """Flush all logs that were asked for, and say so; do all other work, also what it leads to."""
+        """Make and report all requested flushes; do all other work, also the work that follows from it."""
         waiting, self.waiting = self.waiting, []
         for log in {id(log): log for log, _ in waiting}.values():
             flush_now(log)
@@ -241,7 +242,7 @@ class DeferredDisk:
 
 
 class HoldingDisk(DeferredDisk):
-    """Flushes at once, by a clock's `call_soon`, until `holds`; then when the test says so."""
+    """A disk that flushes at once, by a clock's `call_soon`; while `holds` is set, only when the test says so."""
 
     def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
         super().__init__()
@@ -272,7 +273,7 @@ class HoldingDisk(DeferredDisk):
 
 
 def flush_now(log: Log) -> None:
-    """Both steps of a flush, here and now; nothing if the log is offline."""
+    """Make both steps of a flush at once; do nothing if the log is offline."""
     if log.is_offline:
         return
     ticket = log.flushes.begin()
@@ -332,7 +333,7 @@ class RecordingConnection:
         self.hang_up()
 
     def hang_up(self) -> None:
-        """The other side has gone."""
+        """Close the connection from the other side."""
         if self.is_open:
             self.is_open = False
             callbacks, self._on_close = self._on_close, []

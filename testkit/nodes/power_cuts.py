@@ -1,8 +1,7 @@
-"""A story told to a disk whose power goes at one operation after the other, and what must be true of the disk
-afterwards.
+"""Runs a story against a disk whose power is cut at each operation in turn, and checks the disk afterwards.
 
-Each telling of a story has the same operations of the disk, so an operation has a number. The power can go before or
-after the operation, or the process alone can be killed there.
+Each run of a story has the same operations of the disk, so an operation has a number. The power can go before or after
+the operation, or the process alone can be killed there.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,10 +17,10 @@ ROOT = "/data"
 
 
 class ToldStory(Protocol):
-    """Works on a disk, and remembers what was acknowledged."""
+    """A story: it works on a disk, and remembers what was acknowledged."""
 
     def tell(self) -> None:
-        """Tell the whole story, from an empty directory on."""
+        """Run the whole story, from an empty directory on."""
         ...
 
     def verify(self) -> None:
@@ -34,12 +33,13 @@ S = TypeVar("S", bound=ToldStory)
 
 @dataclass(frozen=True, slots=True)
 class PowerCuts(Generic[S]):
-    """Tells one story again and again."""
+    """Runs one story again and again."""
 
     story: Callable[[SimulatedDisk], S]
 
     def operations(self, *, least: int = 20) -> range:
-        """The operations of the whole story. With less than `least` hardly a cut is tried."""
+        """The numbers of the operations of the whole story. Raises AssertionError if there are not more than `least`:
+        then too few cuts would be tried."""
         disk = SimulatedDisk.with_directory(ROOT, 0)
         first = disk.operations + 1
         self.story(disk).tell()
@@ -47,7 +47,7 @@ class PowerCuts(Generic[S]):
         return range(first, disk.operations + 1)
 
     def cut(self, operation: int, *, after: bool, seed: int, lying_sync: bool = False) -> tuple[S, SimulatedDisk]:
-        """Tell the story until the power goes before or after this operation, and switch it on again."""
+        """Run the story until the power is cut before or after this operation, and switch the power on again."""
         disk = SimulatedDisk.with_directory(ROOT, seed, lying_sync=lying_sync)
         disk.cut_power_at(operation, after=after)
         story = self.story(disk)
@@ -59,7 +59,7 @@ class PowerCuts(Generic[S]):
         raise AssertionError(f"no power cut came at operation {operation}")
 
     def kill(self, operation: int, *, seed: int) -> tuple[S, SimulatedDisk]:
-        """Tell the story until the process is killed at this operation: the disk has what was written."""
+        """Run the story until the process is killed at this operation: the disk has everything that was written."""
         disk = SimulatedDisk.with_directory(ROOT, seed)
         story = self.story(disk)
         disk.on_operation = kill_at(operation)
@@ -71,7 +71,8 @@ class PowerCuts(Generic[S]):
         raise AssertionError(f"no kill came at operation {operation}")
 
     def cut_and_verify(self, operation: int, *, after: bool = False, seed: int, lying_sync: bool = False) -> S:
-        """Raises what the story raises, with a note of the operation."""
+        """Cut the power at this operation, and verify. Raises the exceptions of the story, with a note of the
+        operation."""
         story, disk = self.cut(operation, after=after, seed=seed, lying_sync=lying_sync)
         with noted(disk, operation, f"power cut, after={after}, seed={seed}"):
             story.verify()
@@ -89,7 +90,7 @@ class PowerCuts(Generic[S]):
 
 @contextmanager
 def noted(disk: SimulatedDisk, operation: int, what: str) -> Iterator[None]:
-    """Add to an exception at which operation of the disk it was."""
+    """Add the operation of the disk to an exception, as a note."""
     try:
         yield
     except Exception as fault:

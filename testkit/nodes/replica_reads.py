@@ -1,5 +1,4 @@
-"""A broker with a replica of `orders-0`, as its consumers and the other replicas meet the broker: a leader, or a
-follower."""
+"""A broker with a replica of `orders-0`, for requests of consumers and of other replicas: a leader, or a follower."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -59,7 +58,8 @@ class LeadingBroker:
         self.node.produce("orders", *values, acks=1)
 
     def commit(self, *values: bytes) -> int:
-        """Append, have both followers fetch until they know it committed; returns the high watermark."""
+        """Append, and let both followers fetch until they know that the records are committed; returns the high
+        watermark."""
         self.produce(*values)
         end = self.partition.log.log_end_offset
         for replica in (2, 3, 2, 3):
@@ -80,7 +80,7 @@ class LeadingBroker:
         version: int = 18,
         broker_epoch: int | None = None,
     ) -> Exchange:
-        """A follower's fetch. Without a high watermark it states none, as before v18."""
+        """Send the fetch of a follower. Without `high_watermark` the fetch states no high watermark, as before v18."""
         wanted = FetchPartition(
             partition=0,
             fetch_offset=offset,
@@ -100,7 +100,7 @@ class LeadingBroker:
         return self.node.send(request, version)
 
     def consume(self, offset: int, *, rack: str = "", **options: Any) -> Exchange:
-        """A consumer's fetch, by `DataPath.fetch`."""
+        """Send the fetch of a consumer, by `DataPath.fetch`."""
         return self.node.fetch("orders", offset, rack_id=rack, **options)
 
     def preferred(self, offset: int, rack: str, **options: Any) -> int:
@@ -123,14 +123,14 @@ class FollowingBroker:
         return partition
 
     def follow_anew(self, leader_epoch: int) -> None:
-        """The leader begins another epoch."""
+        """Follow the leader in another epoch."""
         self._follow(leader_epoch)
 
     def lead(self, leader_epoch: int) -> None:
         self._follow(leader_epoch, leader=1)
 
     def receive(self, *values: bytes, epoch: int = LEADER_EPOCH) -> None:
-        """Append and flush a batch of the leader's."""
+        """Append and flush a batch of the leader."""
         batch = bytearray(batch_of(*values))
         stamp(batch, 0, self.partition.log.log_end_offset, epoch)
         self.partition.following.append(batch)
@@ -138,12 +138,12 @@ class FollowingBroker:
         self.node.end_turn()
 
     def hear(self, high_watermark: int, *, log_start_offset: int = 0) -> None:
-        """The leader's offsets, in an answer of the leader that is stored."""
+        """Take over the leader's offsets from an answer whose records are stored."""
         self.partition.following.take_leader_offsets(high_watermark=high_watermark, log_start_offset=log_start_offset)
         self.node.end_turn()
 
     def consume(self, offset: int, **options: Any) -> Exchange:
-        """A consumer's fetch, by `DataPath.fetch`."""
+        """Send the fetch of a consumer, by `DataPath.fetch`."""
         return self.node.fetch("orders", offset, **options)
 
 

@@ -1,4 +1,4 @@
-"""A reader with a fetch session, which says what a test has it say."""
+"""A reader with a fetch session whose requests a test decides."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from testkit.nodes.ports import RecordingConnection
 
 
 class SessionReader:
-    """A consumer with one session, which says what a test has it say."""
+    """A consumer with one session whose requests a test decides."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SessionReader:
         rack_id: str = "",
         same_turn: bool = False,
     ) -> Exchange:
-        """Send a fetch of the present id and epoch, which stay the same. `offsets` names partitions."""
+        """Send a fetch with the present id and epoch, which do not change. `offsets` names partitions."""
         topic_id = topic_id_of(self.topic)
         partitions = tuple(
             FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
@@ -78,7 +78,7 @@ class SessionReader:
         return answers(response)
 
     def next(self, offsets: Mapping[int, int] | None = None, **options: Any) -> list[PartitionData]:
-        """The answer to the next incremental fetch."""
+        """Send the next incremental fetch; returns the answer."""
         exchange = self.send(offsets, **options)
         self.epoch += 1
         assert exchange.response.session_id == self.session_id
@@ -86,7 +86,7 @@ class SessionReader:
 
 
 def answers(response: FetchResponse) -> list[PartitionData]:
-    """The partitions of an answer, in its order."""
+    """The partitions of an answer, in their order in it."""
     assert response.error_code == 0
     return [data for topic in response.responses for data in topic.partitions]
 

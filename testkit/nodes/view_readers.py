@@ -157,6 +157,6 @@ def batches_of(data: PartitionData) -> list[Any]:
 
 
 def offsets_of(keys: Sequence[bytes | None], number: int, fan_out: int, *, first: int = 0) -> list[int]:
-    """The offsets, from `first` on, of the keys that a view partition has."""
+    """The offsets of the records in a view partition, for records with these keys from offset `first` on."""
     wanted = [key_range_of(number, fan_out)]
     return [offset for offset, key in enumerate(keys, start=first) if contains(wanted, hash_of(key, offset))]

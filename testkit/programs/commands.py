@@ -24,7 +24,7 @@ class CommandResult(NamedTuple):
 
 
 Run = Callable[..., CommandResult]
-"""Run a command with these words."""
+"""Runs a command with these words."""
 
 
 def run_command(

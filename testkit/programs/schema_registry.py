@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from urllib.parse import unquote
 
 Respond = Callable[[BaseHTTPRequestHandler], None]
-"""Writes a whole answer, or what a broken server writes in its place."""
+"""Writes a whole answer, or the bytes of a broken server."""
 
 
 class Asked(NamedTuple):
@@ -22,9 +22,8 @@ class Asked(NamedTuple):
 
 
 class ScriptedRegistry:
-    """Answers for its schemas as Confluent's registry does, and for paths with a script by that.
-
-    `is_over` is set at the end: a script that waits, waits for that event.
+    """Answers for its schemas as Confluent's registry does, and for a path with a script by the script. `is_over` is
+    set at the end: scripts that wait have to wait for this event.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,7 @@ class ScriptedRegistry:
                 registry._answer(self)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Nothing: tests look at `asked`."""
+                """Log nothing: tests read `asked`."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
@@ -73,7 +72,8 @@ class ScriptedRegistry:
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     def register(self, subject: str, schema: Any, **more: Any) -> int:
-        """Add a version of the subject; the id of its schema. `more` goes into the answer, such as schemaType."""
+        """Add a version of the subject; returns the id of its schema. `more` has further fields of the answer, such as
+        schemaType."""
         schema_id = len(self._schemas) + 1
         self._schemas[schema_id] = {"schema": schema if isinstance(schema, str) else json.dumps(schema), **more}
         self._versions.setdefault(subject, []).append(schema_id)
@@ -105,7 +105,7 @@ class ScriptedRegistry:
 
 
 def respond_with(status: int, body: bytes = b"{}", **headers: str) -> Respond:
-    """The script of this answer."""
+    """A script that writes this answer."""
 
     def respond(request: BaseHTTPRequestHandler) -> None:
         request.send_response(status)

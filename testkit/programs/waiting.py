@@ -10,7 +10,7 @@ DEADLINE_S: Final = 120.0
 def wait_until(
     holds: Callable[[], object], what: str | Callable[[], str] = "it", *, deadline_s: float = DEADLINE_S
 ) -> None:
-    """Ask again until it holds; fail with `what` if it never does."""
+    """Wait until the condition holds; fail with `what` if it does not hold within the deadline."""
     deadline = time.monotonic() + deadline_s
     while not holds():
         assert time.monotonic() < deadline, f"never happened: {what if isinstance(what, str) else what()}"

@@ -1,4 +1,4 @@
-"""Commands to the controller, as a client sends them whose name is not known."""
+"""Commands to the controller from a client whose name is not known."""
 
 from tailrace.metadata.commands import (
     AlterConfigs,

@@ -1,5 +1,4 @@
-"""The controller's machine for tests, simulations and benchmarks, with usual values for what a node reads from its
-settings."""
+"""The controller's machine for tests, simulations and benchmarks, with usual values of the settings of a node."""
 
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -13,11 +12,11 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.node.settings.table import BROKER_SETTINGS
 
 NO_LIMIT = 2**31 - 1
-"""More partitions than any test makes: Kafka has no limit."""
+"""A limit of partitions that no test reaches: Kafka has no limit."""
 
 
 KAFKAS_DEFAULTS: Final = TopicConfig()
-"""The settings of a topic that states none."""
+"""The settings of a topic without settings of its own."""
 
 
 def topic_rules(
@@ -29,7 +28,7 @@ def topic_rules(
     max_partitions_per_broker: int = NO_LIMIT,
     max_frame_bytes: int = NO_LIMIT,
 ) -> TopicRules:
-    """Defaults and limits of new topics: one partition of one replica, and as many as wanted."""
+    """Defaults and limits of new topics: by default one partition with one replica, and no limit."""
     return TopicRules(
         num_partitions=num_partitions,
         replication_factor=replication_factor,

@@ -14,13 +14,13 @@ from tailrace.protocol.schema import encode_bytes
 
 
 def encode_record_in(record: MetadataRecord, version: int) -> bytes:
-    """The value of the log record in this version, frame included: that of an older release, too."""
+    """The value of the log record in this version, with its frame. The version may be that of an older release."""
     frame = uvarint(FRAME_VERSION) + uvarint(KINDS.of(record).number) + uvarint(version)
     return frame + encode_bytes(record, version)
 
 
 def new_broker(broker_id: int, *, epoch: int | None = None, **fields: Any) -> RegisterBrokerRecord:
-    """A registration without listeners and features, in the epoch of its id by default."""
+    """A registration without listeners and features; its epoch is the broker's id by default."""
     epoch = broker_id if epoch is None else epoch
     bare = {"incarnation_id": bytes(16), "end_points": (), "features": (), "rack": None}
     return RegisterBrokerRecord(broker_id=broker_id, broker_epoch=epoch, **{**bare, **fields})

@@ -1,4 +1,4 @@
-"""The state that a log of a quorum holds, as loaded by a state machine."""
+"""The state in the log of a quorum, as a state machine loads it."""
 
 from collections.abc import Iterator
 

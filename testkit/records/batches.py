@@ -23,7 +23,7 @@ def stored_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> AppendBatch:
-    """A batch of `count` records at this offset, one ms after the other; each value tells its offset.
+    """A batch of `count` records from this offset on, with timestamps 1 ms apart; each value has its offset.
 
     `text` goes into the values, so that two batches at one offset differ.
     """

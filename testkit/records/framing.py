@@ -1,4 +1,4 @@
-"""A stream of frames, as read by a client: an int32 length, then that many bytes."""
+"""A stream of frames, for a client that reads it. A frame is an int32 length, then so many bytes."""
 
 from struct import Struct
 
@@ -14,8 +14,8 @@ _LENGTH = Struct(">i")
 def frame_length(data: Buffer, position: int, max_bytes: int) -> int:
     """The number of bytes that follow the length prefix at `position`.
 
-    Raises MalformedMessage for a negative length or one above `max_bytes`. A client that speaks TLS or HTTP to this
-    port shows up here as an absurd length.
+    Raises MalformedMessage for a negative length or one above `max_bytes`. The first bytes of TLS or HTTP, from a
+    client at the wrong port, read as an absurd length.
     """
     length: int = _LENGTH.unpack_from(data, position)[0]
     if not 0 <= length <= max_bytes:

@@ -37,13 +37,13 @@ def _hashes(log: Log) -> Iterator[tuple[int, int]]:
 
 
 def end_by_walk(log: Log, found: list[tuple[int, int]], wanted: KeyRange, end_offset: int) -> int:
-    """The end of this range, from what `readable_hashes` has found in the log."""
+    """The end of this range, from the result of `readable_hashes`."""
     matching = (at for at, key in found if at < end_offset and (key == ANY_HASH or wanted.first <= key <= wanted.last))
     return max(matching, default=log.log_start_offset - 1) + 1
 
 
 def end_by_index(log: Log, wanted: KeyRange, end_offset: int, monotonic_ms: Callable[[], int] = lambda: 0) -> int:
-    """The end of this range as the log says, after the steps that this takes."""
+    """The end of this range by the index of the log, after all necessary steps."""
     for _ in range(5_000):
         answer = log.keys.end(*wanted, end_offset)
         if answer is not None:

@@ -1,4 +1,4 @@
-"""A log for models: it is closed, crashes and loses power, and is opened again."""
+"""A log for models: it is closed, crashes or loses power, and is opened again."""
 
 from typing import Final
 
@@ -39,7 +39,7 @@ class LogMachine(RuleBasedStateMachine):
         self.take_what_is_there()
 
     def take_what_is_there(self) -> None:
-        """The model compares a log that has been opened with what must be there, and forgets the rest."""
+        """Compare the opened log with the records that must be there; the model forgets records that are gone."""
 
     @rule()
     def close_and_open(self) -> None:
@@ -52,7 +52,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The process starts again; the disk kept everything that was written."""
+        """Start the process again; the disk has everything that was written."""
         self.open()
 
     @rule()

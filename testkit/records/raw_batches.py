@@ -14,7 +14,7 @@ from tailrace.protocol.records.compression import Codec, compress, decompress_in
 
 
 def raw_bytes(content: bytes | None, length: int | None = None) -> bytes:
-    """Nullable bytes as part of a record; `length` is the length stated, that of the content by default."""
+    """Nullable bytes as part of a record; `length` is the stated length, by default the length of the content."""
     stated = length if length is not None else -1 if content is None else len(content)
     return varint(stated) + (content or b"")
 
@@ -44,8 +44,7 @@ def raw_batch(
     stored: bytes | None = None,
     **fields: Any,
 ) -> bytes:
-    """A batch of these records; `stored` replaces what the codec makes of the records. `fields` are fields of the
-    header."""
+    """A batch of these records; `stored` replaces the compressed records. `fields` are fields of the header."""
     section = records if isinstance(records, bytes) else b"".join(records)
     if stored is None:
         stored = bytes(compress(codec, section)) if codec else section
@@ -73,7 +72,7 @@ def raw_batch(
 
 
 def zstd_stream(data: bytes, *, level: int = 3, flush_every: int = 0, **parameters: int) -> bytes:
-    """The data as zstd-jni writes it for Java's producer: the size is not known in advance."""
+    """The data in the form of zstd-jni, as Java's producer sends it: without the size in advance."""
     chosen = zstandard.ZstdCompressionParameters.from_level(level, **parameters)
     stream = zstandard.ZstdCompressor(compression_params=chosen).compressobj()
     step = flush_every or max(len(data), 1)

@@ -22,7 +22,7 @@ _BITS = {"b": (8, True), "h": (16, True), "i": (32, True), "q": (64, True), "H":
 MAX_ITEMS = 3
 LONGEST_STRING = "x" * 32_767
 CROWD = 2_000
-"""Elements of a crowd."""
+"""The number of elements of a crowd."""
 
 
 def messages(cls: type[T], version: int, override: Override = lambda _: None) -> st.SearchStrategy[T]:

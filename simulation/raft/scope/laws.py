@@ -30,14 +30,15 @@ class PastEvents(NamedTuple):
     """(epoch, node id)"""
     committed: tuple[EpochRecord, ...] = ()
     ends: tuple[tuple[int, int], ...] = ()
-    """(epoch, end offset): how far the leader of that epoch has committed, where that was news."""
+    """(epoch, end offset): the end of the records that the leader of the epoch has committed, if no earlier leader had
+    committed so much."""
 
     def end_before(self, epoch: int) -> int:
         """The high watermark of earlier epochs: a leader of this epoch must have everything below."""
         return max((end for earlier, end in self.ends if earlier < epoch), default=0)
 
     def voters_below(self, end_offset: int) -> VoterSet | None:
-        """The last voters that the committed records below state."""
+        """The last set of voters in the committed records below this offset."""
         stated = [entry.value.voters for entry in self.committed[:end_offset] if isinstance(entry.value, Voters)]
         return stated[-1] if stated else None
 
@@ -45,7 +46,7 @@ class PastEvents(NamedTuple):
 def learn(known: PastEvents, views: Sequence[View], index: int, before: View | None, led_to: int) -> PastEvents:
     """The past events after one node has changed. Raises AssertionError if that breaks a law.
 
-    `before`: that node before the change, if it did not crash; `led_to`: how far the node has committed as a leader,
+    `before`: the node before the change, if it did not crash; `led_to`: the high watermark of the node as a leader,
     even if it does not lead any more.
     """
     view = views[index]
@@ -85,8 +86,8 @@ def _check_logs(views: Sequence[View], index: int) -> None:
 
 
 def _check_completeness(known: PastEvents, view: View) -> None:
-    """A leader whose epoch has just begun, or has begun already: a leader elected late knows nothing of later
-    epochs."""
+    """Check that a leader has all committed records of earlier epochs, also a leader whose epoch began long ago. A
+    leader that is elected late need not know of later epochs."""
     end = known.end_before(view.epoch)
     own = _between(view.start, view.entries, view.start, end)
     assert view.start + len(view.entries) >= end, "leader completeness"

@@ -1,7 +1,7 @@
 """The nodes of a small scope, and what each does: the product's RaftNode on a bench, as a number.
 
 Nodes that will do the same have the same number (`raft.scope.state`). The result of an event for a node is computed
-once, and then looked up for all the worlds in which such a node meets such a thing. That makes a search fast.
+once, and then looked up in all worlds in which an equal node has an equal event. So a search is fast.
 """
 
 import pickle
@@ -25,18 +25,18 @@ from tailrace.raft.voters import ReplicaKey, VoterSet
 
 NEVER = 1 << 40
 CONFIG = RaftConfig(cleanup_interval_ms=NEVER, request_timeout_ms=NEVER, fetch_max_wait_ms=NEVER, live_replica_ms=1)
-"""Time brings elections, and nothing else by itself."""
+"""Time leads to elections, and to nothing else."""
 SNAPSHOT_BYTES = 10
 
 
 class Happening(NamedTuple):
-    """An event of a node. Equal ones do the same to the same node."""
+    """An event of a node. Equal events have the same effect on equal nodes."""
 
     kind: str
     slot: int = 0
-    """The index of a request among the requests of its sender; the sender of an answer."""
+    """For a request its index among the requests of its sender; for an answer its sender."""
     content: int = 0
-    """The number of the message, of the write."""
+    """The number of the message, or of the write."""
     detail: Hashable = None
 
 
@@ -45,11 +45,11 @@ class EventOutcome(NamedTuple):
 
     node: int
     requests: tuple[tuple[int, int, bool], ...] = ()
-    """Destination, number of the message, whether an answer would be heeded."""
+    """For each request: its destination, the number of its message, whether the node waits for the answer."""
     answers: tuple[tuple[int, int], ...] = ()
-    """To which of the questions, number of the message."""
+    """For each answer: the question that it answers, and the number of its message."""
     forgotten: tuple[int, ...] = ()
-    """Nodes whose answers, to what they were asked before, are not heeded any more."""
+    """The nodes whose answers to earlier requests are ignored from now on."""
     led_to: int = 0
     """The high watermark of the node as a leader, even if it does not lead any more."""
 
@@ -59,24 +59,24 @@ class Facts(NamedTuple):
 
     packed: bytes
     digest: int
-    """By all namings."""
+    """The digests under all namings."""
     view: View
     view_number: int
     epoch: int
     has_voted: bool
-    """Or knows the leader: no other candidate gets its vote in this epoch."""
+    """Whether the node has voted or knows the leader: no other candidate gets its vote in this epoch."""
     may_lead: bool
-    """Whether it leads in this epoch, or may come to."""
+    """Whether the node leads in this epoch, or may still be elected."""
     is_looking: bool
     """Whether the node knows of no leader, and asks the other nodes."""
     owes: bool
-    """Whether its disk has something to do."""
+    """Whether its disk has work to do."""
     installing: int
-    """The end of the snapshot that is to take the place of its log; 0: none."""
+    """The end of the snapshot that is about to replace its log; 0: none."""
     strikes: bool
     """Whether time may bring an election, or the end of a term."""
     retries: bool
-    """Whether it pauses before it asks its leader again."""
+    """Whether the node pauses before it asks its leader again."""
     may_snapshot: bool
     questions: frozenset[int]
     """The questions that the node has not answered."""
@@ -86,7 +86,8 @@ class ScopeBench(RaftBench):
     """A bench whose disk does one thing at a time."""
 
     def _carry_out(self, effect: do.Effect) -> list[events.Event]:
-        """The votes for a leader are in its log for administrators alone: worlds need not differ by that."""
+        """Leave out the votes for a leader that its log states: only administrators read them, so worlds need not
+        differ by them."""
         if isinstance(effect, do.AppendAsLeader):
             control = tuple(
                 replace(record, granting_voters=()) if isinstance(record, do.LeaderChange) else record
@@ -96,7 +97,8 @@ class ScopeBench(RaftBench):
         return super()._carry_out(effect)
 
     def write_next(self, voters: VoterSet | None) -> None:
-        """The disk does what has waited longest. `voters`: what a snapshot states that is to be installed."""
+        """Let the disk do the work that has waited longest. `voters`: the voters in a snapshot that is to be
+        installed."""
         if self.held:
             for event in self._done(self.held.pop(0)):
                 self.step(event)
@@ -106,7 +108,8 @@ class ScopeBench(RaftBench):
             self.install(installing, voters)
 
     def settle(self) -> None:
-        """Do what is due at once, as its host would within a millisecond: an end of a step may leave work behind."""
+        """Do the work that is due at once, as a host would within a millisecond: the end of a step may leave such
+        work."""
         for _ in range(4):
             due_ms = self.node.next_deadline_ms
             if due_ms is None or due_ms > self.now_ms:
@@ -114,7 +117,7 @@ class ScopeBench(RaftBench):
             self.step(Tick())
 
     def strike(self) -> None:
-        """Time passes until there is an election, or until a leader gives up."""
+        """Let time pass until there is an election, or until a leader resigns."""
         due_ms = self.strikes_ms
         assert due_ms is not None
         self.now_ms = max(self.now_ms, due_ms)
@@ -135,7 +138,7 @@ class ScopeBench(RaftBench):
 
     @property
     def is_pausing(self) -> bool:
-        """Whether it follows, and waits for nothing but time."""
+        """Whether the node follows, and waits only for time to pass."""
         role, replica = self.node.role, self.node._replica
         if not isinstance(role, Follower) or not replica.may_fetch or role.leader_id in replica.requests._open:
             return False
@@ -157,7 +160,8 @@ class ScopeBench(RaftBench):
         return snapshot_id if self.node.snapshot_fault(snapshot_id) is None else None
 
     def write_snapshot(self) -> None:
-        """No replica counts as live after that, so that a leader's log starts there at once."""
+        """Write a snapshot. Afterwards no replica counts as live, so that the log of a leader starts at the snapshot at
+        once."""
         snapshot_id = self.snapshot_id()
         assert snapshot_id is not None
         file = SnapshotFile(snapshot_id, SNAPSHOT_BYTES, 0)
@@ -167,7 +171,7 @@ class ScopeBench(RaftBench):
         self.step(events.SnapshotWritten(snapshot_id))
 
     def drop_question(self, token: int) -> None:
-        """The sender of this request has forgotten the request."""
+        """Note that the sender of this request has forgotten the request."""
         role, outbox = self.node.role, self.node._replica.outbox
         if isinstance(role, Leader):
             role.parked = [parked for parked in role.parked if parked.token != token]
@@ -177,7 +181,7 @@ class ScopeBench(RaftBench):
         outbox._waiting = deque(waiting)
 
     def open_requests(self) -> dict[int, int]:
-        """By destination, of those whose answers would be heeded."""
+        """The open requests whose answers the node waits for, by destination."""
         return {node_id: opened.id for node_id, opened in self.node._replica.requests._open.items()}
 
     def questions(self) -> frozenset[int]:
@@ -267,7 +271,7 @@ class ScopeNodes:
     # Happenings
 
     def take(self, node: int, happening: Happening) -> EventOutcome:
-        """The step of this node. Raises AssertionError if it breaks a law of its own."""
+        """The outcome of this event for this node. Raises AssertionError if the step breaks a law of a single node."""
         key = (node, happening)
         outcome = self._outcomes.get(key)
         if outcome is None:
@@ -369,7 +373,7 @@ ACTIONS: dict[str, Callable[[ScopeNodes, ScopeBench, Happening], None]] = {
 
 
 _APART = 80
-"""Bits from one digest of 64 to the next: room for sums."""
+"""The distance in bits between two digests of 64 bits: the bits between leave room for sums."""
 
 
 def split(total: int, count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Small quorums for the exhaustive search: nodes, messages under way, and a budget of bad luck.
+"""Small quorums for the exhaustive search: nodes, messages under way, and a budget of faults.
 
 The possible events, in any order:
 
@@ -73,7 +73,7 @@ class QuorumBudget(NamedTuple):
 
 
 class QuorumWorld(NamedTuple):
-    """A state of everything. Nodes, messages and what is known are numbers of `RaftScope`."""
+    """The state of the whole world. Nodes, messages and past events are numbers of `RaftScope`."""
 
     nodes: tuple[int, ...]
     messages: frozenset[int]
@@ -95,7 +95,8 @@ class RaftScope:
     """Worlds of so many voters with ids from 1 on: a `harness.small_scope.Model`."""
 
     def __init__(self, size: int = 3, *, instant_disk: bool = False, may_look: bool = False) -> None:
-        """With an instant disk nothing is ever owed or lost: far fewer worlds, so that more can happen.
+        """With an instant disk no disk has waiting work, and nothing is lost: there are far fewer worlds, so that the
+        budget may be larger.
 
         Without `may_look`, a node finds its leader by asking the leader alone: its requests to other nodes are lost.
         """
@@ -121,7 +122,7 @@ class RaftScope:
         return self.nodes.sometimes
 
     def start(self, budget: QuorumBudget) -> QuorumWorld:
-        """Node 1 leads, and everything that it began with has arrived everywhere."""
+        """Node 1 leads, and all nodes have its first records."""
         voters = voter_set(*self._ids)
         numbers = []
         for node_id in self._ids:
@@ -241,7 +242,7 @@ class RaftScope:
     def _exchange(
         self, world: QuorumWorld, nodes: tuple[int, ...], node_id: int, happening: Happening, outcome: EventOutcome
     ) -> tuple[frozenset[int], frozenset[Question]]:
-        """Messages and questions after a node has forgotten what it had asked, answered, and asked."""
+        """The messages and questions after a node has forgotten requests, answered, and sent new requests."""
         messages, questions = set(world.messages), set(world.questions)
         if happening.kind == "crash":
             questions = {asked for asked in questions if asked.holder != node_id}
@@ -262,7 +263,7 @@ class RaftScope:
         )
 
     def _forget(self, messages: set[int], questions: set[Question], asker: int, other: int) -> None:
-        """The asker heeds no answer of the other node any more to what it asked before."""
+        """Let the sender ignore the answers of the other node to its earlier requests."""
         for number in list(messages):
             source, destination, content, kind = self._messages[number]
             if kind == LIVE and (source, destination) == (asker, other):
@@ -279,7 +280,7 @@ class RaftScope:
     def _without_idle_questions(
         self, nodes: tuple[int, ...], questions: frozenset[Question]
     ) -> tuple[tuple[int, ...], frozenset[Question]]:
-        """Requests that wait for an answer that is ignored by now: their waiting has no effect."""
+        """The questions without those whose answer is ignored by now: such questions have no effect."""
         for question in questions:
             if not question.is_live:
                 index = question.holder - 1
@@ -291,14 +292,15 @@ class RaftScope:
         return isinstance(self.nodes.contents[content], FetchRecords)
 
     def _is_idle(self, content: int, node: int) -> bool:
-        """Whether this answer is no news to its receiver: the receiver knows its content, and no later epoch."""
+        """Whether this answer tells its receiver nothing: it answers an announcement, and has no later epoch."""
         response = self.nodes.contents[content]
         if not isinstance(response, BeginEpochReply | EndEpochReply):
             return False
         return response.leader_epoch <= self.nodes.facts[node].epoch
 
     def _is_dead(self, message: QuorumMessage, nodes: tuple[int, ...]) -> bool:
-        """Whether it can change nothing: its answer is ignored, and its destination is past its epoch."""
+        """Whether the request can change nothing: its answer is ignored, and its destination has no use for it any
+        more."""
         if message.kind != STALE:
             return False
         facts = self.nodes.facts[nodes[message.destination - 1]]
@@ -327,7 +329,7 @@ class RaftScope:
         return known
 
     def _note(self, known: PastEvents, views: list[View]) -> None:
-        """The states that a search should have reached somewhere."""
+        """Note the states that a search should reach somewhere."""
         sometimes = self.nodes.sometimes
         writes = [offset for offset, entry in enumerate(known.committed) if isinstance(entry.value, str)]
         if len(known.leaders) > 1:

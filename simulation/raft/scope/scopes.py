@@ -27,5 +27,5 @@ LONG_SCOPES = (
     LongScope(QuorumBudget(writes=2, crashes=2, voter_changes=1), instant_disk=True),
     LongScope(QuorumBudget(writes=2, crashes=2, snapshots=1, voter_changes=1), instant_disk=True),
 )
-"""Scopes whose search ends. The last scope has everything at once, on instant disks; each other scope has some of that
-with more around it."""
+"""Scopes whose search ends. The last scope has all kinds of events together, on instant disks; each other scope has
+some kinds, with more events of each kind."""

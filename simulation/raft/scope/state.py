@@ -2,7 +2,8 @@
 
 - Times do not count: in a scope they pass only where an action says so. It counts whether a pause between two
   requests is over, and whether a replica counts as live.
-- Numbers that only tell one request, flush or promise from another do not count: only what is open counts.
+- Numbers that only tell one request, flush or promise from another do not count: only the open requests, flushes and
+  promises count.
 - Nodes may be given other names (`names`): worlds that differ in names alone count once.
 
 Nothing may be forgotten here: the search would take two different nodes for the same node. So every object must have
@@ -71,7 +72,7 @@ def check_parts(owner: object) -> None:
 
 
 def value_of(content: object, names: Names) -> Value:
-    """A message, a record, a set of voters: as a value with these names."""
+    """A message, a record or a set of voters as a value, with these names of nodes."""
     match content:
         case None | str() | bytes() | bool() | int() | Enum():
             return content
@@ -127,7 +128,7 @@ def _flushes(replica: RaftReplica) -> Value:
 
 
 def _outbox(replica: RaftReplica, names: Names) -> Value:
-    """Messages that wait for a promise. A request that its sender has forgotten is sent all the same."""
+    """Messages that wait until a promise is durable. A request that its sender has forgotten is sent nevertheless."""
     outbox, requests = replica.outbox, replica.requests
     waiting: list[Value] = []
     for number, effect in outbox._waiting:
