@@ -1,4 +1,4 @@
-"""`tailrace groups`: list, describe, history, reset-offsets, delete."""
+"""`tailrace groups`: list, describe, history, reset-offsets, move, delete."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -20,6 +20,7 @@ from tailrace.protocol.messages.groups import GroupDetails, GroupEventDetails
 
 _COLUMNS = ("TIME", "EVENT", "CONSUMER-ID", "REASON", "COUNT")
 _RESET_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET")
+_MOVE_COLUMNS = (*_RESET_COLUMNS, "RANGES")
 _LIST = "`tailrace groups list` shows which there are"
 
 
@@ -387,6 +388,43 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
             raise typer.BadParameter(f"{word!r} is not NAME or NAME:PARTITION", param_hint="--topic")
         found += admin.topic_partitions(name, [int(number)] if number else None)
     return found
+
+
+@app.command()
+def move(
+    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="FROM", show_default=False, help="A topic, or a view of it.")],
+    target: Annotated[str, typer.Argument(metavar="TO", show_default=False, help="A view of the topic, or the topic.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show the new progress.")] = False,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Carry the progress of a group without members from a topic to its view T.shared-N, or back.
+
+    No record is done again, and none is left out. CURRENT-OFFSET is the committed offset in TO so far, and is replaced;
+    NEW-OFFSET is the first offset that is not done. RANGES counts the ranges of done records beyond it. The offsets in
+    FROM are deleted.
+    """
+    with admin_of(bootstrap_server) as admin:
+        moves = admin.move_group(group, source, target, dry_run=dry_run)
+    rows: list[Row] = [
+        {
+            "GROUP": group,
+            "TOPIC": partition.topic,
+            "PARTITION": partition.partition,
+            "CURRENT-OFFSET": found.before,
+            "NEW-OFFSET": found.after,
+            "RANGES": len(found.ranges),
+        }
+        for partition, found in sorted(moves.items())
+    ]
+    show(rows, _MOVE_COLUMNS, output)
+    if any(found.ranges for found in moves.values()):
+        say(
+            "handlers (`tailrace work`, KeyedConsumer) skip the records in RANGES; other clients do these records again"
+        )
+    if dry_run:
+        say("nothing has been changed: repeat it without --dry-run")
 
 
 @app.command()

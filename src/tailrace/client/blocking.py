@@ -149,7 +149,9 @@ class Admin(Facade[AsyncAdmin]):
     delete_groups = blocking(AsyncAdmin.delete_groups)
     group_offsets = blocking(AsyncAdmin.group_offsets)
     group_progress = blocking(AsyncAdmin.group_progress)
+    delete_offsets = blocking(AsyncAdmin.delete_offsets)
     reset_offsets = blocking(AsyncAdmin.reset_offsets)
+    move_group = blocking(AsyncAdmin.move_group)
     group_lag = blocking(AsyncAdmin.group_lag)
     partition_health = blocking(AsyncAdmin.partition_health)
 

@@ -12,6 +12,7 @@ from tailrace.client.admin import (
     eligible_leaders,
     fetch_sessions,
     group_health,
+    group_moves,
     groups,
     log_dirs,
     offset_resets,
@@ -115,6 +116,8 @@ class AsyncAdmin(AsyncClient[ClientSettings]):
     group_offsets = _method(groups.group_offsets)
     group_progress = _method(groups.group_progress)
     commit_offsets = _method(groups.commit_offsets)
+    delete_offsets = _method(groups.delete_offsets)
     reset_offsets = _method(offset_resets.reset_offsets)
+    move_group = _method(group_moves.move_group)
     group_lag = _method(groups.group_lag)
     partition_health = _method(group_health.partition_health)

@@ -19,6 +19,12 @@ from tailrace.protocol.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from tailrace.protocol.messages.offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +119,32 @@ async def commit_offsets(
     except TimeoutError:
         detail = f"the coordinator of group {group!r} did not take its offsets within {timeout_ms} ms"
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
+
+
+async def delete_offsets(router: Router, group: str, partitions: Iterable[TopicPartition]) -> None:
+    """Delete the group's committed offsets in these partitions (KIP-496). Raises the first partition's KafkaError.
+
+    GROUP_SUBSCRIBED_TO_TOPIC for a topic that a member of the group reads.
+    """
+    topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(OffsetDeleteRequestPartition(partition_index=partition.partition))
+    if not topics:
+        return
+    request = OffsetDeleteRequest(
+        group_id=group,
+        topics=tuple(OffsetDeleteRequestTopic(name=name, partitions=tuple(each)) for name, each in topics.items()),
+    )
+
+    async def ask(connection: Connection) -> None:
+        response = await router.ask(connection, request, OffsetDeleteResponse)
+        check(response.error_code, f"the offsets of group {group!r} cannot be deleted")
+        for topic in response.topics:
+            for answer in topic.partitions:
+                where = TopicPartition(topic.name, answer.partition_index)
+                check(answer.error_code, f"the offset of group {group!r} in {where} cannot be deleted")
+
+    await router.ask_coordinator(group, ask)
 
 
 async def group_lag(router: Router, group: str) -> dict[TopicPartition, tuple[OffsetAndMetadata, int]]:

@@ -280,16 +280,26 @@ _REPEATED: Final = (
 
 
 async def fetch_progress(
-    router: Router, group: str, topics: tuple[OffsetFetchRequestTopics, ...] | None = None
+    router: Router,
+    group: str,
+    topics: tuple[OffsetFetchRequestTopics, ...] | None = None,
+    *,
+    require_stable: bool = False,
 ) -> dict[TopicPartition, KeyProgress]:
-    """The progress of a group in these partitions, or in every partition; a partition without commits is left out."""
+    """The progress of a group in these partitions, or in every partition; a partition without commits is left out.
+
+    With `require_stable` the call waits for the end of transactions that have set an offset.
+    """
 
     async def ask(connection: Connection) -> dict[TopicPartition, KeyProgress]:
         if connection.version_of(OffsetFetchRequest, _LAST_WITH_NAMES) < _FIRST_FETCH_WITH_RANGES:
             raise _unsupported(group)
         wanted = OffsetFetchRequestGroup(group_id=group, topics=topics, include_ranges=True)
         answer = await router.ask(
-            connection, OffsetFetchRequest(groups=(wanted,)), OffsetFetchResponse, max_version=_LAST_WITH_NAMES
+            connection,
+            OffsetFetchRequest(groups=(wanted,), require_stable=require_stable),
+            OffsetFetchResponse,
+            max_version=_LAST_WITH_NAMES,
         )
         return _progress_in(answer, group)
 
