@@ -14,7 +14,8 @@
 4. The epoch fences: a member that the coordinator does not know in its epoch loses all partitions at once, and so does
    a member that gets no answer for a session timeout. It joins again at the next poll.
 5. A heartbeat names what has changed since the last answered heartbeat. After a heartbeat without an answer the next
-   heartbeat names everything.
+   heartbeat names everything. After a target that the member has already, the next heartbeat names the partitions: a
+   partition may have come and gone between two polls, and the coordinator waits to hear that the member has it not.
 """
 
 from collections.abc import Sequence
@@ -206,6 +207,8 @@ class ConsumerMembership:
             case TargetGiven(partitions):
                 if self.state in _IN_GROUP:
                     self._target = partitions
+                    if partitions == self.owned:
+                        self._reported = None
                 return ()
             case Released(partitions):
                 return self._released(partitions, now_ms)

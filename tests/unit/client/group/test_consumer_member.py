@@ -82,7 +82,7 @@ def test_a_member_without_a_partition_receives_that_assignment_once() -> None:
     machine.step(Polled(), 0)
     machine.step(_ok(1), 0)
     machine.step(TargetGiven(NOTHING), 0)
-    assert machine.step(Polled(), 0) == (Own(NOTHING), SendConsumerHeartbeat(1, None, False))
+    assert machine.step(Polled(), 0) == (Own(NOTHING), SendConsumerHeartbeat(1, NOTHING, False))
     machine.step(_ok(1), 0)
     assert machine.step(Polled(), 0) == ()
 
@@ -120,6 +120,20 @@ def test_a_target_that_comes_during_a_release_waits_for_its_end() -> None:
     assert machine.step(Polled(), 0) == (Release(frozenset({P1})),)
     machine.step(Released(frozenset({P1})), 0)
     assert machine.step(Polled(), 0)[0] == Own(frozenset({P2}))
+
+
+def test_a_partition_that_comes_and_goes_between_two_polls_is_told_to_be_not_owned() -> None:
+    """The coordinator waits for a heartbeat without the partition, and removes the member at the rebalance timeout."""
+    machine = _joined(P0)
+    machine.step(Tick(), HEARTBEAT_MS)
+    machine.step(_ok(2), HEARTBEAT_MS)
+    machine.step(TargetGiven(frozenset({P0, P1})), HEARTBEAT_MS)
+    machine.step(Tick(), 2 * HEARTBEAT_MS)
+    machine.step(_ok(2), 2 * HEARTBEAT_MS)
+    assert machine.step(TargetGiven(frozenset({P0})), 2 * HEARTBEAT_MS) == ()
+    assert machine.step(Tick(), 3 * HEARTBEAT_MS) == (SendConsumerHeartbeat(2, frozenset({P0}), False),)
+    machine.step(_ok(3), 3 * HEARTBEAT_MS)
+    assert machine.step(Tick(), 4 * HEARTBEAT_MS) == (SendConsumerHeartbeat(3, None, False),)
 
 
 def test_a_partition_that_comes_back_while_it_is_released_is_read_anew() -> None:
