@@ -287,6 +287,7 @@ class ConsumerGroupMember:
                 heartbeat_interval_ms=response.heartbeat_interval_ms,
             )
         )
+        self._listener.wake()  # a new partition may have waited for this answer
         if code is ErrorCode.NONE and response.assignment is not None:
             self._on_assignment(response.assignment.topic_partitions)
 

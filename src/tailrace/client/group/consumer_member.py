@@ -10,7 +10,8 @@
    this member does not name the partition any more. Until the user has committed and released the partition, heartbeats
    name it and go on; the coordinator waits for the rebalance timeout, which is max.poll.interval.ms.
 3. Partitions that come are read after all partitions that leave were released: the coordinator gives a member nothing
-   new before.
+   new before. They are not read while the answer to a heartbeat that did not name them is awaited: at that heartbeat
+   the coordinator may have given them to another member.
 4. The epoch fences: a member that the coordinator does not know in its epoch loses all partitions at once, and so does
    a member that gets no answer for a session timeout. It joins again at the next poll.
 5. A heartbeat names what has changed since the last answered heartbeat. After a heartbeat without an answer the next
@@ -177,6 +178,8 @@ class ConsumerMembership:
     """Whether the user has not received an assignment since the member joined."""
     _is_full_due: bool = True
     _is_asking: bool = False
+    _is_naming: bool = False
+    """Whether the heartbeat that has no answer yet names partitions."""
     _interval_ms: int = 0
     _not_before_ms: int = 0
     _next_heartbeat_ms: int = 0
@@ -230,7 +233,10 @@ class ConsumerMembership:
         if removed:
             self._releasing = removed
             return (Release(removed),)
-        if self._target == self.owned and not self._is_new:
+        comes = self._target - self.owned
+        if comes and (self._is_naming or self._is_full_due):
+            return ()
+        if not comes and not self._is_new:
             return ()
         self.owned, self._is_new = self._target, False
         return (Own(self.owned), *self._beat_now(now_ms))
@@ -298,10 +304,11 @@ class ConsumerMembership:
         self._is_asking, self._is_full_due = True, False
         owned = self.owned if is_full or self.owned != self._reported else None
         self._reported = self.owned
+        self._is_naming = owned is not None
         return SendConsumerHeartbeat(self.member_epoch, owned, is_full)
 
     def _answered(self, event: ConsumerHeartbeatAnswered, now_ms: int) -> Sequence[ConsumerEffect]:
-        self._is_asking = False
+        self._is_asking = self._is_naming = False
         if self.state is ConsumerState.OUTSIDE:
             return ()  # the member was thrown out meanwhile
         if event.code is ErrorCode.NONE:

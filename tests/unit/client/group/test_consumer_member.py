@@ -1,5 +1,7 @@
 """A member of a group by KIP-848: joining, reconciling, fences, and the end."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from tailrace.client.group.consumer_member import (
@@ -58,7 +60,7 @@ def _joined(*partitions: TopicIdPartition, is_static: bool = False) -> ConsumerM
     return machine
 
 
-def _beats(effects: list[ConsumerEffect]) -> list[SendConsumerHeartbeat]:
+def _beats(effects: Sequence[ConsumerEffect]) -> list[SendConsumerHeartbeat]:
     return [effect for effect in effects if isinstance(effect, SendConsumerHeartbeat)]
 
 
@@ -119,10 +121,28 @@ def test_a_target_that_comes_during_a_release_waits_for_its_end() -> None:
     machine.step(Released(frozenset({P0})), 0)
     assert machine.step(Polled(), 0) == (Release(frozenset({P1})),)
     machine.step(Released(frozenset({P1})), 0)
+    assert _beats(machine.step(_ok(1), 0)) == [SendConsumerHeartbeat(1, NOTHING, False)]
+    machine.step(_ok(2), 0)
     assert machine.step(Polled(), 0)[0] == Own(frozenset({P2}))
 
 
-def test_a_partition_that_comes_and_goes_between_two_polls_is_told_to_be_not_owned() -> None:
+def test_a_new_partition_is_not_read_before_the_answer_to_a_heartbeat_that_did_not_name_it() -> None:
+    """The coordinator may have given P1 to another member when it heard that this member has it not yet."""
+    machine = _joined(P0, P2)
+    machine.step(TargetGiven(frozenset({P0, P1})), 0)
+    machine.step(Polled(), 0)
+    assert _beats(machine.step(Released(frozenset({P2})), 0)) == [SendConsumerHeartbeat(1, frozenset({P0}), False)]
+    assert machine.step(Polled(), 0) == ()
+    machine.step(ConsumerHeartbeatAnswered(code=ErrorCode.REQUEST_TIMED_OUT), 0)
+    assert machine.step(Polled(), 0) == ()
+    assert _beats(machine.step(Tick(), BACKOFF_MS)) == [SendConsumerHeartbeat(1, frozenset({P0}), True)]
+    assert machine.step(Polled(), BACKOFF_MS) == ()
+    machine.step(_ok(3), BACKOFF_MS)
+    machine.step(TargetGiven(frozenset({P0})), BACKOFF_MS)
+    assert machine.step(Polled(), BACKOFF_MS) == ()
+
+
+def test_a_partition_that_comes_and_goes_between_two_polls_is_confirmed_as_not_owned() -> None:
     """The coordinator waits for a heartbeat without the partition, and removes the member at the rebalance timeout."""
     machine = _joined(P0)
     machine.step(Tick(), HEARTBEAT_MS)
@@ -142,6 +162,8 @@ def test_a_partition_that_comes_back_while_it_is_released_is_read_anew() -> None
     machine.step(Polled(), 0)
     machine.step(TargetGiven(frozenset({P0, P1})), 0)
     assert machine.step(Released(frozenset({P0})), 0)[0] == Own(frozenset({P1}))
+    assert machine.step(Polled(), 0) == ()
+    machine.step(_ok(1), 0)
     assert machine.step(Polled(), 0)[0] == Own(frozenset({P0, P1}))
 
 
