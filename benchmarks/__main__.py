@@ -16,7 +16,7 @@ from benchmarks.results.rounds import Rounds
 from tailrace.model.errors import KafkaError
 
 FAULTS = (OSError, AssertionError, KafkaError, NotReady, RuntimeError, subprocess.SubprocessError)
-"""Failures of a server or a client; any other exception is a mistake of ours."""
+"""Failures of a server or a client; any other exception is a fault of the benchmark."""
 
 
 def main() -> None:

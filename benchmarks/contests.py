@@ -1,4 +1,4 @@
-"""Comparisons of servers: only servers that promise the same about acknowledged records."""
+"""Comparisons of servers: only servers with equal promises about acknowledged records are compared."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -17,7 +17,8 @@ FLUSHED = "Flushed: nothing is acknowledged before it is synced (Kafka: `flush.m
 
 
 def page_cache_and_flushed(rounds: Rounds, stack: ExitStack, *, mock: bool = False) -> dict[str, list[Peer]]:
-    """By durability, all running while the stack is open. Kafka is one process for both, the flush is the topic's."""
+    """The servers by durability, which run while the stack is open. One process of Kafka serves both durabilities: the
+    flush is a setting of the topic."""
     page_cache, flushed = (stack.enter_context(running(tailrace(durability))) for durability in DURABILITIES)
     kafka = rounds.enter(stack, KAFKA, running(apache_kafka()))
     mocks = rounds.enter(stack, MOCK, mock_cluster()) if mock else []
@@ -30,7 +31,7 @@ def clusters_of_both(
     ours: Mapping[str, str] | None = None,
     theirs: Mapping[str, str] | None = None,
 ) -> dict[str, Callable[[], AbstractContextManager[PeerCluster]]]:
-    """Clusters by name, made anew at each call; with these settings, ours and theirs."""
+    """Functions by name that start a cluster of Tailrace or of Kafka with these settings."""
     clusters: dict[str, Callable[[], AbstractContextManager[PeerCluster]]] = {
         TAILRACE: lambda: tailrace_cluster(durability, ours)
     }

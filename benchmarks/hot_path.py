@@ -1,8 +1,8 @@
 """A 1-record Produce without a socket: the product beside a flat loop that does the same work in one function.
 
-Both take the same frame, read and check the whole frame, append the batch to a real file with one `writev`, note what
-an index, a reader and a retention need to know, and make the answer's bytes; one request per turn, page-cache
-durability, so that no fsync hides the difference. The flat loop is right for every Produce of version 9 without
+Both take the same frame, read and check the whole frame, append the batch to a real file with one `writev`, note the
+facts that an index, a reader and retention need, and make the answer's bytes. There is one request per turn; under
+page-cache durability no fsync hides the difference. The flat loop is right for every Produce of version 9 without
 producer ids: several topics and partitions, any order. It lacks the features that the product pays for: other versions,
 errors as answers, layers, objects. So the ratio is the price of the architecture.
 
@@ -36,7 +36,7 @@ from tailrace.storage import OsFiles
 from testkit.nodes.data_path import DataPath, batch_of
 
 LIMIT = 2.0
-"""Decision 0041: the product may take at most this many times what the flat loop takes."""
+"""The most time of the product, as a multiple of the time of the flat loop (decision 0041)."""
 VERSION = 9
 
 
@@ -81,7 +81,7 @@ def make_frame(*, timeout_ms: int = 30_000) -> bytes:
 
 
 class FlatLog:
-    """A log as a flat loop needs a log: the numbers, and no methods."""
+    """A log in the form that a flat loop needs: numbers without methods."""
 
     __slots__ = (
         "base_offset",
@@ -106,7 +106,7 @@ class FlatLog:
 
 
 def flat_loop(frame: bytes, path: Path, requests: int) -> tuple[float, bytes]:  # noqa: C901 - flat on purpose
-    """CPU seconds for this many requests, by hand, and the last answer."""
+    """The CPU seconds of the flat loop for this many requests, and the last answer."""
     head, pair, batch_head = struct.Struct(">hhih"), struct.Struct(">hi"), struct.Struct(">qiibIhiqqqhii")
     int64, int32, answer_head = struct.Struct(">q"), struct.Struct(">i"), struct.Struct(">ixB")
     answer_part = struct.Struct(">ihqqqBBB")
@@ -256,8 +256,8 @@ def flat_loop(frame: bytes, path: Path, requests: int) -> tuple[float, bytes]:  
 def product_loop(frames: Sequence[bytes], directory: Path, requests: int) -> tuple[float, bytes]:
     """CPU seconds for this many requests, from frame to answer through the dispatcher, and the last answer.
 
-    The frames take turns. More of them than a connection's forms, each different before the partition, have to be
-    decoded singly.
+    The frames are sent in turn. If there are more frames than a connection remembers forms, and each has another form,
+    every frame has to be decoded.
     """
     node = DataPath(str(directory), files=OsFiles(), settings={"log.durability": "page-cache"})
     node.create("orders", topic_id=TopicId(bytes(15) + b"\x01"))

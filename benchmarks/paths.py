@@ -40,7 +40,7 @@ from testkit.nodes.ports import RecordingConnection
 TOPIC: Final = "orders"
 PARTITIONS: Final = 10
 ROUNDS: Final = 4
-"""Rounds of each request. From the third round on the figures stay the same."""
+"""The number of rounds of each request. From the third round on the figures stay the same."""
 TIMEOUT_MS: Final = 30_000
 PRODUCE_VERSION, FETCH_VERSION, COMMIT_VERSION, CREATE_TOPICS_VERSION, COMMIT_SINK_VERSION = 9, 17, 9, 7, 0
 
@@ -185,7 +185,7 @@ def _idle_incremental_fetch(node: PathNode) -> Iterator[RequestPath]:
 
 
 def _incremental_fetch_of_a_change(node: PathNode) -> Iterator[RequestPath]:
-    """A reader that goes on at its new offset, where there is a record."""
+    """A fetch of a reader that goes on at its new offset, where there is a record."""
     session_id, epoch = node.open_session(), 1
     while True:
         offset = node.end_offset()

@@ -1,6 +1,7 @@
 """Requests on a socket at the least cost for the client: frames are made before, answers are counted, not decoded.
 
-For what a server can do, where a whole client would be the limit. Blocking connections, no threads.
+They measure the limit of a server where a whole client would itself be the limit. Connections are blocking, without
+threads.
 """
 
 import selectors
@@ -48,12 +49,12 @@ class Wire:
         self.close()
 
     def ask(self, request: Any, version: int) -> Any:
-        """The decoded answer to one request."""
+        """Send one request; returns the decoded answer."""
         self.socket.sendall(framed(request, version))
         return decode_response(api_of(type(request)).response, version, self.receive())[1]
 
     def receive(self) -> memoryview:
-        """The next answer without its length; good until the next call."""
+        """The next answer without its length; valid until the next call."""
         self._fill(self._room[:_PREFIX_BYTES])
         (length,) = _LENGTH.unpack_from(self._room)
         if length > len(self._room):
@@ -71,20 +72,21 @@ class Wire:
 
 
 def framed(request: Any, version: int) -> bytes:
-    """The request as sent over the socket, behind its length."""
+    """The request in its form on the socket, behind its length."""
     chunks = encode_request(request, version, correlation_id=1, client_id="bench")
     return frame_prefix(chunks) + b"".join(chunks)
 
 
 def batch(values: int, value_bytes: int) -> bytes:
-    """So many records of so many bytes, made now: a server may refuse timestamps of the future."""
+    """A batch of this number of records of this size, with the present time: a server may refuse timestamps in the
+    future."""
     now_ms = time.time_ns() // 1_000_000
     value = (bytes(range(256)) * (value_bytes // 256 + 1))[:value_bytes]
     return bytes(build_batch([Record(0, now_ms, None, value)] * values))
 
 
 def produce_request(topic: str, partition: int, records: Buffer, *, acks: int = -1) -> ProduceRequest:
-    """A batch for one partition, acks=all unless said otherwise."""
+    """A Produce request with a batch for one partition; by default acks=all."""
     data = PartitionProduceData(index=partition, records=records)
     return ProduceRequest(
         acks=acks, timeout_ms=30_000, topic_data=(TopicProduceData(name=topic, partition_data=(data,)),)
@@ -112,7 +114,7 @@ def end_offsets(wire: Wire, topic: str, partitions: int) -> list[int]:
 
 
 def stream(wire: Wire, frames: Iterable[bytes], *, in_flight: int) -> int:
-    """Send all frames with so many unanswered; the bytes of all answers."""
+    """Send all frames, with at most this number unanswered; returns the bytes of all answers."""
     rest = iter(frames)
     waiting = 0
     for frame in islice(rest, in_flight):
@@ -129,9 +131,10 @@ def stream(wire: Wire, frames: Iterable[bytes], *, in_flight: int) -> int:
 
 
 def flood(wires: Sequence[Wire], frames: Sequence[bytes], *, in_flight: int, seconds: float) -> int:
-    """Send each connection's one frame over and over, so many unanswered; the answers after so many seconds.
+    """Send the one frame of each connection again and again, with this number unanswered; returns the number of answers
+    after so many seconds.
 
-    All answers of a connection must be of one size, as those to one-record Produce are.
+    All answers of a connection must have the same size, as answers to Produce of one record have.
     """
     sizes = []
     for wire, frame in zip(wires, frames, strict=True):

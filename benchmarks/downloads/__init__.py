@@ -1,1 +1,1 @@
-"""Foreign programs, as their package managers bring them."""
+"""Programs of other projects, fetched with their package managers."""

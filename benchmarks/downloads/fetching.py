@@ -1,4 +1,4 @@
-"""Foreign programs that a package manager brings, into a directory that is whole or not there."""
+"""Fetches programs of other projects with a package manager, into a directory that is complete or absent."""
 
 import fcntl
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 
 _TIMEOUT_S = 240
 _TRIES = 2
-"""A network fails at times."""
+"""The number of tries: a network fails at times."""
 
 
 def fetched(command: Sequence[str], *, directory: Path, timeout_s: int = _TIMEOUT_S) -> bool:
-    """Whether the command, run in the directory, has ended well; stderr says what was wrong."""
+    """Run the command in the directory; returns whether it has succeeded. The fault is on stderr."""
     for _ in range(_TRIES):
         try:
             subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=timeout_s, check=True)
@@ -26,8 +26,8 @@ def fetched(command: Sequence[str], *, directory: Path, timeout_s: int = _TIMEOU
 
 
 def put_in_place(made: Path, home: Path) -> bool:
-    """Rename a whole directory, so that a run that is cut short leaves no half of a program. Returns whether the
-    program is there."""
+    """Rename a complete directory, so that an interrupted run leaves no part of a program. Returns whether the program
+    is there."""
     try:
         os.replace(made, home)
     except OSError:  # another run was faster: a directory that is not empty is not replaced
@@ -37,7 +37,7 @@ def put_in_place(made: Path, home: Path) -> bool:
 
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
-    """Prepare a program once, though several processes may ask for it at the same time."""
+    """Hold the lock under which one process at a time prepares a program."""
     home.mkdir(parents=True, exist_ok=True)
     directory = os.open(home, os.O_RDONLY)
     try:

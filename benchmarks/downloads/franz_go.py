@@ -22,22 +22,23 @@ class Produced(NamedTuple):
     errors: Mapping[str, int]
     """The number of failed records, by the client's message."""
     requests: int
-    """Produce requests that were sent."""
+    """The number of sent Produce requests."""
     broken: int
-    """Produce requests whose answer did not come: the connection was closed, or hung."""
+    """The number of Produce requests without an answer: the connection was closed, or hung."""
     largest_bytes: int
-    """The largest request."""
+    """The size of the largest request."""
     warnings: int
-    """Lines that the client logged, at the level of warnings or above."""
+    """The number of lines that the client has logged at the level of warnings or above."""
 
     @property
     def is_troubled(self) -> bool:
-        """Whether a record failed, or the client met anything that it tries again."""
+        """Whether a record failed, or the client had a fault after which it tries again."""
         return bool(self.errors or self.broken or self.warnings)
 
 
 def absent() -> str | None:
-    """The reason why the program cannot be run here, with the command that brings what is missing; None if it can."""
+    """The reason why the program cannot run here, with the command that installs the missing part; None if it can
+    run."""
     return PROGRAM.absent()
 
 

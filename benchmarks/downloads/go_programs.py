@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from benchmarks.downloads.fetching import fetched, put_in_place
 
 CACHE: Final = Path(sys.prefix) / "go"
-"""Go's own: the modules that it fetches, and what it compiles."""
+"""The directory of Go's caches: fetched modules and compiled packages."""
 ENVIRONMENT: Final = {
     "GOPATH": f"{CACHE}/path",
     "GOCACHE": f"{CACHE}/build",
@@ -20,7 +20,7 @@ ENVIRONMENT: Final = {
     "CGO_ENABLED": "0",
 }
 _BUILD_TIMEOUT_S: Final = 900
-"""A minute on two idle cores, Go's own packages included."""
+"""The time limit of a build, which takes a minute on two idle cores, with Go's own packages."""
 
 
 class GoProgram(NamedTuple):
@@ -38,12 +38,12 @@ class GoProgram(NamedTuple):
 
     @property
     def home(self) -> Path:
-        """The directory of the built program, which is there as a whole or not."""
+        """The directory of the built program, which is complete or absent."""
         version = self.module.rpartition("@")[2]
         return Path(sys.prefix) / f"{self.client}-producer-{version}-{sha256(self.source.read_bytes()).hexdigest()[:8]}"
 
     def absent(self) -> str | None:
-        """The reason why the program cannot be run here, with the way to bring what is missing; None if it can."""
+        """The reason why the program cannot run here, with the way to install the missing part; None if it can run."""
         if self.home.exists():
             return None
         if shutil.which("go") is None:

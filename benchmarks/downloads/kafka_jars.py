@@ -19,7 +19,8 @@ PROGRAM_JARS = Path(sys.prefix) / f"kafka-programs-{VERSION}"
 
 CONNECTOR = "spark-sql-kafka-0-10_2.13"
 CONNECTOR_VERSION = "4.2.0"
-"""Later versions of Spark load it too, before Maven has one of theirs."""
+"""The version of the connector. Later versions of Spark load it too, when Maven has no connector of their version
+yet."""
 CONNECTOR_JARS = Path(sys.prefix) / f"spark-connector-{CONNECTOR_VERSION}"
 """Spark's Kafka connector with what Spark does not bring itself, some 10 MB."""
 
@@ -39,7 +40,7 @@ def _project(artifact: str, *dependencies: str) -> str:
 
 
 def _dependency(artifact: str, *excluded: str) -> str:
-    """A dependency, by `group:artifact:version`, without these of its own, by `group:artifact`."""
+    """A dependency `group:artifact:version`, without these dependencies of its own, each `group:artifact`."""
     group_id, artifact_id, version = artifact.split(":")
     exclusions = ""
     if excluded:
@@ -88,7 +89,7 @@ _CONNECTOR_POM = _project(
 
 
 def absent() -> str | None:
-    """The reason why Kafka cannot run here, with the command that would bring Kafka; None if Kafka can run."""
+    """The reason why Kafka cannot run here, with the command that installs Kafka; None if Kafka can run."""
     return _absent(JARS, _POM, f"org.apache.kafka:kafka-tools:{VERSION}")
 
 

@@ -1,4 +1,4 @@
-"""The lines of `make bench`: each measures one thing of all servers and gives one section."""
+"""The lines of `make bench`: each line measures one subject on all servers, and gives one section."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -32,15 +32,16 @@ KIP_227, KIP_392, KIP_630, KIP_X = "kip-227", "kip-392", "kip-630", "kip-x"
 
 
 class Line(NamedTuple):
-    """A measurement and its method; `measure` takes the rounds and the number of partitions that was asked for."""
+    """A measurement and its method; `measure` takes the rounds and the requested size."""
 
     help: str
     measure: Callable[[Rounds, int], Section]
     rounds: int = 5
     warm_ups: int = 3
-    """A JVM compiles what it runs often, and is slower before: one round is not enough for a JVM."""
+    """The number of warm-up rounds. A JVM is slow until it has compiled the code that it runs often: one round is not
+    enough for a JVM."""
     size: int = partitions.DEFAULT
-    """Number of partitions, rows or megabytes, as its help says, unless another number is asked for."""
+    """The default number of partitions, rows or megabytes; `--help` says which."""
     experiment: str = ""
     """The text beside which the line is measured: its section stands on that page of docs/experiments."""
 

@@ -1,4 +1,5 @@
-"""Records sent at a steady pace, whatever becomes of the records, and the moments of their acknowledgements and reads.
+"""Records sent at a steady pace, whether or not they are acknowledged, and the moments of their acknowledgements and
+reads.
 
 One thread: readers wait at brokers with long polls, the producer sends when the next time has come.
 """
@@ -23,7 +24,8 @@ class RefusedRecord(Exception):
 
 
 class Reader:
-    """A consumer of one partition at one broker, from an offset on, by names of topics and without a session."""
+    """A consumer of one partition at one broker, from an offset on. It fetches by names of topics and without a
+    session."""
 
     def __init__(self, wire: Wire, topic: str, partition: int, offset: int) -> None:
         self.wire = wire
@@ -35,7 +37,7 @@ class Reader:
         self._ask()
 
     def take(self) -> None:
-        """Read the answer that is there, and ask for the records after this answer."""
+        """Read the answer that has come, and fetch the records behind it."""
         answer = decode_response(FetchResponse, FETCH_VERSION, self.wire.receive())[1]
         now = time.perf_counter()
         ((found,),) = (topic.partitions for topic in answer.responses)
@@ -53,7 +55,8 @@ class Reader:
 
 
 class Paced:
-    """The moments of each record, in seconds of the performance counter."""
+    """The moments of the sending, the acknowledgement and the reads of each record, in seconds of the performance
+    counter."""
 
     def __init__(self, count: int) -> None:
         self.sent_at: list[float] = []

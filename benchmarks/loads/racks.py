@@ -16,7 +16,7 @@ _PATIENCE_S = 60
 
 
 def consume(bootstrap: str, topic: str, partitions: int, count: int, rack: str) -> dict[int, int]:
-    """Bytes received by broker, of answers of all kinds, until statistics after the last record say so."""
+    """The bytes received from each broker, of all kinds of answers, by the first statistics after the last record."""
     statistics: list[str] = []
     consumer = confluent_kafka.Consumer(
         {
@@ -45,7 +45,7 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int, rack: str) 
 
 
 def received_bytes(statistics: str) -> dict[int, int]:
-    """Bytes by broker. Connections to the bootstrap addresses have no number of a broker: their key is -1."""
+    """The bytes by broker. Connections to the bootstrap addresses have no broker id: their key is -1."""
     found: dict[int, int] = {}
     for broker in json.loads(statistics)["brokers"].values():
         found[broker["nodeid"]] = found.get(broker["nodeid"], 0) + broker["rxbytes"]

@@ -16,7 +16,7 @@ CHUNK = 625
 
 
 def produce(bootstrap: str, topic: str, record_bytes: int, count: int, topics: int, partitions: int) -> float:
-    """Seconds from the first record handed over to the last one acknowledged."""
+    """The seconds from the call for the first record to the acknowledgement of the last record."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -47,7 +47,7 @@ def produce(bootstrap: str, topic: str, record_bytes: int, count: int, topics: i
 
 
 def consume(bootstrap: str, topic: str, record_bytes: int, count: int, topics: int, partitions: int) -> float:
-    """Seconds from the assignment to the last of `count` records."""
+    """The seconds from the assignment to the last of `count` records."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,7 +1,7 @@
 """Fetches of many partitions over a raw socket: full fetches, and incremental fetches of a fetch session (KIP-227).
 
-Frames are made before the sending, answers are read and only their heads are looked at, so that the client costs the
-same whatever the broker does. One connection, one request in flight.
+Frames are made before they are sent, and only the heads of answers are examined, so that the client costs the same
+whatever the broker does. One connection, one request in flight.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,23 +16,23 @@ from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from tailrace.protocol.primitives import Buffer
 
 NAMES_VERSION, IDS_VERSION = 12, 17
-"""Fetch by names of topics and by ids."""
+"""The versions of Fetch, by names of topics and by ids."""
 METADATA_VERSION = 12
 PRODUCE_VERSION = 9
 MAX_BYTES = 50_000_000
 PARTITION_MAX_BYTES = 1_048_576
 SLICE = 10_000
-"""Partitions that are added to a session at a time."""
+"""The number of partitions that are added to a session at a time."""
 MAX_EPOCH = 2**31 - 1
 NO_SESSION = (0, -1)
 NEW_SESSION = (0, 0)
 
 _HEAD = Struct(">i x i h i")
-"""Correlation id, no tags, throttle time, error and session of an answer from version 12 on."""
+"""The head of an answer from version 12 on: correlation id, no tags, throttle time, error and session."""
 _PREFIX_BYTES = 4
 
 Clock = Callable[[], float]
-"""CPU seconds of the broker so far."""
+"""Returns the CPU seconds of the broker so far."""
 
 
 class Place(NamedTuple):
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """A request and its answer, lengths included; CPU seconds that the broker took for both."""
+    """The sizes of a request and its answer, lengths included, and the broker's CPU seconds for both."""
 
     request_bytes: int
     answer_bytes: int
@@ -52,7 +52,7 @@ class Exchange(NamedTuple):
 
 
 class RefusedFetch(Exception):
-    """The broker answers a fetch with an error, or closes the session; the text says which."""
+    """Raised when the broker answers a fetch with an error, or closes the session; the text says which of both."""
 
 
 class Fetcher:
@@ -72,11 +72,11 @@ class Fetcher:
         """The last answer, without its length."""
 
     def full_frame(self, chosen: Iterable[int]) -> bytes:
-        """A fetch outside of any session of these places, by their numbers."""
+        """A fetch of these places, by their numbers, without a session."""
         return framed(self._request(NO_SESSION, chosen), self._version)
 
     def open(self) -> None:
-        """Make a session of all places. Large ones are added in slices."""
+        """Make a session of all places. The places of a large session are added in slices."""
         count = len(self.places)
         self.take(framed(self._request(NEW_SESSION, range(min(SLICE, count))), self._version))
         self.session_id = self._answered_session()
@@ -85,7 +85,8 @@ class Fetcher:
             self.incremental(range(start, min(start + SLICE, count)))
 
     def incremental_frame(self, changed: Iterable[int] = (), *, max_bytes: int = MAX_BYTES) -> bytes:
-        """The session's next fetch, which names the places that have changed; each frame must be taken."""
+        """The session's next fetch, which names the changed places. Each frame must be sent with `take` or
+        `take_row`."""
         session = (self.session_id, self._epoch)
         self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
         if not changed and max_bytes == MAX_BYTES:
@@ -95,7 +96,8 @@ class Fetcher:
         return framed(self._request(session, changed, max_bytes=max_bytes), self._version)
 
     def incremental(self, changed: Iterable[int] = ()) -> Exchange:
-        """Send a fetch of the session. Raises RefusedFetch if the broker does not know it as we do."""
+        """Send a fetch of the session. Raises RefusedFetch if the broker does not have the session in the same
+        state."""
         exchange = self.take(self.incremental_frame(changed))
         self.check_session()
         return exchange
@@ -113,7 +115,7 @@ class Fetcher:
         return Exchange(len(frame), len(self.answer) + _PREFIX_BYTES, self._clock() - before)
 
     def take_row(self, frames: Sequence[bytes]) -> list[Exchange]:
-        """Send frames together, and read the answers; an answer has its part of the CPU time."""
+        """Send frames together, and read the answers; the CPU time is divided among the answers."""
         before = self._clock()
         self._wire.socket.sendall(b"".join(frames))
         answers = []
@@ -187,7 +189,7 @@ def places_of(wire: Wire, topics: Sequence[str]) -> list[Place]:
 
 
 def spread(count: int, among: int) -> list[int]:
-    """So many different numbers below `among`, at equal distances."""
+    """This number of different numbers below `among`, at equal distances."""
     return [number * among // count for number in range(count)]
 
 

@@ -1,8 +1,8 @@
 """A transactional producer, librdkafka through confluent-kafka, in its own process.
 
 `python -m benchmarks.loads.transactions BOOTSTRAP TOPIC RECORD_BYTES PER_TRANSACTION TRANSACTIONS PARTITIONS` prints
-the seconds from the begin of the first transaction to the answer to the last commit, after one transaction that does
-not count. The records of each transaction are distributed over all partitions of the topic.
+the seconds from the begin of the first transaction to the answer to the last commit. One more transaction before them
+is not measured. The records of each transaction are distributed over all partitions of the topic.
 """
 
 import sys
@@ -18,7 +18,7 @@ TIMEOUT_S = 60
 def produce(
     bootstrap: str, topic: str, record_bytes: int, per_transaction: int, transactions: int, partitions: int
 ) -> float:
-    """Seconds for so many transactions, one after the other."""
+    """The seconds for this number of transactions, one after the other."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,

@@ -31,7 +31,7 @@ from tailrace.testing import Cluster
 
 RACKS = ("a", "b", "c")
 NODES = (1, 2, 3)
-"""The brokers, which are controllers too; node n is in the rack of that place."""
+"""The brokers, which are controllers too; node n is in the n-th rack."""
 RACK_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 METADATA_VERSION = 12
 PER_TOPIC = 1_000
@@ -97,7 +97,7 @@ class PeerCluster(ABC):
         _wait(are_in_sync, f"the replicas of {topic} at {self.name} are not in sync")
 
     def partitions_of(self, topic: str, node: int) -> Sequence[Any]:
-        """The topic's partitions as shown by this node."""
+        """The topic's partitions in the metadata of this node."""
         with Wire(self.address(node)) as wire:
             wanted = (MetadataRequestTopic(name=topic),)
             request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
@@ -136,7 +136,7 @@ class _TailraceCluster(PeerCluster):
 
 @contextmanager
 def tailrace_cluster(durability: str, settings: Mapping[str, str] | None = None) -> Iterator[PeerCluster]:
-    """Ours, with these settings for each node beside `log.durability`."""
+    """A cluster of Tailrace, with `log.durability` and these settings for each node."""
     config = {"dev.mode": "false", "metrics.listener": "127.0.0.1:0", "log.durability": durability, **(settings or {})}
     with Cluster(brokers=len(NODES), racks=RACKS, config=config) as cluster:
         yield _TailraceCluster(cluster)
@@ -232,7 +232,7 @@ def _answers(address: str) -> bool:
 
 
 def _wait(is_so: Callable[[], bool], otherwise: str) -> None:
-    """A node that refuses connections is still starting."""
+    """Wait until the node answers. A node that refuses connections is still starting."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not _without_refusal(is_so):
         if time.monotonic() > deadline:

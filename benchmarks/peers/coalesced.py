@@ -1,4 +1,4 @@
-"""A node that tells its followers high watermarks at another pace than the product's.
+"""A node that sends high watermarks to its followers at another pace than the product.
 
 `python -m benchmarks.peers.coalesced MS serve ...` runs `tailrace serve ...` with MS in place of
 `sessions.IDLE_ANSWER_MS`, the least time between two answers that have nothing but a high watermark.
@@ -16,12 +16,12 @@ from tailrace.testing import cluster
 
 AT_ONCE_MS = 0
 NEVER_MS = 10**9
-"""But for the first time in a session."""
+"""No answer has only a high watermark, except the first one of a session."""
 
 
 @contextmanager
 def coalesced(interval_ms: int) -> Iterator[None]:
-    """Nodes of clusters that are started in the block have this interval."""
+    """Start the nodes of clusters within the block with this interval."""
     product = cluster.serve_command
 
     def command(node: LocalNode) -> list[str]:

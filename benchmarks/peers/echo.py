@@ -1,4 +1,4 @@
-"""An echo: the least that an event loop does for one frame in and one frame out of given sizes.
+"""An echo: the least work of an event loop for one frame in and one frame out, of given sizes.
 
 A measurement of a broker takes the CPU time of an echo of the same size off: the kernel's part, the wake-up, and the
 loop. `python -m benchmarks.peers.echo PORT` serves; a frame has its length before it and begins with the size of the
@@ -63,7 +63,7 @@ def frame(request_bytes: int, answer_bytes: int) -> bytes:
 
 
 class Echo:
-    """A running echo, and what it takes for one exchange."""
+    """A running echo, and its CPU time for one exchange."""
 
     def __init__(self, process: Process, wire: Wire) -> None:
         self._process = process
@@ -113,7 +113,7 @@ async def _serve(port: int) -> None:
 
 
 class _UntilClosed(asyncio.Protocol):
-    """The pipe's other end is the measurement's: the echo ends with the pipe."""
+    """Ends the echo when the pipe closes, whose other end the measurement has."""
 
     def __init__(self, is_over: "asyncio.Future[None]") -> None:
         self._is_over = is_over

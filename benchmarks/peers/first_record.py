@@ -14,7 +14,7 @@ _CREATED = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
 def first_record(peer: Peer) -> None:
-    """Return when a record is acknowledged in a topic that was created just before; ask until then."""
+    """Create a topic and produce a record, again and again, until a record is acknowledged."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline and peer.process.is_running:
         try:
@@ -34,7 +34,7 @@ def _create(wire: Wire) -> bool:
 
 
 def acknowledged(peer: Peer, topic: str, partition: int) -> None:
-    """Return when a record for this partition is acknowledged to acks=all; ask until then."""
+    """Produce a record with acks=all to this partition, again and again, until a record is acknowledged."""
     request = produce_request(topic, partition, batch(1, 100))
     deadline = time.monotonic() + READY_TIMEOUT_S
     with Wire(peer.address) as wire:

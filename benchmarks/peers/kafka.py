@@ -1,8 +1,9 @@
 """Apache Kafka as a peer: processes that are broker and controller (KRaft), from Maven's jars.
 
 Kafka runs as under its own start script: the heap of kafka-server-start.sh and the flags of kafka-run-class.sh, garbage
-collection log and JMX agent included. Its settings are its defaults but for addresses, the directory and one replica
-for its internal topics. Maven brings no logging backend along, so Kafka writes no log, which can only help Kafka.
+collection log and JMX agent included. Its settings are its defaults, except for addresses, the directory and one
+replica for its internal topics. Maven does not fetch a logging backend, so Kafka writes no log, which can only help
+Kafka.
 """
 
 import subprocess
@@ -39,7 +40,7 @@ ONE_REPLICA = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
-"""The internal topics of a node that is alone."""
+"""The settings for the internal topics of a single node."""
 _CLUSTER_ID = "dGFpbHJhY2UtYmVuY2hfXw"
 _FORMAT_TIMEOUT_S = 60
 
@@ -93,5 +94,5 @@ def _format(properties: Path) -> None:
 
 
 def flushed_by_message(kafka: Peer) -> Peer:
-    """The same server, whose topics are flushed before each answer, as ours are."""
+    """The same server with topics that are flushed before each answer, as Tailrace's topics are."""
     return replace(kafka, topic_configs={"flush.messages": "1"})

@@ -20,11 +20,11 @@ class Throughput(NamedTuple):
 
 
 class Failed(Exception):
-    """iperf3 says why in a word."""
+    """Raised with the reason that iperf3 reports."""
 
 
 def version() -> str:
-    """Raises Absent."""
+    """The version of iperf3. Raises Absent."""
     return " ".join(version_of("iperf3", "--version").split()[:2])
 
 
@@ -56,7 +56,7 @@ def measure(seconds: int) -> Throughput:
 
 
 def _run(client: list[str]) -> Throughput:
-    """Try until the server takes the connection."""
+    """Run the client, again until the server accepts the connection."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         done = subprocess.run(client, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)

@@ -21,7 +21,8 @@ from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 READY_TIMEOUT_S = 120
 CREATE_TIMEOUT_MS = 600_000
 _OWN_PORTS = range(20_000, 32_000)
-"""Below the ports that kernels give out by themselves, so that no other program gets one before its server listens."""
+"""The ports of servers. They are below the ports that kernels give out, so that no other program gets a port before its
+server listens."""
 TAILRACE = "tailrace"
 MOCK = "librdkafka mock"
 
@@ -35,16 +36,16 @@ sys.stdin.read()
 
 
 class Absent(Exception):
-    """A peer that is not on this machine; the text says what would bring the peer."""
+    """Raised for a peer that is not on this machine; the text says how to install the peer."""
 
 
 class NotReady(Exception):
-    """A server that ended or said nothing; the text has its last lines."""
+    """Raised for a server that has ended or does not answer; the text has its last lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A server: its process, its address, and what its topics are created with."""
+    """A server: its process, its address, and the settings of its topics."""
 
     name: str
     process: Process
@@ -52,7 +53,7 @@ class Peer:
     topic_configs: Mapping[str, str] = field(default_factory=dict)
 
     def wait_until_ready(self) -> None:
-        """Return as soon as it answers a request."""
+        """Return as soon as the server answers a request."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline and self.process.is_running:
             try:
@@ -65,7 +66,8 @@ class Peer:
         raise NotReady(f"{self.name} does not answer at {self.address}\n{tail}")
 
     def create_topics(self, topics: Mapping[str, int]) -> None:
-        """Topics by name with their number of partitions; the mock makes a topic when a client asks for it."""
+        """Create topics with these names and numbers of partitions; the mock makes a topic at the first request of a
+        client."""
         if self.name == MOCK:
             return
         with Admin(self.address) as admin:
@@ -119,7 +121,7 @@ def directory() -> Iterator[Path]:
 
 @contextmanager
 def running(server: AbstractContextManager[Peer]) -> Iterator[Peer]:
-    """The server, started and answering; killed at the end."""
+    """Start the server, wait until it answers, and kill it at the end of the block."""
     with server as peer:
         peer.process.start()
         try:
@@ -131,7 +133,7 @@ def running(server: AbstractContextManager[Peer]) -> Iterator[Peer]:
 
 @contextmanager
 def tailrace(durability: str = "flushed", *, settings: Mapping[str, str] | None = None) -> Iterator[Peer]:
-    """A node of ours, with its defaults but for `log.durability` and these settings. Not started yet."""
+    """A node of Tailrace that is not started yet, with `log.durability`, these settings, and else its defaults."""
     with directory() as home:
         (address,) = free_addresses(1)
         command = [sys.executable, "-m", "tailrace", "serve", "--until-stdin-closes", "--listen", address]
@@ -176,7 +178,7 @@ def touch_pages(megabytes: int) -> None:
 
 
 def version_of(*command: str) -> str:
-    """The first line that a program says of its version; Absent without the program."""
+    """The first line of a program's output about its version. Raises Absent without the program."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except FileNotFoundError as missing:

@@ -48,7 +48,7 @@ def cpu_clock(pid: int) -> float:
 
 
 def resident_bytes(status: str) -> int:
-    """VmRSS in /proc/PID/status: the memory that is there, pages shared with other processes included."""
+    """VmRSS in /proc/PID/status: the memory in use, pages shared with other processes included."""
     for line in status.splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -96,18 +96,18 @@ class Process:
         return cpu_ticks(Path(f"/proc/{self.pid}/stat").read_text()) / TICKS_PER_SECOND
 
     def cpu_clock(self) -> float:
-        """The same to the nanosecond."""
+        """User and system time so far, to the nanosecond."""
         return cpu_clock(self.pid)
 
     def resident_megabytes(self) -> float:
         return resident_bytes(Path(f"/proc/{self.pid}/status").read_text()) / 1e6
 
     def stop(self) -> None:
-        """SIGTERM, and wait for a clean end. It can be started again."""
+        """Send SIGTERM, and wait for a clean end. The program can be started again."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, to its children too. Does nothing if it does not run."""
+        """Send SIGKILL, to the program's children too. Does nothing if the program does not run."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:

@@ -31,7 +31,7 @@ class Samples:
         return [row for test in tests for row in measured if row[0] == test]
 
     def rounds(self, test: str, server: str, quantity: str) -> list[float]:
-        """As measured; empty if this server has no such quantity."""
+        """The values of the rounds in order; empty if this server has no such quantity."""
         return self._rounds.get((test, server), {}).get(quantity, [])
 
     def median(self, test: str, server: str, quantity: str) -> float | None:
@@ -62,7 +62,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The target of one figure (decision 0047): at least or at most `limit`; of the ratio to `beside`, if given."""
+    """The target of one figure (decision 0047), or of its ratio to `beside`, if given: at least or at most `limit`."""
 
     test: str
     server: str
@@ -74,14 +74,14 @@ class Target:
 
 
 class Verdict(NamedTuple):
-    """A target and what was measured; None if the peer was absent."""
+    """A target and the measured figure; None if the peer was absent."""
 
     target: Target
     measured: float | None
 
     @property
     def missed_by(self) -> float | None:
-        """By how much of the limit the target is missed, 0 if the target is met."""
+        """The distance from the limit as a share of the limit; 0 if the target is met."""
         if self.measured is None:
             return None
         limit = self.target.limit
@@ -116,19 +116,19 @@ def _share(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count; no more than a noisy machine can tell."""
+    """The number with three significant digits: a noisy machine does not give more."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 class Chart(NamedTuple):
-    """A quantity that is drawn, below this head."""
+    """A quantity to draw, and the head of its chart."""
 
     quantity: str
     head: str
     is_logarithmic: bool = False
-    """For values above 0 that differ by orders of magnitude."""
+    """Whether the scale is logarithmic: for values above 0 that differ by orders of magnitude."""
 
 
 class Bar(NamedTuple):
@@ -153,7 +153,7 @@ class Section:
     """Peers that did not take part, with the reasons."""
     chart_head: str = ""
     is_chart_logarithmic: bool = False
-    """For values above 0 that differ by orders of magnitude."""
+    """Whether the scale is logarithmic: for values above 0 that differ by orders of magnitude."""
     bars: tuple[Bar, ...] = field(default=())
 
 

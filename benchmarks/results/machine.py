@@ -1,4 +1,4 @@
-"""The machine that the figures hold for, and the version of every program that takes part."""
+"""The machine of the figures, and the version of every program that takes part."""
 
 import os
 import platform

@@ -16,7 +16,7 @@ def path_of(experiment: str) -> Path:
 
 
 def markdown(section: Section, machine: str) -> str:
-    """The section as it stands on the page, chart included."""
+    """The section in the form of the page, chart included."""
     parts = [f"## {section.title}", section.conditions, machine]
     parts.append(_table(section.head, section.rows))
     if section.absent:
@@ -39,7 +39,7 @@ def chart_name(name: str) -> str:
 
 
 def replaced(page: str, name: str, text: str) -> str:
-    """The page with this text as the section of that name; at the end if there was none."""
+    """The page with this text in place of the section with this name; a new section comes at the end."""
     begin, end = f"<!-- {name}: written by make bench -->", f"<!-- {name}: end -->"
     section = f"{begin}\n\n{text}\n\n{end}"
     before, found, rest = page.partition(begin)

@@ -1,4 +1,5 @@
-"""Rounds of one line: the servers alternate, so that a noisy minute hurts every server, and each begins in its turn."""
+"""Rounds of one line: the servers alternate, so that a noisy minute affects every server, and each round begins with
+another server."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -13,7 +14,7 @@ Show = Callable[..., None]
 
 
 class Rounds:
-    """Warm-ups, which are shown and do not count, and then so many rounds."""
+    """Warm-ups, which are shown but not used, and then the measured rounds."""
 
     def __init__(self, count: int, show: Show, *, warm_ups: int) -> None:
         self._count = count
@@ -62,7 +63,7 @@ class Rounds:
         targets: Sequence[Target] = (),
         chart: Chart | None = None,
     ) -> Section:
-        """The report on the rounds that count."""
+        """The report on the measured rounds."""
         head, rows = table(self.samples, columns)
         return Section(
             name=name,

@@ -1,4 +1,4 @@
-"""A program with a Spark session, in a process of its own, so that its JVM goes when its line is over.
+"""A program with a Spark session, in a process of its own, so that its JVM ends with the line.
 
 The program reads requests, a JSON value a line, and answers a request with such a line.
 """
@@ -46,7 +46,8 @@ class SparkProgram:
         return self
 
     def ask(self, request: object) -> Any:
-        """The answer. Raises RuntimeError with the last lines of the process if it fails."""
+        """Send a request; returns the answer. Raises RuntimeError with the last lines of the process if the request
+        fails."""
         assert self._process.stdin is not None, "stdin is a pipe"
         assert self._process.stdout is not None, "stdout is a pipe"
         self._process.stdin.write(json.dumps(request) + "\n")

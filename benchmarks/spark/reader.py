@@ -77,7 +77,7 @@ def loaded(spark: SparkSession, read: Read) -> DataFrame:
 
 
 def aggregates(columns: str) -> list[Column]:
-    """The aggregates that are taken of a read of these columns."""
+    """The aggregates that a read of these columns computes."""
     return [fn.expr(COUNT_AND_LENGTHS[name]).alias(name) for name in AGGREGATES[columns]]
 
 

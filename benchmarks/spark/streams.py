@@ -1,7 +1,7 @@
 """A Spark session that reads topics as streams: `python -m benchmarks.spark.streams JAR...` answers requests.
 
-Large batches are aggregated (foreachBatch). Small ones go to Spark's own sink that drops all rows (noop), and their
-sums are observed on the way, which takes 0.2 us for each row.
+Large batches are aggregated (foreachBatch). Small batches go to Spark's own sink that drops all rows (noop); their sums
+are computed on the way, which takes 0.2 us for each row.
 """
 
 import json
@@ -26,12 +26,13 @@ from benchmarks.spark.reader import CONNECTORS, Read, aggregates
 from benchmarks.spark.topics import SCHEMAS, SparkTopic, body, check
 
 KEPT_PROGRESS: Final = 100_000
-"""Batches that a query remembers: every batch of the run."""
+"""The number of batches that a query remembers: more than the batches of a run."""
 WARM_UPS: Final = 5
-"""Records before those whose latency counts."""
+"""The number of records before the measured records."""
 PAUSE_S: Final = 1.0
 _DRIFT_S: Final = 0.037
-"""A source that looks at times of its own must not be met at the same one each time."""
+"""The shift of the sending time from record to record: a source that polls at fixed times must not get every record at
+the same point between two polls."""
 _TIMEOUT_S: Final = 120
 _LOOK_S: Final = 0.1
 _OBSERVED = "observed"
@@ -53,7 +54,7 @@ class Arrivals(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A batch that has rows: when it ended, by the clock of the machine, and their number."""
+    """A batch with rows: the time of its end, by the clock of the machine, and the number of its rows."""
 
     at_s: float
     rows: int
@@ -75,7 +76,8 @@ class SparkStreams(SparkProgram):
 
     @contextmanager
     def idle(self, read: Read, topic: SparkTopic) -> Iterator[None]:
-        """A query that runs and has read the topic. Raises RuntimeError too if the query has read anything else."""
+        """Measure a running query that has read the topic. Raises RuntimeError also if the query has read anything
+        else."""
         self.ask(["start", read, topic.rows])
         yield
         check(read.format, self.ask(["stop"]), topic, read.columns)

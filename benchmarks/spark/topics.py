@@ -1,4 +1,4 @@
-"""Topics that Spark reads, and the sums of their rows: a contestant that reads less, or wrong, has other sums."""
+"""Topics that Spark reads, and the sums of their rows: a source that reads too few or wrong rows gets other sums."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from tailrace.protocol.records.record import Record, build_batch
 VALUE_BYTES: Final = 100
 BATCH_RECORDS: Final = 1_000
 DISTINCT_BATCHES: Final = 16
-"""Written over and over; every record in such a batch has a key of its own."""
+"""The number of different batches, which are written again and again; every record of a batch has a key of its own."""
 _IN_FLIGHT: Final = 8
 
 VALUES, KEYED, ROWS = "values", "keys and values", "full rows"
 SCHEMAS: Mapping[str, str | None] = {VALUES: "value binary", KEYED: "key binary, value binary", ROWS: None}
-"""Given to `.schema`; without one a read has every column."""
+"""The schemas for `.schema`; a read without a schema has every column."""
 COUNT_AND_LENGTHS = {
     "count": "count(1)",
     "keys": "sum(length(key))",
@@ -35,11 +35,11 @@ AGGREGATES: Mapping[str, Sequence[str]] = {
     KEYED: ("count", "keys", "values"),
     ROWS: tuple(COUNT_AND_LENGTHS),
 }
-"""The columns of COUNT_AND_LENGTHS that are taken of a read of these columns."""
+"""For each selection of columns the aggregates of COUNT_AND_LENGTHS that a read computes."""
 
 
 class SparkTopic(NamedTuple):
-    """A topic with so many rows per partition, all of one moment."""
+    """A topic with a number of rows for each partition, all with the same timestamp."""
 
     name: str
     partitions: int

@@ -27,9 +27,9 @@ class _Never:
 
 
 class Unhurried:
-    """A `server.ports.Clock` by which only what is due at once ever happens.
+    """A `server.ports.Clock` that makes only the calls that are due at once.
 
-    A lone voter needs nothing else. A test may let years go by: no session of a broker ends, and there is no check
+    A lone voter needs no other calls. A test may let years pass: no session of a broker ends, and there is no check
     every second.
     """
 

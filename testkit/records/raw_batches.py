@@ -1,6 +1,6 @@
-"""Batches written byte by byte, for what no builder makes: lengths, counts, times and offsets that contradict.
+"""Batches written byte by byte, which no builder makes: their lengths, counts, times or offsets contradict each other.
 
-The checksum of every such batch is right: the sender is at fault, and no damage on the way.
+The checksum of every such batch is right: the fault is the sender's, not damage on the way.
 """
 
 from collections.abc import Sequence

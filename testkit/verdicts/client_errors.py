@@ -2,14 +2,14 @@
 
 | Error | Explained by |
 |---|---|
-| any but a hang | a transaction that had been open for its time-out by then: its coordinator has ended it |
+| any except a hang | a transaction that was open for its time-out before the error: its coordinator has ended it |
 | fenced: another producer has the transactional id, or its epoch or its id is over | nothing else |
-| any other | a fault that had begun by then, and had not been over for some grace when what has failed was begun |
+| any other | a fault that began before the error, and ended at most the grace before the begin (below) |
 
-A client begins a transaction, or its life: what it does in that, and the waits of its requests, lie between the begin
-and the error. If transactions fail in a row, the begin of the first transaction counts: a client that has given up a
-transaction does not know that the coordinator has ended it too, and is fenced in the next. The grace of a hang is
-longer: a client notices that the coordinator it knows has lost that role only when the client needs a coordinator.
+All requests of a transaction, or of a client's life, and their waits lie between its begin and the error. If
+transactions fail in a row, the begin of the first transaction counts: a client that has given up a transaction does not
+know that the coordinator has ended it too, and is fenced in the next. The grace of a hang is longer: a client notices
+that the coordinator it knows has lost that role only when the client needs a coordinator.
 """
 
 import re
@@ -35,7 +35,7 @@ class FaultWindow:
     began_ns: int
     ended_ns: int
     client: str | None = None
-    """The client whose process it was done to; None: a fault of nodes or of their network, which meets all clients."""
+    """The client whose process had the fault; None: a fault of nodes or of their network, which all clients meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,10 @@ class ClientError:
 
     client: str
     is_fatal: bool
-    """Whether the producer, or the process, could not go on."""
+    """Whether the error ended the producer or the process."""
     began_ns: int
-    """The begin of the transaction or of the life in which it was raised, or of the first that failed in a row."""
+    """The begin of the transaction or of the life in which the error was raised; after failures in a row the begin of
+    the first failed transaction."""
     at_ns: int
     reason: str
 
@@ -62,12 +63,13 @@ class Excuses:
     timeout_ns: int
     """The time-out of transactions."""
     grace_ns: int = 5_000_000_000
-    """So long after its end a fault explains errors: nodes elect leaders and load coordinators."""
+    """The time after the end of a fault in which the fault still explains errors: nodes elect leaders and load
+    coordinators."""
     hang_grace_ns: int = 60_000_000_000
 
 
 def explanation(error: ClientError, faults: Iterable[FaultWindow], excuses: Excuses) -> str | None:
-    """The fault that explains this error; None if none does."""
+    """The fault that explains this error; None if no fault explains it."""
     grace_ns = excuses.hang_grace_ns if error.reason == HANGS else excuses.grace_ns
     if error.reason != HANGS and error.at_ns - error.began_ns >= excuses.timeout_ns - _SLACK_NS:
         return "the time of its transaction was over"

@@ -8,10 +8,10 @@
    ended with Done, perhaps in another process.
 
 Times are of one clock for all processes: a delivery has the time at which its handler began, an acknowledgement the
-time at which its consumer had the answer. So a delivery behind an acknowledgement is behind it at the broker too. A
-handler notes its end before its consumer knows that the handler has ended, and a commit is made before the time of its
-sending: the commit cannot know an end behind that time. A comparison with the time of the answer would let pass a
-record whose handler ends while the consumer waits for the answer.
+time at which its consumer had the answer. So a delivery that is later than an acknowledgement was also later at the
+broker. A handler notes its end before its consumer learns of the end, and a commit is made before it is sent: so a
+commit cannot cover a record whose handler has ended after the sending. If ends were compared with the time of the
+answer, a record would pass whose handler ends while the consumer waits for the answer.
 """
 
 from bisect import bisect_right
@@ -32,7 +32,7 @@ EARLY: Final = "is covered before it is done"
 
 
 class Delivery(NamedTuple):
-    """A handler has begun with a record."""
+    """The begin of a handler's work on a record."""
 
     at_ns: int
     partition: TopicPartition
@@ -41,7 +41,7 @@ class Delivery(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """A handler has ended with a record, and the record is done."""
+    """The end of a handler's work on a record, which is done."""
 
     at_ns: int
     partition: TopicPartition
@@ -49,7 +49,7 @@ class Completion(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """The coordinator has these rectangles of a partition."""
+    """The coordinator's acknowledgement of these rectangles of a partition."""
 
     at_ns: int
     sent_ns: int
@@ -68,7 +68,7 @@ class KeyedEvidence:
     acknowledged: Sequence[Acknowledgement]
     stable_offsets: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
-    """The ends of the logs, when the run is over."""
+    """The ends of the logs after the run."""
 
 
 def broken_promises(evidence: KeyedEvidence) -> list[str]:
@@ -139,8 +139,8 @@ def _covered_at(
 
 
 def _is_in(by_hash: Sequence[Rectangle], starts: Sequence[int], offset: int, key_hash: int) -> bool:
-    """Whether a rectangle has the record: most often the last rectangle that begins at its hash or before, or the
-    first."""
+    """Whether a rectangle has the record. Most often it is the last rectangle that begins at the record's hash or
+    below, or the first rectangle."""
     for place in range(bisect_right(starts, key_hash) - 1, -1, -1):
         rectangle = by_hash[place]
         if rectangle.first_offset <= offset <= rectangle.last_offset and key_hash <= rectangle.last_hash:

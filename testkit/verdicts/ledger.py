@@ -3,8 +3,8 @@ ledger.
 
 Two topics. In *accounts* each partition is an account, and a transfer moves amounts between two accounts: its records
 sum to zero. Between its first record and its second it reads, and the second record names the records that the transfer
-has seen. In *copies* stand copies of the records of a client's own source, made together with the commit of its group's
-offset.
+has seen. The topic *copies* has copies of the records of a client's own source, written in one transaction with the
+offset of the client's group.
 """
 
 import json
@@ -37,10 +37,11 @@ class Observation(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """The records that a transfer has read since its client's last transfer; of each partition the latest, in order."""
+    """The records that a transfer has read since the last transfer of its client: of each partition only the latest
+    records, in order."""
 
     at_ns: int
-    """The time when the last of them had come."""
+    """The time at which the last of these records came."""
     observations: Sequence[Observation]
 
 
@@ -55,7 +56,7 @@ class Entry:
     amount: int = 0
     """The amount of a transfer."""
     copied: tuple[str, int] | None = None
-    """The client and the offset of the source's record of which this is the copy."""
+    """For a copy: the client, and the offset of the copied record in the client's source."""
     sight: Sight | None = None
 
 
@@ -70,12 +71,13 @@ class Attempt:
     number: int
     began_ns: int
     commit_ns: int | None
-    """The time at which its commit was about to be requested; None: it never was."""
+    """The time just before its commit was requested; None: its commit was never requested."""
     outcome: str
 
 
 Reading = Mapping[Place, Sequence[tuple[int, Entry]]]
-"""The records of each partition that a reader at read_committed has got, in that order, with their offsets."""
+"""The records of each partition that a reader at read_committed has got, in the order of reading, with their
+offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +85,11 @@ class LedgerEvidence:
     """The evidence that a run has gathered."""
 
     attempts: Mapping[str, Attempt]
-    """By name."""
+    """The transactions by name."""
     readings: Mapping[str, Reading]
     """The readings by reader. Every reader has read from the beginning to the end."""
     copied_to: Mapping[str, int]
-    """The committed offset of each client's group in its source, in the end."""
+    """The committed offset of each client's group in the client's source after the run."""
 
 
 def entry_of(value: str | bytes) -> Entry:

@@ -14,7 +14,8 @@ class DiaryReader:
         self._client = client
         self._life = life
         self._began_ns = 0
-        """The begin of the last transaction, of the first in a row of failed transactions, or of the first line."""
+        """The begin of the last transaction, or of the first of several failed transactions in a row; before any
+        transaction the time of the first line."""
         self._has_failed = False
         self._facts: dict[str, dict[str, Any]] = {}
         self.errors: list[ClientError] = []
@@ -38,7 +39,7 @@ class DiaryReader:
                 self._began_ns = at_ns
 
     def end(self, at_ns: int, printed: str) -> None:
-        """The process ended at this time, not by a fault, and perhaps without a note of its error."""
+        """Note that the process ended at this time, not by a fault, and perhaps without a note of its error."""
         if not any(error.is_fatal for error in self.errors):
             self._add(at_ns, printed, is_fatal=True)
 

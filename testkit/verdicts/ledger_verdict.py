@@ -5,19 +5,19 @@
 | differs | all readers get the same records at the same offsets, in the same order |
 | lost | a transaction whose commit was acknowledged is there |
 | aborted read | nothing of an aborted transaction is read, at the end or by another transaction (G1a) |
-| dirty read | nothing is read before its commit was requested, nor by its own transaction, nor what vanishes later |
+| dirty read | no record is read before its commit was requested, or by its own transaction, or vanishes afterwards |
 | torn | a transaction is there whole or not at all |
 | repeated | a record is there once |
 | invented | each record is of a transaction that a client began |
 | reordered | the records of a client stand in the order of sending, in each partition |
 | intermediate read | of the records in a stretch of a partition, a transaction reads all or none (G1b) |
-| cycle | no transaction reads, over however many other transactions, of a transaction that reads of it (G1c) |
+| cycle | no two transactions read each other's records, directly or through other transactions (G1c) |
 | sum | the amounts of all accounts sum to zero |
-| not copied | a record of a source that its group is past is copied |
-| copied again | a record of a source is copied once, and no record that the group has not passed |
+| not copied | each record of a source below the offset of its group is copied |
+| copied again | a record of a source is copied once, and no record at or above the offset of the group is copied |
 
-The names in parentheses are Adya's, as Jepsen has them for Kafka. Cycles are looked for among reads alone: the writes
-of transactions may interleave (G0), and Kafka promises no more. `write_cycles` counts the cycles of writes.
+The names in parentheses are Adya's, as Jepsen uses them for Kafka. Only cycles of reads are faults: in Kafka the writes
+of transactions may interleave (G0). `write_cycles` counts the cycles of writes.
 """
 
 from collections import Counter, defaultdict
@@ -59,7 +59,7 @@ KINDS: Final = (
 
 
 def broken_promises(evidence: LedgerEvidence) -> list[str]:
-    """Every broken promise to each reader. Readers that have got the same are judged once."""
+    """Every broken promise to each reader. Readers with equal readings are judged once."""
     faults: list[str] = []
     judged: list[Reading] = []
     for reader, reading in evidence.readings.items():
@@ -137,7 +137,7 @@ def _orders(evidence: LedgerEvidence, reading: Reading) -> Iterator[str]:
 
 
 def _sights(evidence: LedgerEvidence, reading: Reading) -> Iterator[str]:
-    """The records that transactions have read, beside the records that the reader has got."""
+    """The faults of reads of transactions, judged by the records that this reader has got."""
     accounts = {place.partition: records for place, records in reading.items() if place.topic == ACCOUNTS}
     at = {number: dict(records) for number, records in accounts.items()}
     ranks = {number: {offset: rank for rank, (offset, _) in enumerate(records)} for number, records in accounts.items()}
@@ -163,7 +163,7 @@ def _sights(evidence: LedgerEvidence, reading: Reading) -> Iterator[str]:
 
 
 def _skipped(offsets: Sequence[int], records: Sequence[tuple[int, Entry]], ranks: Mapping[int, int]) -> str:
-    """The first record between the first and the last of these offsets whose offset is not among the offsets."""
+    """The first record between the first and the last of these offsets that is missing among them."""
     known = [ranks[offset] for offset in offsets if offset in ranks]
     if not known:
         return ""
@@ -213,7 +213,8 @@ def _copies(evidence: LedgerEvidence, reading: Reading) -> Iterator[str]:
 
 
 def write_cycles(reading: Reading) -> int:
-    """The pairs of neighbours in an account that stand the other way round in another one (G0), which is legal."""
+    """The pairs of transactions that are neighbours in one account and in the other order in another account (G0),
+    which is legal."""
     ranks: dict[str, dict[Place, int]] = defaultdict(dict)
     for place, records in reading.items():
         for rank, (_, entry) in enumerate(records):

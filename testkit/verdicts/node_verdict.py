@@ -1,8 +1,8 @@
 """The verdict on a node that was killed, from a history of its clients: every broken promise, as a sentence.
 
 `replica_verdict` judges records, readers and groups, by the logs that a reader found after the last start. Two more
-promises are kept or broken where only an administrator sees them: a topic or setting that was acknowledged is there,
-and so is the last commit of the group.
+promises can be checked only by an administrator: a topic or setting that was acknowledged is there, and so is the last
+acknowledged commit of the group.
 """
 
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ from testkit.verdicts.replica_verdict import Evidence, broken_promises
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtTheEnd:
-    """The node as an administrator sees it after the last start."""
+    """The state of the node that an administrator sees after the last start."""
 
     topics: Mapping[str, int]
     """The number of partitions of each topic."""
@@ -30,8 +30,8 @@ def node_faults(
 ) -> list[str]:
     """A sentence per promise that was broken.
 
-    `checker` is the reader after the last start; `compacted` the topic that keeps only last values; `careful` has the
-    first letters of the producers that may never fail, since they repeat what fails.
+    `checker` is the reader after the last start; `compacted` is the topic that keeps only last values; `careful` has
+    the first letters of the producers that may never fail, since they repeat failed records.
     """
     groups = {reader: "the group" for reader in history.reads if reader != checker}
     evidence = Evidence(
@@ -48,7 +48,7 @@ def node_faults(
 
 
 def logs_of(history: ReplicaHistory, reader: str) -> dict[Place, FinalLog]:
-    """The logs as this reader found them, each from the offset of its assignment on."""
+    """The logs that this reader has read, each from the offset of its assignment on."""
     starts: dict[Place, int] = {}
     values: dict[Place, dict[int, str]] = defaultdict(dict)
     keys: dict[Place, dict[int, str]] = defaultdict(dict)
@@ -68,7 +68,8 @@ def logs_of(history: ReplicaHistory, reader: str) -> dict[Place, FinalLog]:
 
 def _commit_faults(history: ReplicaHistory, end: AtTheEnd) -> Iterator[str]:
     committed: dict[int, int] = {}
-    """By partition, the offset of the last commit that was acknowledged: no commit is no promise of offset 0."""
+    """The offset of the last acknowledged commit by partition; a partition without a commit is absent, since nothing
+    promises offset 0 there."""
     possible: dict[int, int] = defaultdict(int)
     for event in (event for events in history.reads.values() for event in events):
         if event["op"] in ("committed", "commit-unknown"):

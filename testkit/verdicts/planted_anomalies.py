@@ -95,7 +95,7 @@ def _tear_a_transaction(evidence: Evidence) -> Evidence:
 
 
 def _commit_an_aborted_record(evidence: Evidence) -> Evidence:
-    """The log forgets that a transaction was aborted."""
+    """Let the log forget that a transaction was aborted."""
     place = _of(evidence.transactional, evidence)
     log = evidence.logs[place]
     assert log.aborted, "a transaction has been aborted"
@@ -198,7 +198,7 @@ def _before_the_commit(polls: list[Event]) -> list[Event]:
 
 
 def _begin_a_group_late(evidence: Evidence) -> Evidence:
-    """The first member gets nothing, and the next ones go on where it had come to."""
+    """Let the first member get nothing, while the next members go on where it would have stopped."""
     return _with_group(evidence, lambda polls: [])
 
 
@@ -217,7 +217,7 @@ def _with_group(evidence: Evidence, change: Callable[[list[Event]], list[Event]]
 
 
 def _lose_commits(evidence: Evidence) -> Evidence:
-    """A member begins again at the start, after everything has been read and committed."""
+    """Let a member begin again at the start, after everything was read and committed."""
     place = _plain(evidence)
     log = evidence.logs[place]
     topic, partition = place
@@ -296,4 +296,4 @@ PLANTS: Final[Mapping[str, tuple[str, Plant]]] = {
     "a replica is too short": ("diverged", _shorten_a_replica),
     "the last values of a replica differ": ("diverged", _change_a_last_value),
 }
-"""The kind that the verdict must name, and the planter, by the anomaly."""
+"""For each anomaly the kind that the verdict must name, and the planter."""

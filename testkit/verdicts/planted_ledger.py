@@ -39,7 +39,7 @@ from testkit.verdicts.ledger_verdict import (
 
 Plant = Callable[[LedgerEvidence], LedgerEvidence]
 _Found = tuple[Place, int, Entry]
-"""A record: its partition, its rank there, and itself."""
+"""A record with its partition and its rank there."""
 
 
 def _found(reading: Reading, topic: str = ACCOUNTS) -> Iterator[_Found]:
@@ -162,7 +162,7 @@ def _change_an_amount(evidence: LedgerEvidence) -> LedgerEvidence:
 
 
 def _a_sight(evidence: LedgerEvidence) -> tuple[Place, int, Entry, Sight]:
-    """A transfer that has read, the transfer with the most records read."""
+    """The transfer that has read the most records."""
     seen = [(*found, found[2].sight) for found in _found(_first(evidence)) if found[2].sight is not None]
     place, rank, entry, sight = max(seen, key=lambda seen_record: len(seen_record[3].observations))
     assert sight.observations, "a transfer has read"
@@ -203,7 +203,7 @@ def _read_itself(evidence: LedgerEvidence) -> LedgerEvidence:
 
 
 def _read_a_part(evidence: LedgerEvidence) -> LedgerEvidence:
-    """A transfer that reads the records of a stretch but for a record in the middle."""
+    """Let a transfer read the records of a stretch except one record in the middle."""
     place, rank, entry, sight = _a_sight(evidence)
     where, records = max(
         ((where, records) for where, records in _first(evidence).items() if where.topic == ACCOUNTS),
@@ -215,7 +215,7 @@ def _read_a_part(evidence: LedgerEvidence) -> LedgerEvidence:
 
 
 def _read_in_a_circle(evidence: LedgerEvidence) -> LedgerEvidence:
-    """The first transaction that a transfer has read has read that transfer, too."""
+    """Let the first transaction that a transfer has read have read this transfer, too."""
     _, _, entry, sight = _a_sight(evidence)
     reading = _first(evidence)
     name = sight.observations[0].transaction
@@ -241,7 +241,7 @@ def _copy_again(evidence: LedgerEvidence) -> LedgerEvidence:
 
 
 def _forget_an_offset(evidence: LedgerEvidence) -> LedgerEvidence:
-    """Copies are committed, and the offset that belongs to these copies is not."""
+    """Let copies be committed, but not the offset that belongs to them."""
     client = max(evidence.copied_to, key=lambda copier: evidence.copied_to[copier])
     return replace(evidence, copied_to={**evidence.copied_to, client: evidence.copied_to[client] - 1})
 
@@ -266,4 +266,4 @@ PLANTS: Final[Mapping[str, tuple[str, Plant]]] = {
     "a record is copied twice": (COPIED_AGAIN, _copy_again),
     "copies are there, and their offset is not committed": (COPIED_AGAIN, _forget_an_offset),
 }
-"""By the anomaly: the kind that the verdict must name, and the planter."""
+"""For each anomaly the kind that the verdict must name, and the planter."""

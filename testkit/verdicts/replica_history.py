@@ -35,9 +35,9 @@ Place = tuple[str, int]
 UNKNOWN_OFFSET: Final = -1
 """The offset of an acknowledged record when the acknowledgement did not state the offset to its producer.
 
-librdkafka takes a later record's acknowledgement for acknowledgements of every earlier record. That happens when the
-new leader refuses the retry of a batch, since the leader has not taken its role yet, and then finds the next batch in
-its log.
+librdkafka takes the acknowledgement of a record for the acknowledgement of all earlier records, too. That happens when
+the new leader refuses the retry of a batch, since the leader has not taken its role yet, and then finds the next batch
+in its log.
 """
 
 
@@ -66,9 +66,9 @@ class FinalLog:
     start_offset: int
     high_watermark: int
     values: Mapping[int, str]
-    """By offset; without control records."""
+    """The values by offset, without control records."""
     keys: Mapping[int, str] = field(default_factory=dict)
-    """By offset, of records that have a key."""
+    """The keys by offset, of records that have a key."""
     aborted: frozenset[int] = frozenset()
     """Offsets of records whose transaction was aborted."""
 
@@ -99,7 +99,7 @@ class ReplicaHistory:
     unknown: Counter[str] = field(default_factory=Counter)
     """The number of records of unknown outcome, by producer."""
     transactions: dict[tuple[str, int], SentTransaction] = field(default_factory=dict)
-    """By producer and first number; so are the next two."""
+    """The sent transactions by producer and first number. The next two fields have the same keys."""
     endings: dict[tuple[str, int], Ending] = field(default_factory=dict)
     outcomes: dict[tuple[str, int], str] = field(default_factory=dict)
     reads: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
@@ -148,7 +148,7 @@ class ReplicaHistory:
 
     @property
     def polled(self) -> int:
-        """The number of records that readers have seen, each reader's own."""
+        """The number of records that readers have got; a record counts once for each reader."""
         return sum(
             len(event["offsets"]) for events in self.reads.values() for event in events if event["op"] == "polled"
         )

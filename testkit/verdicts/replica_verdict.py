@@ -7,15 +7,15 @@
 | duplicated | a record is there once, in one partition |
 | reordered | the records of one producer in one partition stand in the order in which they were sent |
 | invented | each record was sent |
-| given up | an idempotent producer without a limit of time fails no record; a careful producer has all acknowledged |
+| given up | an idempotent producer without a limit of time fails no record, nor does a careful producer |
 | torn | a transaction is there whole or not at all |
 | skipped | a reader gets every committed record between the first and the last that it gets |
 | unseen | a reader gets all committed records up to the end |
-| went back | a reader's offsets rise while a partition is assigned; a group goes on where it has committed |
-| uncommitted shown | a record that a reader gets stays at its offset, and its transaction was to be committed by then |
+| went back | a reader's offsets rise while a partition is assigned; a group goes on at its committed offset |
+| uncommitted shown | a record that a reader gets stays at its offset; the commit of its transaction was requested |
 | aborted shown | a reader of committed records gets none of an aborted transaction |
 | reset | no reader loses its position |
-| diverged | replicas have equal bytes from the larger log start to the high watermark; if compacted, the last values |
+| diverged | replicas have equal bytes (if compacted, last values) from the larger log start to the high watermark |
 
 The rules are the rules of `jepsen.tests.kafka`, for clients that name partitions and readers that read committed
 records. Each kind is reported once per client and partition, with the count.
@@ -77,7 +77,7 @@ class Evidence:
     unfinished: frozenset[str] = frozenset()
     """Groups whose members end before they have read all."""
     careful: frozenset[str] = frozenset()
-    """Producers whose records are all acknowledged in the end, since they repeat what fails."""
+    """Producers whose records must all be acknowledged in the end, since they repeat failed records."""
     key_of: Callable[[str], str | None] = lambda value: None
     """The key of the record with this value, in compacted topics."""
 
@@ -99,7 +99,7 @@ class LogShape:
         return bisect_left(self.offsets, offset)
 
     def next_rank(self, offset: int) -> int:
-        """The number of visible records up to this offset, itself included."""
+        """The number of visible records up to this offset, the offset included."""
         return bisect_right(self.offsets, offset)
 
     @cached_property
@@ -254,7 +254,7 @@ def _transactions_by_record(history: ReplicaHistory) -> _TransactionOf:
 
 
 class _Cursor:
-    """The position of one reader in one partition, and the promises that were broken to it there."""
+    """The position of one reader in one partition, and the broken promises to this reader there."""
 
     def __init__(self, evidence: Evidence, place: Place, transaction_of: _TransactionOf) -> None:
         self._evidence = evidence
@@ -321,7 +321,7 @@ class _Cursor:
                 self.faults["uncommitted shown"].append(f"{value}, before the end of its transaction was requested")
 
     def end(self) -> None:
-        """Everything that is committed must have been read."""
+        """Check that every committed record was read."""
         left = len(self._shape.offsets) - (0 if self._last is None else self._shape.next_rank(self._last))
         if left:
             self.faults["unseen"].append(f"{left} records behind {self._last}")
@@ -340,7 +340,8 @@ def _group_faults(evidence: Evidence) -> Iterator[str]:
 def _group_faults_of(
     evidence: Evidence, group: str, place: Place, events: Iterable[tuple[str, Event]]
 ) -> Iterator[str]:
-    """A member must begin between the last acknowledged commit and the furthest requested commit."""
+    """The faults of a group: a member must begin between the last acknowledged commit and the highest requested
+    commit."""
     shape = evidence.shapes[place]
     timeline: list[tuple[float, int, str, Event]] = []
     for reader, event in events:
@@ -351,7 +352,7 @@ def _group_faults_of(
     timeline.sort(key=lambda timed: timed[:2])
     committed = possible = 0
     seen = 0
-    """The number of visible records up to the furthest record that a member has got."""
+    """The number of visible records up to the highest offset that a member has got."""
     lower: dict[str, int | None] = {}
     back: list[str] = []
     skipped: list[str] = []

@@ -14,9 +14,9 @@ class StreamEvidence:
     """The values of transactions whose commit was answered."""
     aborted: frozenset[bytes]
     committed: Mapping[int, Sequence[bytes]]
-    """By partition, in the order of the log."""
+    """The committed values by partition, in the order of the log."""
     rows: Mapping[int, Sequence[tuple[int, bytes]]]
-    """Offset and value of each row of the stream, by partition, in its order."""
+    """Offset and value of each row of the stream, by partition, in the order of the stream."""
     copies: Sequence[bytes]
 
 

@@ -23,7 +23,7 @@ SETTLE_S = 2.0
 
 
 class Pace(NamedTuple):
-    """So many records, one each so many seconds."""
+    """A number of records, and the seconds between two records."""
 
     interval_s: float
     records: int
@@ -33,7 +33,8 @@ PACES = (Pace(0.002, 3_000), Pace(0.010, 1_000), Pace(0.600, 50))
 FROM_LEADER, FROM_FOLLOWER, LAG = "read from the leader", "read from a follower", "high watermark at the follower"
 
 VARIANTS = {"each at once": AT_ONCE_MS, "none at once": NEVER_MS}
-"""Ours with another least time between two answers that have a high watermark alone (`sessions.IDLE_ANSWER_MS`)."""
+"""Variants of Tailrace with another minimum time between two answers that have only a high watermark
+(`sessions.IDLE_ANSWER_MS`)."""
 
 CONDITIONS = (
     f"Three nodes, one partition, replication factor 3, min.insync.replicas 2, page cache. Records of {VALUE_BYTES} B "

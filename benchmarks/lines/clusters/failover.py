@@ -1,4 +1,4 @@
-"""A leader is killed: how long no record is acknowledged."""
+"""The time without an acknowledged record after a leader is killed."""
 
 import time
 
@@ -14,7 +14,7 @@ from tailrace.model.errors import ErrorCode
 NAME = "failover"
 DEFAULT = 50
 KAFKAS_PART = 5
-"""Kafka is killed this many times less often: with its session timeout it takes longer."""
+"""Kafka gets one kill for this number of kills of Tailrace: with its session timeout a kill takes longer."""
 TOPIC, VALUE_BYTES = "failover", 100
 CONFIGS = {"min.insync.replicas": "2"}
 PAUSE_S = 0.005
@@ -60,7 +60,8 @@ def measure(rounds: Rounds, kills: int) -> Section:
 
 
 def _kill(cluster: PeerCluster) -> float:
-    """Seconds until the next record is acknowledged. Afterwards all replicas are in sync again."""
+    """Kill the leader; returns the seconds until the next record is acknowledged. Afterwards all replicas are in sync
+    again."""
     leader = cluster.leader_of(TOPIC)
     others = [node for node in NODES if node != leader]
     began = time.perf_counter()

@@ -16,7 +16,7 @@ from tailrace.protocol.records.record import Record, build_batch
 
 NAME = "key-filter"
 DEFAULT = 64
-"""Megabytes of plain records that a measurement goes through."""
+"""The number of megabytes of plain records that a measurement filters."""
 CHUNK_BYTES = 1 << 20
 BATCH_BYTES = 64 << 10
 READERS = 8
@@ -85,7 +85,7 @@ def chunk_of(value_bytes: int, codec: Codec) -> Chunk:
 
 
 def _value(number: int, size: int) -> bytes:
-    """Something like JSON: compressed, it takes a third."""
+    """A value like JSON: compressed, it takes a third of its size."""
     text = b'{"order":%d,"amount":%d,"currency":"EUR","status":"shipped"}' % (number, number * 7919 % 100_000)
     return (text * (size // len(text) + 1))[:size]
 

@@ -17,11 +17,11 @@ from tailrace.protocol.records.compression import Codec
 
 NAME = "key-readers"
 DEFAULT = 64
-"""Megabytes of plain records in the partition."""
+"""The number of megabytes of plain records in the partition."""
 FETCH_BYTES: Final = 1 << 20
 VERSION: Final = 12
 PASSES: Final = 8
-"""The partition is read so often in a round."""
+"""The number of times that the partition is read in a round."""
 MOST_TIMES_ONE = {"1 KB": 2.0, "100 B": 2.5}
 ONE, SHARED, APART = "one reader of all", "eight readers of an eighth", "eight readers, no part kept"
 
@@ -45,7 +45,7 @@ class RangeReader:
         self.is_done = False
 
     def fetch(self) -> int:
-        """Fetch once; the bytes that came."""
+        """Fetch once; returns the bytes that came."""
         data = self._ask()
         stored = bytes(data.records or b"")
         if self._ranges:

@@ -16,7 +16,7 @@ from tailrace.client.keyed.outcomes import KeyedRecord
 
 NAME = "lanes"
 DEFAULT = 1_600
-"""Records that sixteen lanes work on in a round; a single lane works on a sixteenth of that."""
+"""The number of records of a round with sixteen lanes; a single lane gets a sixteenth of that number."""
 LANES: Final = 16
 KEYS: Final = 400
 PARTITIONS: Final = 2
@@ -33,8 +33,8 @@ CONDITIONS = (
 
 
 class OrderCheck:
-    """Counts records, and stops at a record that is not the next of its key, or comes beside another record of its
-    key."""
+    """Counts records, and stops at a record that is not the next record of its key, or comes while another record of
+    its key is in work."""
 
     def __init__(self, wanted: int, stop: Callable[[], None]) -> None:
         self._wanted = wanted

@@ -1,4 +1,4 @@
-"""Commits of ranges over a state of many: the broker's CPU (KIP-X)."""
+"""Commits of ranges over a state with many rectangles: the broker's CPU (KIP-X)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,15 +18,15 @@ from tailrace.protocol.messages.offsets import (
 
 NAME = "range-commits"
 DEFAULT = 1_000
-"""Rectangles in the state."""
+"""The number of rectangles in the state."""
 COMMITS: Final = 200
-"""The commits of a round."""
+"""The number of commits in a round."""
 VERSION: Final = 9
 GROUP: Final = "workers"
 TOPIC: Final = "orders"
 RECORDS: Final = 20_000
 SIZES: Final = (0, 1, 16, 256)
-"""Rectangles of a commit; 0: a plain commit of another group."""
+"""The numbers of rectangles in a commit; 0: a plain commit of another group."""
 MOST_MS: Final = 1.5
 LIMITED: Final = 16
 
@@ -76,7 +76,7 @@ def measure(rounds: Rounds, rectangles: int) -> Section:
 
 
 def _write(peer: Peer) -> None:
-    """As many records as offsets are committed."""
+    """Write as many records as offsets are committed."""
     peer.create_topics({TOPIC: 1})
     peer.wait_for_leaders({TOPIC: 1})
     with Wire(peer.address) as wire:
@@ -90,7 +90,7 @@ def _find_coordinators(wire: Wire) -> None:
 
 
 def _commit(wire: Wire, ends: Sequence[int], chosen: Sequence[int]) -> None:
-    """Commit that these hashes are done up to their ends; of none, a plain commit."""
+    """Commit that these hashes are done up to their ends; without hashes make a plain commit."""
     width = HASH_SPACE // len(ends)
     ranges = tuple(
         WireRectangle(

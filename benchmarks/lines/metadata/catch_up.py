@@ -76,7 +76,7 @@ def _write_log(home: Path, image: ClusterImage) -> None:
 
 
 def _changes(topic_id: TopicId, partitions: int) -> list[bytes]:
-    """Changes by which each partition loses a replica in sync and gets it back; another replica leads meanwhile."""
+    """Changes in which each partition loses a replica in sync and gets it back; another replica leads meanwhile."""
     return [
         encode_record(PartitionChangeRecord(partition_id=number, topic_id=topic_id, isr=in_sync, leader=in_sync[0]))
         for number in range(partitions)

@@ -1,4 +1,5 @@
-"""The reads that it takes to keep the metadata log short: snapshots, and log compaction (KIP-630, "Loading State")."""
+"""The reads by which the metadata log is kept short: with snapshots, and with log compaction (KIP-630, "Loading
+State")."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -29,9 +30,9 @@ DEFAULT_MEGABYTES = 20
 PER_BATCH = 100
 SNAPSHOT, COMPACTION = "snapshots", "compaction"
 SEGMENT_BYTES = 256 * 1024
-"""Small, so that the segment that is written to, which is never compacted, does not count."""
+"""The size of a segment. It is small, so that the active segment, which is never compacted, has little weight."""
 TEXT_STATE_MB = 100
-"""The text's example; its triggers are scaled with the state."""
+"""The size of the state in the example of KIP-630; its triggers are scaled with the state."""
 
 CONDITIONS = (
     f"A state of so many MB ({BROKERS} brokers, topics of {PER_TOPIC} partitions, replication factor 3), and "
@@ -54,7 +55,7 @@ class _Reads(NamedTuple):
     changes: int
     log_bytes: int
     keeping_bytes: int
-    """Read besides the once that the state machine does."""
+    """The bytes that are read in addition to the one read of the state machine."""
 
 
 def measure(rounds: Rounds, megabytes: int) -> Section:
@@ -91,7 +92,7 @@ def _record(
 
 
 class _CountingFiles(OsFiles):
-    """The disk, and how much is read from files that are open."""
+    """The disk; counts the bytes that are read from open files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +128,7 @@ class _Change(NamedTuple):
 
 
 def _changes(image: ClusterImage) -> Iterator[_Change]:
-    """Partitions at random, without end; each time with two replicas in sync."""
+    """Changes of random partitions, without end, each with two replicas in sync."""
     chance = random.Random(2)
     partitions = list(image.partitions())
     while True:
@@ -209,7 +210,7 @@ def _batch(entries: Iterable[tuple[bytes | None, bytes]], base_offset: int = 0) 
 
 
 def _clean(log: Log) -> int:
-    """Compact the log to the end; the bytes that were read for that."""
+    """Compact the log to the end; returns the number of bytes that were read."""
     log.flush()
     compaction = log.compactions.begin(0, end_offset=log.log_end_offset, memory_bytes=128 * MIB)
     assert compaction is not None, "there is something to compact"

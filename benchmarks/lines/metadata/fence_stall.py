@@ -34,7 +34,7 @@ BROKERS = 10
 PER_TOPIC = 10
 HERE = BrokerId(1)
 AWAKE = 1_000
-"""The open logs in use of this broker, which has 30,000 partitions."""
+"""The number of logs in use on this broker, which has 30,000 partitions."""
 LONGEST_TURN_MS = 20.0
 DECIDED, REPLAYED = "decided and acted on", "snapshot loaded, record replayed"
 
@@ -149,7 +149,7 @@ def _check(image: ClusterImage) -> None:
 
 
 def _check_partitions(image: ClusterImage, partitions: PartitionTable) -> None:
-    """Every partition here is in the state that the image names."""
+    """Check that every partition here is in the state of the image."""
     for name, dormant in partitions.dormant:
         assert dormant.state == image.partition(*name), name
     for partition in partitions:

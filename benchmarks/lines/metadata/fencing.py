@@ -1,4 +1,4 @@
-"""A broker goes: what that costs the log and the network (KIP-630, "Amount of Data Replicated")."""
+"""The cost for the log and the network when a broker stops (KIP-630, "Amount of Data Replicated")."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,7 +21,7 @@ DEFAULT = 1_000_000
 BROKERS = 100
 PER_TOPIC = 10
 RECORDS_PER_BATCH = 10_000
-"""As many as Kafka's controller puts into one batch."""
+"""The number of records in a batch, as in Kafka's controller."""
 EVENT, CHANGES = "FenceBroker", "PartitionChange each"
 TEXT_EVENT, TEXT_CHANGES = "the text's FenceBroker", "the text's IsrChange"
 TEXT_EVENT_BYTES, TEXT_CHANGE_BYTES = 8, 40

@@ -1,4 +1,5 @@
-"""A snapshot of the metadata: the time to write and to load it, and for how long nothing else runs (KIP-630)."""
+"""A snapshot of the metadata: the time to write it and to load it, and the longest time in which nothing else runs
+(KIP-630)."""
 
 import gc
 import time
@@ -17,7 +18,7 @@ DEFAULT_MEGABYTES = 100
 BROKERS = 10
 PER_TOPIC = 50
 RECORD_BYTES = 129
-"""About what a partition of three replicas takes, record framing included."""
+"""The approximate size of the record of a partition with three replicas, record framing included."""
 WRITTEN, LOADED = "written", "loaded"
 LONGEST_SLICE_MS = 20.0
 SLOWEST_LOAD = 10.0

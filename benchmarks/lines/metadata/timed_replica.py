@@ -1,4 +1,4 @@
-"""Metadata as large as one likes, and one replica of it on a real disk whose turns of the event loop are timed."""
+"""Metadata of any size, and a replica of the metadata on a real disk, whose turns of the event loop are timed."""
 
 import asyncio
 import gc
@@ -45,7 +45,7 @@ from testkit.quorum.controllers import controller_machine
 
 REPLICATION_FACTOR = 3
 STATE_ID = SnapshotId(1_000_000, 1)
-"""End offset of the snapshot that a replica begins with."""
+"""The id of the snapshot with which a replica begins."""
 VOTER = ReplicaKey(0)
 
 
@@ -98,7 +98,7 @@ def opened_log(directory: Path, files: OsFiles | None = None) -> QuorumLog:
 
 
 def write_snapshot(log: QuorumLog, image: ClusterImage, *, slice_records: int = 200) -> list[float]:
-    """The image as the log's newest snapshot; the CPU seconds that each slice has taken."""
+    """Write the image as the log's newest snapshot; returns the CPU seconds of each slice."""
     writer = log.begin_snapshot(STATE_ID, last_contained_ms=0, voters=None)
     values = snapshot_values(image)
     slices = []
@@ -116,14 +116,14 @@ def write_snapshot(log: QuorumLog, image: ClusterImage, *, slice_records: int = 
 
 
 def quiet_collector() -> None:
-    """The garbage collector as a node has it when it serves."""
+    """Set the garbage collector as a serving node has it."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)
 
 
 class TimedTurns(Turns):
-    """Turns of which each leaves the CPU time that it took on this thread: without the noise of other threads."""
+    """Turns that record the CPU time of each turn on this thread, without the noise of other threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -200,7 +200,7 @@ class Replica:
         self.controller.on_image(listener)
 
     async def ask(self, command: ControllerCommand) -> object:
-        """The controller's answer. Raises KafkaError if it refuses."""
+        """The controller's answer. Raises KafkaError if the controller refuses."""
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.turns.run(lambda: self.controller.submit(command, answered.set_result))
         answer = await answered

@@ -1,4 +1,4 @@
-"""Large frames on a bare socket: how near a server comes to what the loopback carries."""
+"""Large frames on a bare socket, compared with the throughput of the loopback."""
 
 import time
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""franz-go's default producer with more than it sends in a small request: it fills one up to 100 MiB."""
+"""franz-go's default producer with so many records that it fills requests of up to 100 MiB."""
 
 import os
 from collections.abc import Sequence

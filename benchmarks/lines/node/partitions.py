@@ -1,4 +1,4 @@
-"""Cost of many partitions for one node: the cost of creating, of a restart, of keeping."""
+"""The cost of many partitions for one node: of their creation, of a restart, and of an idle node."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ INTERNAL = 100
 """Room for the partitions of internal topics."""
 IDLE_S = 5.0
 LONGEST_RESTART_S = 5.0
-"""For 100,000."""
+"""The target for a restart with 100,000 partitions."""
 
 CONDITIONS = (
     f"Topics of {PER_TOPIC:,} partitions, created one after the other, without records. Create: the time until all "
@@ -75,7 +75,7 @@ def _round(rounds: Rounds, test: str, partitions: int) -> None:
 
 
 def _topics(partitions: int) -> dict[str, int]:
-    """Names and counts; the last topic takes the rest."""
+    """The names of topics and their numbers of partitions; the last topic takes the rest."""
     return {
         f"many-{start // PER_TOPIC}": min(PER_TOPIC, partitions - start) for start in range(0, partitions, PER_TOPIC)
     }

@@ -13,7 +13,7 @@ from testkit.nodes.data_path import DataPath, unlooking
 
 NAME = "record-walk"
 DEFAULT = 64
-"""Megabytes of plain records that a measurement appends."""
+"""The number of megabytes of plain records that a measurement appends."""
 SIZES = {"100 B": 100, "1 KB": 1_000}
 CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 WITH, WITHOUT = "with the walk", "without"

@@ -1,4 +1,4 @@
-"""From the start of the process to the first record that is acknowledged, and what an idle server keeps."""
+"""The time from the start of the process to the first acknowledged record, and the memory of an idle server."""
 
 import time
 from collections.abc import Callable

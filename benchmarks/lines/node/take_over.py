@@ -1,4 +1,5 @@
-"""A coordinator takes over a full segment: with the checkpoint beside its log, and with the log alone."""
+"""The time in which a coordinator takes over a full segment: with the checkpoint beside its log, and with the log
+alone."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ DEFAULT_MEGABYTES = 100
 LONGEST_S = 2.0
 BY_LOG, BY_CHECKPOINT = "the log replayed", TAILRACE
 _TAIL_BYTES: Final = 4_000_000
-"""Appended behind the checkpoint: another checkpoint is due at 4 MiB."""
+"""The bytes behind the checkpoint: at 4 MiB another checkpoint would be due."""
 _KEYS: Final = 8
 _BATCHES_AT_ONCE: Final = 1_000
 _PAUSE_S: Final = 0.002
@@ -149,7 +150,7 @@ def _fill(directory: Path, records: Iterator[KeyValue], *, size_bytes: int) -> N
 
 
 def _start(node: Peer) -> dict[str, float]:
-    """Start the node; the seconds from its first answer until both coordinators serve."""
+    """Start the node; returns the seconds from its first answer until both coordinators serve."""
     node.process.start()
     node.wait_until_ready()
     return _served(node)

@@ -89,7 +89,7 @@ def _round(rounds: Rounds, peer: Peer, topic: str, durability: str, records: int
 
 
 def _load(peer: Peer, topic: str, records: int, transactions: int) -> float:
-    """The seconds of the transactions."""
+    """The seconds that the transactions take."""
     numbers = (RECORD_BYTES, records, transactions, PARTITIONS)
     command = [sys.executable, "-m", "benchmarks.loads.transactions", peer.address, topic, *map(str, numbers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_TIMEOUT_S, check=False)
@@ -99,7 +99,8 @@ def _load(peer: Peer, topic: str, records: int, transactions: int) -> float:
 
 
 def _check(peer: Peer, topics: Mapping[str, int], wanted: int) -> None:
-    """Return when the topic has all records, and a marker of each transaction in each partition: these come later."""
+    """Return when the topic has all records, and a marker of each transaction in each partition: the markers come later
+    than the answers."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     with Wire(peer.address) as wire:
         for topic, partitions in topics.items():

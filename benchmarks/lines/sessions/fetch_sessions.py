@@ -1,4 +1,4 @@
-"""Bytes and broker CPU of one fetch, full and of a session, by partitions and changes (KIP-227)."""
+"""Bytes and broker CPU of one fetch, full or incremental, by partitions and changes (KIP-227)."""
 
 import resource
 import time
@@ -21,17 +21,17 @@ PER_TOPIC = 1_000
 VALUE_BYTES = 100
 FETCHES = {0: 10_000, 1: 10_000, 100: 200, 10_000: 10}
 ROW = 16
-"""Fetches that are sent together where a fetch is short: a busy broker has no wake-up per fetch, and its code
+"""The number of short fetches that are sent together: a busy broker has no wake-up for each fetch, and its code is
 cached."""
-"""Fetches of a round, by changes: the most, as many as fit into LONGEST_S."""
+"""The most fetches of a round, by the number of changes; fewer if that many take longer than LONGEST_S."""
 LEAST_FETCHES = 5
 LONGEST_S = 10.0
 FULL_PARTITIONS = 200_000
-"""Partitions of all full fetches of a round together."""
+"""The number of partitions in all full fetches of a round together."""
 MOST_FULL_FETCHES = 500
 LEAST_FULL_FETCHES = 3
 FILES_OF_KAFKA = 3
-"""Kafka keeps a log open and two indexes mapped for each partition."""
+"""The number of files that Kafka keeps for each partition: an open log and two mapped indexes."""
 SETTLE_S = 5.0
 LEAST_CHANGES_AGAIN = 100
 FULL_AGAIN = "full fetch of those"
@@ -143,8 +143,7 @@ class _Run:
 
     def takes_part(self, size: int) -> bool:
         """Whether a round of this size ended. Apache Kafka may leave a Produce of 10,000 partitions without an answer.
-
-        Raises OSError of a node of ours.
+        If that happens with Tailrace, raises the OSError.
         """
         try:
             self._round(size)

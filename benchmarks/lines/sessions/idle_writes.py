@@ -90,7 +90,7 @@ def _round(rounds: Rounds, cluster: PeerCluster, steps: tuple[int, ...]) -> None
 
 
 def _write(cluster: PeerCluster, count: int) -> list[float]:
-    """Milliseconds of each write."""
+    """The milliseconds that each write takes."""
     frame = produce_frame(BUSY, 0, batch(1, VALUE_BYTES))
     times_ms = []
     with Wire(cluster.address(cluster.leader_of(BUSY))) as wire:

@@ -31,7 +31,7 @@ FULL = -1
 JAVA = "Kafka's Java client"
 PROGRAM = Path(__file__).parent / "FetchSessions.java"
 PARTITIONS_OF_A_ROUND = 400_000
-"""Partitions named or looked at in all fetches of a round together."""
+"""The number of partitions that all fetches of a round together name or examine."""
 MOST_FETCHES, LEAST_FETCHES = 2_000, 3
 JAVA_TIMEOUT_S = 300
 

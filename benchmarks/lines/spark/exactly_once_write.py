@@ -15,7 +15,7 @@ from benchmarks.wire import Wire, end_offsets
 
 NAME = "exactly-once-write"
 DEFAULT = 2_000_000
-"""Rows of a write."""
+"""The number of rows of a write."""
 PARTITIONS: Final = 4
 AT_LEAST_ONCE, EXACTLY_ONCE = "at least once", "exactly once"
 MOST_TIMES, LEAST_TIMES_CONNECTOR = 1.3, 2.0
@@ -98,7 +98,7 @@ def _round(rounds: Rounds, spark: SparkWriter, node: Peer, name: str, durability
 
 
 def _check(node: Peer, write: Write) -> None:
-    """The topic has each row; of a transaction also a marker in each partition that it wrote to."""
+    """Check that the topic has each row, and after a transaction also a marker in each partition of the transaction."""
     with Wire(node.address) as wire:
         found = sum(end_offsets(wire, write.topic, PARTITIONS))
     most = write.rows + (TASKS * PARTITIONS * BATCHES if write.is_exactly_once else 0)

@@ -16,7 +16,7 @@ from benchmarks.spark.topics import VALUES, fill
 
 NAME = "spark-idle"
 DEFAULT = 30
-"""Seconds that count."""
+"""The number of measured seconds."""
 SETTLE_S: Final = 10.0
 PARTITIONS: Final = 4
 MOST_TIMES = 0.3

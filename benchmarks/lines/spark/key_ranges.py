@@ -13,13 +13,14 @@ from benchmarks.spark.topics import BATCH_RECORDS, DISTINCT_BATCHES, KEYED, VALU
 
 NAME = "spark-key-ranges"
 DEFAULT = 1_000_000
-"""Rows of the partition."""
+"""The number of rows of the partition."""
 PYTHON_US: Final = 5
 TASKS: Final = 8
 ONE = "one task"
 RANGES = f"{TASKS} tasks by key ranges"
 MEMORY_ONE, MEMORY = "one task, from memory", f"{TASKS} tasks, from memory"
-"""The same rows from a Python source that keeps the rows in memory: the gain that Spark itself leaves to more tasks."""
+"""The same rows from a Python source that keeps the rows in memory: they show the gain of more tasks within Spark
+itself."""
 LEAST_TIMES_ONE = 1.6
 _TEST = f"{PYTHON_US} us of Python a row"
 

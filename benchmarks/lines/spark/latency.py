@@ -1,4 +1,4 @@
-"""A record until Spark has finished the batch with this record: our source and Spark's own connector."""
+"""The time from a record until Spark has finished the batch with the record: our source and Spark's own connector."""
 
 import statistics
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ from benchmarks.spark.topics import VALUE_BYTES, VALUES, body, fill
 
 NAME = "spark-latency"
 DEFAULT = 30
-"""Records of a round."""
+"""The number of records of a round."""
 PARTITIONS: Final = 4
 MOST_TIMES = 0.5
 _TEST = "one record at a time"

@@ -16,7 +16,7 @@ from tailrace.protocol.records.compression import Codec
 
 NAME = "spark-read"
 DEFAULT = 2_000_000
-"""Rows of a topic."""
+"""The number of rows of a topic."""
 PARTITIONS: Final = 4
 MEMORY = "from memory"
 CODECS = {"uncompressed": Codec.NONE, "lz4": Codec.LZ4}

@@ -17,7 +17,7 @@ from benchmarks.spark.topics import BATCH_RECORDS, ROWS, VALUE_BYTES, VALUES, ch
 
 NAME = "spark-stream"
 DEFAULT = 1_000_000
-"""Rows of a batch."""
+"""The number of rows of a batch."""
 BATCHES: Final = 4
 PARTITIONS: Final = 4
 LEAST_TIMES = 1.3
