@@ -374,7 +374,7 @@ def test_lag_is_shown_for_members_that_run_and_for_offsets_that_are_left(topic: 
     assert [(row["PARTITION"], row["LOG-END-OFFSET"]) for row in rows] == [(0, 3), (1, 0)]
     assert {row["CONSUMER-ID"] for row in rows} == {member["CONSUMER-ID"]}
     (state,) = json.loads(run("groups", "describe", topic, "--state", "-o", "json").out)
-    assert (state["STATE"], state["#MEMBERS"], state["ASSIGNMENT-STRATEGY"]) == ("Stable", 1, "range")
+    assert (state["STATE"], state["#MEMBERS"], state["ASSIGNMENT-STRATEGY"]) == ("Stable", 1, "uniform")
     done = run("groups", "delete", topic)
     assert done.code == 1
     assert "has members; stop them first" in done.err
