@@ -133,6 +133,8 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
             await cancelled(tasks)
             self._work.cancel_timer()
             await self._on_revoke(frozenset(self._partitions))
+            # `close` of the reader revokes too: it has nothing to wait for.
+            self._close_partitions(frozenset(self._partitions))
         finally:
             try:
                 await self._work.end()

@@ -1,12 +1,18 @@
 """The last commit of a keyed consumer before its partitions leave covers what is done: a stop repeats nothing."""
 
+import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
 from uuid import uuid4
+
+import pytest
 
 from tailrace import Admin, Done, KeyedRecord, Outcome, Producer, Retry
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.testing import Cluster
+from unit.client.keyed.keyed_runs import consumer_of
 
 
 def write_keys(cluster: Cluster, topic: str, *, records: int, keys: int) -> dict[bytes, int]:
@@ -52,3 +58,28 @@ async def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(tailrace_clus
     assert len(done) == records
     assert [place for place, times in done.items() if times > 1] == []
     assert dict(in_order) == {key: list(range(count)) for key, count in counts.items()}
+
+
+async def test_the_end_of_a_run_of_a_keyed_consumer_waits_and_commits_once(
+    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler that hangs costs its grace once."""
+    consumer = consumer_of(tailrace_cluster, topic, grace_ms=50)
+    write, last_commits, is_stopped = consumer._store.write, 0, False
+
+    async def counted(commits: Mapping[Any, Any]) -> Any:
+        nonlocal last_commits
+        last_commits += is_stopped
+        return await write(commits)
+
+    monkeypatch.setattr(consumer._store, "write", counted)
+
+    async def handle(record: KeyedRecord) -> None:
+        nonlocal is_stopped
+        is_stopped = True
+        consumer.stop()
+        await asyncio.Event().wait()
+
+    await consumer.run(handle, concurrency=1)
+    graces = [line for line in caplog.messages if "that the handler has not finished in time" in line]
+    assert (len(graces), last_commits) == (1, 1)
