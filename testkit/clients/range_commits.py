@@ -33,13 +33,23 @@ class RangesOfAGroup:
         """Answers in place of the progress, by partition."""
         self.unreadable = 0
         """The number of next reads of the progress that fail."""
-        self._tried = asyncio.Event()
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        """The events of `until` that a request sets, which may come from another loop."""
 
     async def until(self, is_true: Callable[[], bool]) -> None:
         """Return when the condition is true; each request checks it again."""
-        while not is_true():
-            self._tried.clear()
-            await self._tried.wait()
+        tried = asyncio.Event()
+        self._waiting[tried] = asyncio.get_running_loop()
+        try:
+            while not is_true():
+                await tried.wait()
+                tried.clear()
+        finally:
+            del self._waiting[tried]
+
+    def _check_waiting(self) -> None:
+        for tried, loop in list(self._waiting.items()):
+            loop.call_soon_threadsafe(tried.set)
 
     async def more(self, commits: int) -> None:
         """Return when this number of further partitions has been committed."""
@@ -48,7 +58,12 @@ class RangesOfAGroup:
 
     async def cut(self, name: TopicPartition, offset: int) -> None:
         """Forget the committed ranges from this offset on, as a coordinator does."""
-        self._tried.set()
+        try:
+            self._cut(name, offset)
+        finally:
+            self._check_waiting()
+
+    def _cut(self, name: TopicPartition, offset: int) -> None:
         if name in self.refused_cuts:
             raise KafkaError(self.refused_cuts[name], "refused")
         self.cuts.append((name, offset))
@@ -74,8 +89,13 @@ class RangesOfAGroup:
     async def commit(
         self, *, ranges: Mapping[TopicPartition, Sequence[Rectangle]]
     ) -> Mapping[TopicPartition, RangeBudget]:
+        try:
+            return self._commit(ranges)
+        finally:
+            self._check_waiting()
+
+    def _commit(self, ranges: Mapping[TopicPartition, Sequence[Rectangle]]) -> Mapping[TopicPartition, RangeBudget]:
         uses = {}
-        self._tried.set()
         for name, rectangles in ranges.items():
             if name in self.refused:
                 raise KafkaError(self.refused[name], "refused")

@@ -1,4 +1,7 @@
-"""The event loop in a background thread of the process, and asyncio clients on it for callers that do not use asyncio.
+"""The event loops in background threads of the process, and asyncio clients on a loop for callers without asyncio.
+
+`loop_thread` has all clients of the process. `handler_thread` has coroutines of users: if a coroutine blocks its loop,
+the clients go on.
 
 A forked child makes a loop and clients of its own at their first use, since threads do not survive a fork (Spark
 forks its Python workers from a daemon).
@@ -14,7 +17,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from tailrace.client.construction import Configured
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -26,13 +29,18 @@ _STOP_S = 2.0
 """The longest wait for cancelled tasks, and then for the thread, at the end of the interpreter."""
 
 
+_CLIENTS: Final = "tailrace-client"
+_HANDLERS: Final = "tailrace-handlers"
+"""The names of the threads."""
+
+
 class LoopThread:
     """A running event loop. Its thread is a daemon: it does not keep the process alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = _CLIENTS) -> None:
         self.loop = _new_loop()
         self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name="tailrace-client", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -103,7 +111,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-_threads: dict[int, LoopThread] = {}
+_threads: dict[tuple[int, str], LoopThread] = {}
 _lock = threading.Lock()
 
 
@@ -117,23 +125,33 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def loop_thread() -> LoopThread:
-    """This process's loop, started at the first call."""
-    process_id = os.getpid()
-    thread = _threads.get(process_id)
+    """This process's loop of clients, started at the first call."""
+    return _thread_of(_CLIENTS)
+
+
+def handler_thread() -> LoopThread:
+    """This process's loop of coroutine handlers, started at the first call."""
+    return _thread_of(_HANDLERS)
+
+
+def _thread_of(name: str) -> LoopThread:
+    place = os.getpid(), name
+    thread = _threads.get(place)
     if thread is None:
         with _lock:
-            thread = _threads.get(process_id)
+            thread = _threads.get(place)
             if thread is None:
-                thread = _threads[process_id] = LoopThread()
+                thread = _threads[place] = LoopThread(name)
     return thread
 
 
 @atexit.register
 def _stop_at_exit() -> None:
-    """Stop the loop after the handlers of importing modules, which flush and close clients on the loop."""
-    thread = _threads.get(os.getpid())
-    if thread is not None:
-        thread.stop()
+    """Stop the loops after the handlers of importing modules, which flush and close clients on the loop."""
+    for name in (_HANDLERS, _CLIENTS):
+        thread = _threads.get((os.getpid(), name))
+        if thread is not None:
+            thread.stop()
 
 
 class Closable(Protocol):

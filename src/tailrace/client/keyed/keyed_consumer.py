@@ -1,47 +1,15 @@
 """A member of a group that has a handler work on the records: each key in order, many keys at a time."""
 
 import asyncio
-import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, TypeVar
 
 from tailrace.client.construction import AsyncClient, made_of
-from tailrace.client.keyed.done_offsets import ProgressCommit
-from tailrace.client.keyed.handler import Handler, HandlerWork, cancelled
-from tailrace.client.keyed.keyed_metrics import KeyedMetrics, held_key
-from tailrace.client.keyed.keyed_partition import KeyedPartition
-from tailrace.client.keyed.lanes import LaneWork
-from tailrace.client.keyed.progress_store import ProgressStore, WrittenProgress
-from tailrace.client.offsets import request_end
-from tailrace.client.reading.consumer_reader import ConsumerReader
-from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.keyed.handler import Handler
+from tailrace.client.keyed.keyed_engine import KeyedEngine
+from tailrace.client.keyed.keyed_metrics import KeyedMetrics
+from tailrace.client.keyed.keyed_run import KeyedRun
+from tailrace.client.loop_thread import loop_thread
 from tailrace.client.settings import KeyedConsumerSettings
-from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.partitions import TopicPartition
-
-_POLL_MS: Final = 500
-_RETRY_S: Final = 0.1
-"""The pause after a failed request to the coordinator."""
-
-_LAST_TRIES: Final = 3
-"""The further tries of a last commit that the server has no room for; each try has half as many holes as the try
-before."""
-
-_OUT_OF_GROUP = frozenset(
-    (
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.STALE_MEMBER_EPOCH,
-    )
-)
-"""The codes of a member that is out of its group: its partitions have left or will leave, and the next owner repeats
-the records that are not committed."""
-
-T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
+from tailrace.model.errors import KafkaError
 
 
 class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
@@ -56,367 +24,62 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
     `fault`. At most `max_records_in_hand` records (16 for each lane, 1,000 at least) and `max_bytes_in_hand` are read
     and not done; the last poll may go beyond. At its end, and when partitions leave, handlers that run have `grace_ms`
     to finish. The other settings are those of `tailrace.aio.Consumer`, without enable_auto_commit.
+
+    Reading, commits and heartbeats run on the background loop of the process (see loop_thread), and go on while a
+    handler blocks the loop of `run`.
     """
 
     @made_of(KeyedConsumerSettings)
     def __init__(self, settings: KeyedConsumerSettings) -> None:
-        self._settings = settings
-        self._group = settings.group or ""
-        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_left=self._close_partitions)
-        self._store = ProgressStore(self._reader, self._reader.progress)
-        self._work = HandlerWork(
-            settings,
-            self._reader.router.now_ms,
-            on_finished=self._on_finished,
-            on_turn=self._resume_where_room,
-            on_end=self._fail,
-        )
-        self._poll_records = settings.max_poll_records
-        self._partitions: dict[TopicPartition, KeyedPartition] = {}
-        self._paused: dict[TopicPartition, KeyedPartition] = {}
-        self._openings: dict[asyncio.Task[None], KeyedPartition] = {}
-        """Requests for the progress of partitions, or for the note of a cut in the progress."""
-        self._storing = asyncio.Lock()
-        self._commit_due = asyncio.Event()
-        self._finished = asyncio.Event()
-        """Set when a handler has finished, or an opening."""
-        self._ending = asyncio.Event()
-        self._closed = asyncio.Event()
-        self._fault: BaseException | None = None
-
-    # the run
+        self._engine = KeyedEngine(settings)
 
     async def run(self, handler: Handler, *, concurrency: int = 16) -> None:
-        """Work on records until `stop`, with `concurrency` records at a time; then finish, commit and leave the group.
+        """Work on records until `stop`, with so many of them at a time; then finish, commit and leave the group.
 
         The handler gets a `KeyedRecord` and returns None or Done, Retry or Skip. An exception is a Retry: its key
         waits, 1 s at first and then twice as long each time, up to a minute. A coroutine function runs on this loop,
         any other function in threads. A cancelled call finishes and commits too; cancelled again, it ends at once.
         Raises KafkaError for a fault that no retry cures.
         """
-        if concurrency < 1:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"concurrency {concurrency}; at least 1")
-        if self._work.has_begun or self._closed.is_set():
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "a keyed consumer runs once: make another one")
-        most = self._work.begin(handler, concurrency)
-        self._poll_records = min(self._poll_records, max(most // 2, 1))
-        tasks = [self._start(self._read()), self._start(self._commit_regularly())]
+        loop = asyncio.get_running_loop()
+        run = self._engine.start(handler, concurrency, lambda: loop)
+        fault = await self._end_of(run)
+        if fault is not None:
+            raise fault
+
+    async def _end_of(self, run: KeyedRun) -> BaseException | None:
+        ended = asyncio.wrap_future(run.ended)
         try:
-            await self._ending.wait()
+            await asyncio.wait((ended,))
+        except asyncio.CancelledError:
+            await self._finish(run, ended)
+            raise
+        return await ended
+
+    async def _finish(self, run: KeyedRun, ended: "asyncio.Future[BaseException | None]") -> None:
+        """Stop, and return at the end of the run; at once if the run is stopped already, or if this is cancelled."""
+        try:
+            if not self._engine.is_stopped:
+                self.stop()
+                await asyncio.wait((ended,))
         finally:
-            self.stop()
-            await self._finish(tasks)
-        if self._fault is not None:
-            raise self._fault
+            run.cancel()
+            await asyncio.wait((ended,))
 
     def stop(self) -> None:
-        """End `run`: the handler gets no more records. Must be called on the event loop."""
-        self._work.stop()
-        self._ending.set()
+        """End `run`: the handler gets no more records. May be called from any thread, or from a signal handler."""
+        self._engine.stop()
 
     async def close(self) -> None:
         """Stop, and return when `run` has ended. May be called again."""
-        self.stop()
-        if not self._work.has_begun:
-            self._closed.set()
-            await self._reader.close()
-        await self._closed.wait()
-
-    def _fail(self, fault: BaseException) -> None:
-        """End the run with this fault."""
-        self._fault = self._fault or fault
-        self.stop()
-
-    async def _finish(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
-        """Let running handlers finish, commit, and leave the group."""
-        try:
-            await cancelled(tasks)
-            self._work.cancel_timer()
-            await self._on_revoke(frozenset(self._partitions))
-            # `close` of the reader revokes too: it has nothing to wait for.
-            self._close_partitions(frozenset(self._partitions))
-        finally:
-            try:
-                await self._work.end()
-            finally:
-                await self._reader.close()
-                self._closed.set()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """A task whose failure ends the run."""
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(self._on_end)
-        return task
-
-    def _on_end(self, task: "asyncio.Task[None]") -> None:
-        fault = None if task.cancelled() else task.exception()
-        if fault is not None:
-            self._fail(fault)
-
-    # reading
-
-    async def _read(self) -> None:
-        while True:
-            self._receive(await self._reader.poll(self._now_ms() + _POLL_MS, self._poll_records))
-
-    def _receive(self, records: Iterable[ConsumerRecord]) -> None:
-        """Take records that were polled just now: since then nothing has changed the positions."""
-        by_name: dict[TopicPartition, list[ConsumerRecord]] = defaultdict(list)
-        for record in records:
-            by_name[TopicPartition(record.topic, record.partition)].append(record)
-        for name in self._reader.names:
-            position = self._reader.assigned.position(name)
-            if position is not None:
-                self._receive_of(name, by_name.get(name, []), position)
-        self._work.turn()
-
-    def _receive_of(self, name: TopicPartition, records: list[ConsumerRecord], position: int) -> None:
-        partition = self._partitions.get(name)
-        if partition is None:
-            start = records[0].offset if records else position
-            consumed = self._reader.assigned.get(name)
-            is_displaced = consumed is not None and consumed.position.is_displaced
-            partition = KeyedPartition(name, start, self._settings.max_collected_ranges, is_displaced=is_displaced)
-            self._partitions[name] = partition
-            self._begin_opening(partition, self._open(partition))
-        if partition.is_leaving or partition.is_cut:
-            return
-        cut = partition.cut_in(records, position)
-        if cut is not None:
-            self._cut(partition, cut)
-            return
-        self._put_in_hand(partition, partition.read(records, position))
-        if partition.is_commit_due:
-            self._commit_due.set()
-
-    def _begin_opening(self, partition: KeyedPartition, work: Coroutine[Any, Any, None]) -> None:
-        opening = self._start(work)
-        self._openings[opening] = partition
-        opening.add_done_callback(self._on_opened)
-
-    def _on_opened(self, opening: "asyncio.Task[None]") -> None:
-        del self._openings[opening]
-        self._finished.set()
-
-    async def _open(self, partition: KeyedPartition) -> None:
-        """Read the progress of the group in a partition; then the records of the partition go to the handler."""
-        name = partition.name
-        committed = await self._answer(name, lambda: self._store.read(name))
-        cut: int | None = None
-        if committed is not None and partition.start < committed.end_offset:
-            # The log is shorter than the group has read, or a commit came late: the end of the log tells which.
-            end = await self._answer(name, lambda: request_end(self._reader.router, name))
-            is_behind = partition.start < committed.stable_offset
-            if is_behind and (partition.is_displaced or end < committed.stable_offset):
-                cut = partition.start
-            elif end < committed.end_offset:
-                cut = end  # the member that found the cut was killed before the coordinator had answered
-        if self._partitions.get(name) is not partition or partition.is_leaving:
-            return
-        if partition.is_rewound(committed):
-            self._start_over(name)
-        elif cut is not None:
-            self._cut(partition, cut)
-        else:
-            self._work.lanes.open(name)
-            self._put_in_hand(partition, partition.open(committed))
-            self._work.turn()
-
-    async def _answer(self, name: TopicPartition, request: Callable[[], Awaitable[T]]) -> T:
-        """The answer to a request, which is repeated. Raises KafkaError for a fault that no retry cures.
-
-        It does not return while this member is out of its group: the partitions leave, and cancel their openings.
-        """
-        while True:
-            try:
-                async with self._storing:
-                    return await request()
-            except KafkaError as fault:
-                if not fault.code.retriable and fault.code not in _OUT_OF_GROUP:
-                    raise
-                _log.debug("progress of %s: %s", name, fault.detail)
-            await asyncio.sleep(_RETRY_S)
-
-    # logs that were cut
-
-    def _cut(self, partition: KeyedPartition, offset: int) -> None:
-        """Start over after the log was cut at this offset. Undone records come again, and committed progress beyond the
-        cut does not count."""
-        name = partition.name
-        _log.warning("group %r: the log of %s was cut at %d; reading starts over", self._group, name, offset)
-        self._close_partition(name)
-        self._partitions[name] = partition
-        partition.is_cut = True
-        self._begin_opening(partition, self._take_note(partition, offset))
-        self._pause_or_resume(partition)
-
-    async def _take_note(self, partition: KeyedPartition, cut: int) -> None:
-        name = partition.name
-        if not partition.has_progress:  # the partition may have progress now, to which the cut refers
-            await self._answer(name, lambda: self._store.read(name))
-        await self._answer(name, lambda: self._store.cut(name, cut, not_done=partition.not_done))
-        if self._partitions.get(name) is partition and not partition.is_leaving:
-            self._start_over(name)
-
-    def _start_over(self, name: TopicPartition) -> None:
-        self._close_partition(name)
-        self._reader.start_over(name)
-
-    def _put_in_hand(self, partition: KeyedPartition, records: Sequence[ConsumerRecord]) -> None:
-        if records:
-            self._work.lanes.add(partition.name, records)
-        self._pause_or_resume(partition)
-
-    def _pause_or_resume(self, partition: KeyedPartition) -> None:
-        name = partition.name
-        must_wait = partition.waits or not partition.has_room or self._work.lanes.is_full(name)
-        if must_wait and name not in self._paused:
-            self._paused[name] = partition
-            self._reader.set_paused((name,), True)
-        elif not must_wait and self._paused.pop(name, None) is not None:
-            self._resume(name)
-
-    def _resume(self, name: TopicPartition) -> None:
-        if name in self._reader.assigned.by_name:  # the partition may have left meanwhile
-            self._reader.set_paused((name,), False)
-
-    # partitions that leave
-
-    async def _on_revoke(self, leaving: frozenset[TopicPartition]) -> None:
-        """Give these partitions up: drop what waits, let what runs finish for a while, and commit."""
-        partitions = [partition for name, partition in self._partitions.items() if name in leaving]
-        for partition in partitions:
-            partition.is_leaving = True
-            self._work.lanes.drop_waiting(partition.name)
-        await cancelled(opening for opening in self._openings_of(partitions) if not self._openings[opening].is_cut)
-        names = [partition.name for partition in partitions]
-        try:
-            async with asyncio.timeout(self._settings.grace_ms / 1000):
-                while not self._work.lanes.is_idle(names) or self._openings_of(partitions):
-                    self._finished.clear()
-                    await self._finished.wait()
-        except TimeoutError:
-            late = sum(work.name in leaving for work in self._work.running.values())
-            _log.warning("group %r: %d records leave that the handler has not finished in time", self._group, late)
-        await cancelled(self._openings_of(partitions))
-        await self._commit_last(partitions)
-
-    def _openings_of(self, partitions: Sequence[KeyedPartition]) -> "list[asyncio.Task[None]]":
-        """The requests that run for these partitions."""
-        return [opening for opening, opened in self._openings.items() if opened in partitions]
-
-    def _close_partitions(self, left: frozenset[TopicPartition]) -> None:
-        for name in left:
-            self._close_partition(name)
-
-    def _close_partition(self, name: TopicPartition) -> None:
-        """Drop the records of the partition: another member may read them already. Calls of the handler are cancelled
-        if they can be."""
-        partition = self._partitions.pop(name, None)
-        self._work.close(name)
-        if self._paused.pop(name, None) is not None:
-            self._resume(name)
-        for opening, opened in self._openings.items():
-            if opened is partition:
-                opening.cancel()
-
-    def _on_finished(self, work: LaneWork, is_done: bool) -> None:
-        if is_done:
-            done = self._partitions[work.name].done
-            assert done is not None, "the record was in hand"
-            done.done(work.record.offset)
-        self._finished.set()
-
-    def _resume_where_room(self) -> None:
-        for partition in list(self._paused.values()):
-            self._pause_or_resume(partition)
-
-    # progress
-
-    async def _commit_regularly(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(self._settings.auto_commit_interval_ms / 1000):
-                    await self._commit_due.wait()
-            except TimeoutError:
-                pass
-            self._commit_due.clear()
-            if not await self._commit():
-                await asyncio.sleep(_RETRY_S)
-
-    async def _commit_last(self, leaving: Sequence[KeyedPartition]) -> None:
-        """Commit exactly what is done, before these partitions leave. Partitions that stay are committed too."""
-
-        def commit_of(partition: KeyedPartition) -> ProgressCommit | None:
-            return partition.last_commit() if partition in leaving else partition.commit()
-
-        await self._commit(commit_of)
-        for _ in range(_LAST_TRIES):
-            if not any(partition.is_refused for partition in leaving):
-                return
-            await self._commit(commit_of)  # with fewer rectangles than before
-
-    async def _commit(
-        self, commit_of: Callable[[KeyedPartition], ProgressCommit | None] = KeyedPartition.commit
-    ) -> bool:
-        """Commit what is done; False if a second try may help. The commit includes offsets that have not moved, so that
-        these offsets do not expire.
-
-        A fault that no retry cures ends the run.
-        """
-        async with self._storing:
-            made = {name: (partition, commit_of(partition)) for name, partition in self._partitions.items()}
-            commits = {name: commit for name, (_, commit) in made.items() if commit is not None}
-            if not commits:
-                return True
-            try:
-                written = await self._store.write(commits)
-            except KafkaError as fault:
-                _log.debug("commit of group %r: %s", self._group, fault.detail)
-                if not fault.code.retriable and fault.code not in _OUT_OF_GROUP:
-                    self._fail(fault)
-                return False
-            for name, commit in commits.items():
-                partition = made[name][0]
-                if self._partitions.get(name) is partition and not partition.is_cut:
-                    self._take_result(partition, commit, written)
-        self._work.plan_turn()
-        return True
-
-    def _take_result(self, partition: KeyedPartition, commit: ProgressCommit, written: WrittenProgress) -> None:
-        name = partition.name
-        if name in written.was_reset:
-            _log.warning("group %r: the offset of %s was reset, or its log cut; reading starts over", self._group, name)
-            self._start_over(name)
-        elif name in written.full:
-            partition.refused()
-        elif name in written.invalid:
-            self._reader.doubt(name)  # the comparison finds a cut, and the records are dropped
-        else:
-            partition.committed(commit, written.uses.get(name))
-
-    # state
-
-    def _now_ms(self) -> int:
-        return self._reader.router.now_ms()
+        closing = asyncio.run_coroutine_threadsafe(self._engine.close(), loop_thread().loop)
+        await asyncio.wrap_future(closing)
 
     @property
     def trouble(self) -> KafkaError | None:
         """The fault that keeps the consumer from reading, while the fault is retried; None without a fault."""
-        return self._reader.trouble
+        return self._engine.trouble
 
     def metrics(self) -> KeyedMetrics:
         """Numbers about this consumer now."""
-        return KeyedMetrics(
-            in_hand=self._work.lanes.records,
-            in_hand_bytes=self._work.lanes.bytes,
-            running=self._work.lanes.running,
-            held=self._work.lanes.held,
-            oldest_held=held_key(self._work.lanes.oldest_failure, self._now_ms()),
-            done_total=self._work.counts.done,
-            skipped_total=self._work.counts.skipped,
-            retried_total=self._work.counts.retried,
-            failed_total=self._work.counts.failed,
-            corrupt_batches_skipped_total=self._reader.assigned.corrupt.batches,
-            ranges={name: partition.use for name, partition in self._partitions.items() if partition.use is not None},
-        )
+        return self._engine.metrics()

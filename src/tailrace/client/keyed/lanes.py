@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import Final
 
 from tailrace.client.keyed.outcomes import LONGEST_WAIT_S, Outcome, Retry, pause_ms
 from tailrace.client.reading.records_ahead import ConsumerRecord
@@ -32,8 +32,9 @@ LaneName = bytes | int
 """The key of its records, or the offset of the one record without a key."""
 
 
-class LaneWork(NamedTuple):
-    """A record for the handler."""
+@dataclass(slots=True, eq=False)
+class LaneWork:
+    """A record for the handler. Two are equal if they are the same object."""
 
     name: TopicPartition
     record: ConsumerRecord
@@ -41,6 +42,7 @@ class LaneWork(NamedTuple):
     """The number of the handler's call for this record; 1 for the first call."""
     epoch: int
     """The number of the opening of the partition, which each opening changes."""
+    began_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -75,6 +77,8 @@ class _Partition:
     records: int = 0
     bytes: int = 0
     held: int = 0
+    done: list[int] = field(default_factory=list)
+    """The offsets of done records since `take_done`."""
     is_leaving: bool = False
     """Whether no record of the partition begins to run any more."""
 
@@ -96,8 +100,9 @@ class Lanes:
         """Lanes of partitions that have left, in which a record still runs, with the epoch."""
         self._epochs = 0
         self._failures: dict[tuple[TopicPartition, LaneName], Failure] = {}
-        self.running = 0
-        """The records that the handler has now, records of partitions that have left included."""
+        self._works: dict[LaneWork, None] = {}
+        """The records that the handler has now, in the order in which they began, records of partitions that have left
+        included."""
         self.records = 0
         self.bytes = 0
         """The bytes of the records in hand; `records` is their number."""
@@ -135,6 +140,14 @@ class Lanes:
             self._left[name, lane.name] = partition.epoch
             self._remove(partition, lane.records[0])
             self._forget_lane(name, partition, lane)
+
+    def take_done(self, name: TopicPartition) -> list[int]:
+        """The offsets of the records of this partition that are done since the last call."""
+        partition = self._partitions.get(name)
+        if partition is None:
+            return []
+        done, partition.done = partition.done, []
+        return done
 
     def is_idle(self, names: Iterable[TopicPartition]) -> bool:
         """Whether no record of these partitions runs."""
@@ -177,18 +190,38 @@ class Lanes:
 
     def take(self, now_ms: int) -> list[LaneWork]:
         """The records that begin to run now."""
-        self._end_holds(now_ms)
-        taken: list[LaneWork] = []
-        while self.running < self.concurrency and self._turns:
-            name, partition = self._turns.popitem(last=False)
-            _, lane = partition.waiting.popitem(last=False)
-            if partition.waiting:
-                self._turns[name] = partition
-            lane.is_running = True
-            lane.attempts += 1
-            self.running += 1
-            taken.append(LaneWork(name, lane.records[0], lane.attempts, partition.epoch))
-        return taken
+        return list(iter(lambda: self.take_next(now_ms), None))
+
+    def take_next(self, now_ms: int) -> LaneWork | None:
+        """The next record that begins to run now; None if there is no record, or the concurrency is used up."""
+        if self._holds and self._holds[0][0] <= now_ms:
+            self.end_holds(now_ms)
+        if not self._turns or len(self._works) >= self.concurrency:
+            return None
+        name, partition = self._turns.popitem(last=False)
+        _, lane = partition.waiting.popitem(last=False)
+        if partition.waiting:
+            self._turns[name] = partition
+        lane.is_running = True
+        lane.attempts += 1
+        work = LaneWork(name, lane.records[0], lane.attempts, partition.epoch, now_ms)
+        self._works[work] = None
+        return work
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a record waits for its turn."""
+        return bool(self._turns)
+
+    @property
+    def running(self) -> int:
+        """The number of records that the handler has now, records of partitions that have left included."""
+        return len(self._works)
+
+    @property
+    def works(self) -> list[LaneWork]:
+        """The records that the handler has now, in the order in which they began."""
+        return list(self._works)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -202,7 +235,7 @@ class Lanes:
         `fault` is the failure of the handler; None if the handler has asked for the retry. An outcome for a partition
         that has left does not count.
         """
-        self.running -= 1
+        del self._works[work]
         lane_name: LaneName = work.record.offset if work.record.key is None else work.record.key
         partition = self._partitions.get(work.name)
         if partition is None or partition.epoch != work.epoch:
@@ -211,11 +244,14 @@ class Lanes:
         lane = partition.lanes[lane_name]
         lane.is_running = False
         is_done = not isinstance(outcome, Retry)
-        if isinstance(outcome, Retry) and not partition.is_leaving:
+        if is_done:
+            partition.done.append(work.record.offset)
+        elif isinstance(outcome, Retry) and not partition.is_leaving:
             self._hold(work, partition, lane, outcome, now_ms, fault)
             return False
         self._remove(partition, lane.records.popleft())
-        self._failures.pop((work.name, lane_name), None)
+        if self._failures:
+            self._failures.pop((work.name, lane_name), None)
         lane.attempts = lane.failures = 0
         if lane.records:
             self._let_wait(work.name, partition, lane)
@@ -232,7 +268,7 @@ class Lanes:
                 self._let_wait(work.name, partition, lane)
 
     def _let_wait(self, name: TopicPartition, partition: _Partition, lane: _KeyLane) -> None:
-        if (name, lane.name) in self._left:
+        if self._left and (name, lane.name) in self._left:
             return  # an earlier run of the key has to end first
         partition.waiting[lane.name] = lane
         self._turns.setdefault(name, partition)
@@ -244,7 +280,8 @@ class Lanes:
 
     def _forget_lane(self, name: TopicPartition, partition: _Partition, lane: _KeyLane) -> None:
         del partition.lanes[lane.name]
-        self._failures.pop((name, lane.name), None)
+        if self._failures:
+            self._failures.pop((name, lane.name), None)
 
     # holds
 
@@ -268,7 +305,8 @@ class Lanes:
             lane.is_held = False
             partition.held -= 1
 
-    def _end_holds(self, now_ms: int) -> None:
+    def end_holds(self, now_ms: int) -> None:
+        """Let the lanes wait for their turn that are held up to this time."""
         while self._holds and self._holds[0][0] <= now_ms:
             _, _, name, epoch, lane_name = heappop(self._holds)
             partition = self._partitions.get(name)
@@ -292,5 +330,7 @@ class Lanes:
 
 def size_of(record: ConsumerRecord) -> int:
     """The bytes of memory that a record takes, approximately."""
-    headers = sum(len(name) + len(content or b"") for name, content in record.headers)
-    return RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+    size = RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+    for name, content in record.headers:
+        size += len(name) + len(content or b"")
+    return size

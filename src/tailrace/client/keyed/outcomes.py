@@ -76,10 +76,13 @@ class Skip:
 Outcome = Done | Retry | Skip
 
 
+DONE: Final = Done()
+
+
 def outcome_of(result: object) -> Outcome:
     """The outcome that a handler has returned. Raises TypeError for anything else, such as `Retry` without brackets."""
     if result is None:
-        return Done()
+        return DONE
     if isinstance(result, Done | Retry | Skip):
         return result
     raise TypeError(f"a handler returns None, Done(), Retry() or Skip(), not {result!r:.100}")

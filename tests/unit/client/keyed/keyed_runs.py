@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,6 +12,7 @@ from tailrace.client.blocking import Producer
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.outcomes import KeyedRecord
 from tailrace.client.keyed.progress_store import ProgressStore
+from tailrace.client.loop_thread import loop_thread
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 from testkit.clients.range_commits import RangesOfAGroup
@@ -20,6 +21,8 @@ SECONDS = 60.0
 TOPIC_RESOURCE = 2
 KEYS = 10
 RECORDS = 200
+
+T = TypeVar("T")
 
 
 def write(cluster: Cluster, topic: str, count: int, start: int = 0) -> None:
@@ -88,15 +91,22 @@ async def ends_of(cluster: Cluster, topic: str) -> dict[int, int]:
 
 def with_ranges(consumer: AsyncKeyedConsumer, ranges: RangesOfAGroup) -> AsyncKeyedConsumer:
     """The consumer, whose group has its progress there."""
-    consumer._store = ProgressStore(consumer._reader, ranges)
+    engine = consumer._engine
+    engine._store = ProgressStore(engine._reader, ranges)
     return consumer
+
+
+async def on_engine(work: Coroutine[Any, Any, T]) -> T:
+    """The result of the coroutine, run on the loop of the consumers' engines."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop_thread().loop))
 
 
 def written_since(
     monkeypatch: pytest.MonkeyPatch, consumer: AsyncKeyedConsumer, is_counted: Callable[[], bool], count: int
 ) -> asyncio.Event:
     """Set when so many commits were made since the condition is true."""
-    write, left, written = consumer._store.write, count, asyncio.Event()
+    store, left, written, loop = consumer._engine._store, count, asyncio.Event(), asyncio.get_running_loop()
+    write = store.write
 
     async def counted(commits: Any) -> Any:
         nonlocal left
@@ -104,8 +114,8 @@ def written_since(
         result = await write(commits)
         left -= was_counted
         if left == 0:
-            written.set()
+            loop.call_soon_threadsafe(written.set)
         return result
 
-    monkeypatch.setattr(consumer._store, "write", counted)
+    monkeypatch.setattr(store, "write", counted)
     return written

@@ -2,27 +2,49 @@
 
 import asyncio
 import json
+import queue
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tailrace.client.keyed.handler import Handler, HandlerCalls
+from tailrace.client.keyed.handler import Handler, is_coroutine_handler, name_of
+from tailrace.client.keyed.handler_work import HandlerWork
 from tailrace.client.keyed.lanes import LaneWork
-from tailrace.client.keyed.outcomes import Done, KeyedRecord, Skip, keyed_record
+from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip, keyed_record
+from tailrace.client.loop_thread import handler_thread
 from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.partitions import TopicPartition
 
+NAME = TopicPartition("orders", 0)
 RECORD = ConsumerRecord("orders", 0, 7, 1_000, b"k", b'{"a": 1}', (("h", b"x"),))
-WORK = LaneWork(TopicPartition("orders", 0), RECORD, 2, 1)
+SECONDS = 60.0
+
+Ended = tuple[Outcome | None, BaseException | None]
 
 
-def call(handler: Handler, decode: Any = None) -> object:
-    calls = HandlerCalls(handler, decode, 2)
+def call(handler: Handler, decode: Any = None, ends: list[BaseException] | None = None) -> Ended:
+    """The outcome of the handler for RECORD, and the exception behind the outcome."""
+    settings = KeyedConsumerSettings("127.0.0.1:1", group="g", topics=["orders"], decode=decode)
+    found: queue.SimpleQueue[Ended] = queue.SimpleQueue()
+    ended: list[BaseException] = [] if ends is None else ends
+    work = HandlerWork(settings, on_outcomes=lambda: None, on_end=ended.append)
+    work.begin(handler, 2, lambda: handler_thread().loop)
+    exchange = work.queue.exchange
+
+    def noted(done: LaneWork, outcome: Outcome | None, fault: BaseException | None, on_work: Any) -> LaneWork | None:
+        found.put((outcome, fault))
+        return exchange(done, outcome, fault, on_work)
+
+    work.queue.exchange = noted  # type: ignore[method-assign, assignment]
+    work.queue.open(NAME)
+    work.queue.add(NAME, [RECORD])
     try:
-        return asyncio.run(calls.call(WORK))
+        return found.get(timeout=SECONDS)
     finally:
-        calls.close()
+        work.queue.end()
 
 
 async def coroutine_handler(record: KeyedRecord) -> Skip:
@@ -37,25 +59,25 @@ class CallableWithCoroutine:
 
 
 @pytest.mark.parametrize("handler", [coroutine_handler, CallableWithCoroutine()], ids=["function", "object"])
-def test_a_coroutine_function_runs_on_the_loop(handler: Handler) -> None:
-    assert HandlerCalls(handler, None, 1).is_async
-    assert call(handler) == Skip(threading.current_thread().name)
+def test_a_coroutine_function_runs_on_the_loop_of_handlers(handler: Handler) -> None:
+    assert is_coroutine_handler(handler)
+    assert call(handler) == (Skip("tailrace-handlers"), None)
 
 
 def test_a_plain_function_runs_in_a_thread() -> None:
-    result = call(lambda record: Skip(threading.current_thread().name))
-    assert isinstance(result, Skip)
-    assert result.reason.startswith("tailrace-handler")
+    outcome, _ = call(lambda record: Skip(threading.current_thread().name))
+    assert isinstance(outcome, Skip)
+    assert outcome.reason.startswith("tailrace-handler_")
 
 
 def test_a_plain_function_that_returns_a_coroutine_has_it_awaited() -> None:
-    assert call(lambda record: coroutine_handler(record)) == Skip(threading.current_thread().name)
+    assert call(lambda record: coroutine_handler(record)) == (Skip("tailrace-handlers"), None)
 
 
 def test_a_handler_gets_the_record_decoded() -> None:
     got: list[KeyedRecord] = []
-    assert call(got.append, json.loads) is None
-    assert got == [KeyedRecord("orders", 0, 7, 1_000, b"k", {"a": 1}, (("h", b"x"),), None, 2)]
+    assert call(got.append, json.loads) == (Done(), None)
+    assert got == [KeyedRecord("orders", 0, 7, 1_000, b"k", {"a": 1}, (("h", b"x"),), None, 1)]
 
 
 def test_a_record_that_does_not_decode_comes_as_it_is_with_the_fault() -> None:
@@ -70,13 +92,53 @@ def test_a_record_without_a_value_is_not_decoded() -> None:
 
 
 def test_the_end_of_an_iterator_in_a_thread_is_an_exception_too() -> None:
-    with pytest.raises(RuntimeError, match="has raised StopIteration"):
-        call(lambda record: next(iter(())))
+    outcome, fault = call(lambda record: next(iter(())))
+    assert outcome == Retry()
+    assert isinstance(fault, RuntimeError)
+    assert "has raised StopIteration" in str(fault)
 
 
-def test_an_exception_of_the_handler_is_raised() -> None:
-    def failing(record: KeyedRecord) -> Done:
-        raise ValueError("no")
+def fail(fault: BaseException) -> Any:
+    raise fault
 
-    with pytest.raises(ValueError, match="no"):
-        call(failing)
+
+async def fail_later(fault: BaseException) -> Any:
+    raise fault
+
+
+@pytest.mark.parametrize("fault", [ValueError("no"), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
+def test_an_exception_of_the_handler_is_a_retry(kind: str, fault: BaseException) -> None:
+    async def coroutine(record: KeyedRecord) -> None:
+        raise fault
+
+    handlers: dict[str, Handler] = {
+        "plain": lambda record: fail(fault),
+        "coroutine": coroutine,
+        "awaitable": lambda record: fail_later(fault),
+    }
+    outcome, found = call(handlers[kind])
+    assert outcome == Retry()
+    assert isinstance(found, type(fault))
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
+def test_the_end_of_the_program_in_a_handler_is_no_outcome_and_the_loop_goes_on(kind: str) -> None:
+    async def coroutine(record: KeyedRecord) -> None:
+        raise SystemExit(3)
+
+    handlers: dict[str, Handler] = {
+        "plain": lambda record: fail(SystemExit(3)),
+        "coroutine": coroutine,
+        "awaitable": lambda record: fail_later(SystemExit(3)),
+    }
+    ends: list[BaseException] = []
+    assert call(handlers[kind], ends=ends) == (None, None)
+    assert [type(end) for end in ends] == [SystemExit]
+    assert call(coroutine_handler) == (Skip("tailrace-handlers"), None)
+
+
+def test_a_handler_has_the_name_of_its_function_or_of_its_class() -> None:
+    assert name_of(coroutine_handler) == "coroutine_handler"
+    assert name_of(partial(coroutine_handler)) == "coroutine_handler"
+    assert name_of(CallableWithCoroutine()) == "CallableWithCoroutine"

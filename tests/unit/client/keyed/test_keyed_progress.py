@@ -113,7 +113,7 @@ async def test_a_group_offset_that_goes_back_while_a_keyed_consumer_opens_the_pa
         async def committed(self, partitions: TopicPartition) -> ProgressOfAGroup | None:
             if partitions == name and name not in self.progress:
                 self.progress[name] = CommittedProgress(10)
-                await consumer._reader.commit({name: OffsetAndMetadata(10)})
+                await consumer._engine._reader.commit({name: OffsetAndMetadata(10)})
             return await super().committed(partitions)
 
     consumer: AsyncKeyedConsumer
@@ -154,7 +154,7 @@ async def test_a_partition_whose_progress_is_full_reads_nothing_new_until_there_
     await seen.until(lambda: name in consumer.metrics().ranges and seen.count >= ends[1] + ends[2])
     assert consumer.metrics().ranges[name].is_high
     await ranges.until(lambda: consumer.metrics().in_hand == 0)
-    assert name in consumer._reader.assigned.paused
+    assert name in consumer._engine._reader.assigned.paused
     assert seen.count < RECORDS
     ranges.refused.clear()
     await seen.until(lambda: seen.count == RECORDS)
@@ -214,7 +214,7 @@ async def test_a_keyed_consumer_works_on_a_log_that_is_shorter_than_the_progress
     async with AsyncAdmin(tailrace_cluster.bootstrap_servers) as admin:
         await admin.commit_offsets(f"group-{topic}", {name: 1_000})
     consumer = progress_of(consumer_of(tailrace_cluster, topic))
-    ranges: Any = consumer._store._ranges
+    ranges: Any = consumer._engine._store._ranges
     if isinstance(ranges, RangesOfAGroup):
         ranges.progress[name] = CommittedProgress(1_000)
     seen = Seen()

@@ -3,13 +3,14 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tailrace.client.keyed.handler_tasks import HandlerTasks
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.outcomes import KeyedRecord
+from tailrace.client.loop_thread import loop_thread
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.errors import KafkaError
 from tailrace.testing import Cluster
@@ -21,6 +22,7 @@ from unit.client.keyed.keyed_runs import (
     consumer_of,
     ends_of,
     offsets_of,
+    on_engine,
     with_ranges,
     write,
     written_since,
@@ -34,7 +36,7 @@ async def test_a_stop_of_a_keyed_consumer_commits_what_is_done_and_a_restart_goe
     seen = Seen()
     again: list[KeyedRecord] = []
     for is_second in (False, True):
-        consumer = consumer_of(tailrace_cluster, topic)
+        consumer = consumer_of(tailrace_cluster, topic, grace_ms=10_000 if is_second else 1)
 
         async def handle(
             record: KeyedRecord, is_second: bool = is_second, consumer: AsyncKeyedConsumer = consumer
@@ -50,8 +52,6 @@ async def test_a_stop_of_a_keyed_consumer_commits_what_is_done_and_a_restart_goe
             if seen.count == (RECORDS if is_second else 150):
                 consumer.stop()
 
-        if not is_second:
-            consumer._settings = replace(consumer._settings, grace_ms=1)
         await consumer.run(handle)
     ends = await ends_of(tailrace_cluster, topic)
     assert await offsets_of(tailrace_cluster, topic) == ends
@@ -100,10 +100,11 @@ async def test_no_record_of_a_keyed_consumer_begins_while_its_partitions_leave(
     run = asyncio.create_task(consumer.run(handle, concurrency=1))
     await began.wait()
     assert consumer.metrics().in_hand > 1
-    leaving = asyncio.create_task(consumer._on_revoke(consumer._reader.names))
-    await asyncio.sleep(0)
+    engine = consumer._engine
+    leaving = asyncio.run_coroutine_threadsafe(engine._on_revoke(engine._reader.names), loop_thread().loop)
+    await on_engine(asyncio.sleep(0))
     go_on.set()
-    await leaving
+    await asyncio.wrap_future(leaving)
     assert (count, consumer.metrics().in_hand) == (1, 0)
     assert sum((await offsets_of(tailrace_cluster, topic)).values()) == 1
     consumer.stop()
@@ -200,7 +201,7 @@ async def test_a_kill_of_a_keyed_consumer_repeats_what_no_commit_covers_and_lose
 
     run = asyncio.create_task(first.run(handle, concurrency=2))
     await some.wait()
-    await first._reader.abandon()
+    await on_engine(first._engine._reader.abandon())
     run.cancel()
     with pytest.raises((asyncio.CancelledError, KafkaError)):
         await run
@@ -288,17 +289,21 @@ async def test_a_task_of_a_keyed_consumer_that_is_cancelled_before_it_begins_giv
     """The partitions leave in the turn of the loop in which their records are taken."""
     seen = Seen()
     consumer = consumer_of(tailrace_cluster, topic)
-    turn, is_lost = consumer._work.turn, False
+    take, is_lost = HandlerTasks._take, False
 
-    def turn_and_lose() -> None:
+    async def lose() -> None:
+        for name in consumer._engine._reader.names:
+            consumer._engine._start_over(name)
+
+    def take_and_lose(self: HandlerTasks) -> None:
         nonlocal is_lost
-        turn()
-        if consumer._work.running and not is_lost:
+        take(self)
+        if self._tasks and not is_lost:
             is_lost = True
-            for name in consumer._reader.names:
-                consumer._start_over(name)
+            asyncio.run_coroutine_threadsafe(lose(), loop_thread().loop).result()
+            self._cancel(frozenset(self._tasks.values()))
 
-    monkeypatch.setattr(consumer._work, "turn", turn_and_lose)
+    monkeypatch.setattr(HandlerTasks, "_take", take_and_lose)
     await consumer.run(seen.handler(consumer), concurrency=2)
     assert is_lost
     assert consumer.metrics().running == 0

@@ -65,14 +65,14 @@ async def test_the_end_of_a_run_of_a_keyed_consumer_waits_and_commits_once(
 ) -> None:
     """A handler that hangs costs its grace once."""
     consumer = consumer_of(tailrace_cluster, topic, grace_ms=50)
-    write, last_commits, is_stopped = consumer._store.write, 0, False
+    write, last_commits, is_stopped = consumer._engine._store.write, 0, False
 
     async def counted(commits: Mapping[Any, Any]) -> Any:
         nonlocal last_commits
         last_commits += is_stopped
         return await write(commits)
 
-    monkeypatch.setattr(consumer._store, "write", counted)
+    monkeypatch.setattr(consumer._engine._store, "write", counted)
 
     async def handle(record: KeyedRecord) -> None:
         nonlocal is_stopped

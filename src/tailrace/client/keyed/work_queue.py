@@ -1,0 +1,259 @@
+"""The lanes of a run between its threads: the engine adds records, and workers take records and give outcomes.
+
+1. A lock guards the lanes. A worker gives an outcome and takes the next record in one step.
+2. A worker that finds no record is idle, and leaves a call that wakes it. A worker that takes a record while another
+   record waits wakes the next idle worker.
+3. The engine is notified of outcomes when it awaits them: once for many outcomes while records wait for their turn, and
+   at once when no record waits. It is notified of each retry at once, since a retry has a time.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from tailrace.client.group.range_progress import RangeBudget
+from tailrace.client.keyed.handler import fault_text
+from tailrace.client.keyed.keyed_metrics import KeyedMetrics, held_key
+from tailrace.client.keyed.lanes import Lanes, LaneWork
+from tailrace.client.keyed.outcomes import Outcome, Retry, Skip
+from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.model.partitions import TopicPartition
+
+MANY: Final = 4
+"""The engine is notified of outcomes for a MANYth part of the records that may be in hand."""
+
+_UNCOUNTED: Final = Retry()
+
+_log = logging.getLogger(__name__)
+
+
+class WorkQueue:
+    """The records of one run that are in hand. Calls are safe from any thread; `stop` also in a signal handler."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        now_ms: Callable[[], int],
+        *,
+        group: str,
+        most_records: int,
+        on_outcomes: Callable[[], None],
+    ) -> None:
+        """`on_outcomes` is called by a worker, outside the lock; then not before `begin_outcomes`."""
+        self._lanes: Final = lanes
+        self._now_ms: Final = now_ms
+        self._group: Final = group
+        self._many: Final = max(most_records // MANY, 1)
+        self._on_outcomes: Final = on_outcomes
+        self._lock: Final = threading.Lock()
+        self._idle: dict[Callable[[], None], None] = {}
+        """The calls that wake an idle worker; the last call comes first."""
+        self._outcomes = 0
+        """The number of outcomes since the engine last looked."""
+        self._is_awaited = False
+        """Whether the engine waits for room, or for the end of what runs."""
+        self._is_notified = False
+        self.is_stopped = False
+        """Whether no record begins any more."""
+        self.is_ended = False
+        """Whether the workers end."""
+        self._done = self._skipped = self._retried = self._failed = 0
+
+    # workers
+
+    def take(self, on_work: Callable[[], None]) -> LaneWork | None:
+        """The next record; None: the worker is idle, and gets the call `on_work` once, when a record may wait again."""
+        now_ms = self._now_ms()
+        with self._lock:
+            taken = self._take(now_ms, on_work)
+            wake = self._woken()
+        if wake is not None:
+            wake()
+        return taken
+
+    def exchange(
+        self, work: LaneWork, outcome: Outcome | None, fault: BaseException | None, on_work: Callable[[], None]
+    ) -> LaneWork | None:
+        """Give the outcome of a record, and take the next record as `take` does.
+
+        `fault`: the exception of the handler that led to the outcome. An outcome of None is not counted: the call was
+        cancelled, or the handler ends the program.
+        """
+        if isinstance(outcome, Retry | Skip):
+            self._log(work, outcome, fault)
+        shown = None if fault is None else fault_text(fault)
+        now_ms = self._now_ms()
+        with self._lock:
+            is_retry = self._count(outcome, fault)
+            self._lanes.finish(work, outcome or _UNCOUNTED, now_ms, fault=shown)
+            self._outcomes += 1
+            taken = self._take(now_ms, on_work)
+            notify = self._must_notify(is_retry=is_retry, is_idle=taken is None)
+            wake = self._woken()
+        if notify:
+            self._on_outcomes()
+        if wake is not None:
+            wake()
+        return taken
+
+    def _take(self, now_ms: int, on_work: Callable[[], None]) -> LaneWork | None:
+        lanes = self._lanes
+        if not self.is_stopped and (taken := lanes.take_next(now_ms)) is not None:
+            return taken
+        if lanes.running < lanes.concurrency:
+            self._idle[on_work] = None
+        return None
+
+    def _woken(self) -> Callable[[], None] | None:
+        """The call of an idle worker that is to take a record."""
+        if self._idle and self._lanes.has_waiting and not self.is_stopped:
+            return self._idle.popitem()[0]
+        return None
+
+    def _must_notify(self, *, is_retry: bool, is_idle: bool) -> bool:
+        if self._is_notified or not (is_retry or (self._is_awaited and (is_idle or self._outcomes >= self._many))):
+            return False
+        self._is_notified = True
+        return True
+
+    def _count(self, outcome: Outcome | None, fault: BaseException | None) -> bool:
+        """Count the outcome. Returns whether the record is to be retried."""
+        if outcome is None:
+            return True
+        if fault is not None:
+            self._failed += 1
+        if isinstance(outcome, Retry):
+            self._retried += 1
+            return True
+        if isinstance(outcome, Skip):
+            self._skipped += 1
+        else:
+            self._done += 1
+        return False
+
+    def _log(self, work: LaneWork, outcome: Retry | Skip, fault: BaseException | None) -> None:
+        if isinstance(outcome, Skip):
+            _log.info("group %r skips offset %d of %s: %s", self._group, work.record.offset, work.name, outcome.reason)
+        if fault is not None and work.attempt == 1:
+            _log.warning(
+                "group %r: the handler has failed at offset %d of %s; its key is held and tried again: %s",
+                self._group,
+                work.record.offset,
+                work.name,
+                fault_text(fault),
+                exc_info=fault,
+            )
+
+    # the engine
+
+    def begin(self, on_work: Iterable[Callable[[], None]]) -> None:
+        """The workers are idle: each of these calls wakes a worker."""
+        with self._lock:
+            self._idle.update(dict.fromkeys(on_work))
+
+    def open(self, name: TopicPartition) -> None:
+        """Take records of this partition from now on."""
+        with self._lock:
+            self._lanes.open(name)
+
+    def add(self, name: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
+        """Take these records in hand, behind the records of their partition that were added before."""
+        with self._lock:
+            self._lanes.add(name, records)
+            wake = self._woken()
+        if wake is not None:
+            wake()
+
+    def drop_waiting(self, name: TopicPartition) -> None:
+        """Drop the records of this partition that do not run."""
+        with self._lock:
+            self._lanes.drop_waiting(name)
+
+    def close(self, name: TopicPartition) -> list[LaneWork]:
+        """Close a partition that has left. Returns its records that still run: their outcomes do not count."""
+        with self._lock:
+            self._lanes.close(name)
+            return [work for work in self._lanes.works if work.name == name]
+
+    def take_done(self, name: TopicPartition) -> list[int]:
+        """The offsets of the records of this partition that are done since the last call."""
+        with self._lock:
+            return self._lanes.take_done(name)
+
+    def is_full(self, name: TopicPartition) -> bool:
+        """Whether no more records of this partition are to be read now. The engine then awaits outcomes."""
+        with self._lock:
+            is_full = self._lanes.is_full(name)
+            self._is_awaited = self._is_awaited or is_full
+            return is_full
+
+    def is_idle(self, names: Iterable[TopicPartition]) -> bool:
+        """Whether no record of these partitions runs. Otherwise the engine awaits outcomes."""
+        with self._lock:
+            is_idle = self._lanes.is_idle(names)
+            self._is_awaited = self._is_awaited or not is_idle
+            return is_idle
+
+    def begin_outcomes(self) -> None:
+        """The engine looks at the outcomes so far. It awaits no more outcomes until `is_full` or `is_idle` says so."""
+        with self._lock:
+            self._is_notified = self._is_awaited = False
+            self._outcomes = 0
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """The time of the next retry; None: no key is held."""
+        with self._lock:
+            return self._lanes.next_deadline_ms
+
+    def end_holds(self) -> None:
+        """Let the keys go on for which the time of a retry has come."""
+        now_ms = self._now_ms()
+        with self._lock:
+            self._lanes.end_holds(now_ms)
+            wake = self._woken()
+        if wake is not None:
+            wake()
+
+    def stop(self) -> None:
+        """Begin no more records. Takes no lock, for signal handlers."""
+        self.is_stopped = True
+
+    def end(self) -> None:
+        """Stop, and wake all idle workers, so that they end."""
+        self.is_stopped = True
+        with self._lock:
+            self.is_ended = True
+            idle, self._idle = self._idle, {}
+        for wake in idle:
+            wake()
+
+    @property
+    def works(self) -> list[LaneWork]:
+        """The records that the handler has now, in the order in which they began."""
+        with self._lock:
+            return self._lanes.works
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a record waits for its turn, or is with the handler."""
+        with self._lock:
+            return self._lanes.has_waiting or self._lanes.running > 0
+
+    def metrics(self, *, corrupt_batches: int, ranges: Mapping[TopicPartition, RangeBudget]) -> KeyedMetrics:
+        """The metrics of the consumer now."""
+        with self._lock:
+            return KeyedMetrics(
+                in_hand=self._lanes.records,
+                in_hand_bytes=self._lanes.bytes,
+                running=self._lanes.running,
+                held=self._lanes.held,
+                oldest_held=held_key(self._lanes.oldest_failure, self._now_ms()),
+                done_total=self._done,
+                skipped_total=self._skipped,
+                retried_total=self._retried,
+                failed_total=self._failed,
+                corrupt_batches_skipped_total=corrupt_batches,
+                ranges=ranges,
+            )
