@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, LogTruncation, ProducerFenced
     from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
-    from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics
+    from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
     from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
     from tailrace.client.reading.consumer_metrics import MetricName
     from tailrace.client.reading.records_ahead import ConsumerRecord
@@ -71,6 +71,7 @@ __all__ = (
     "ReplicaSelector",
     "ReplicaView",
     "Retry",
+    "RunningKey",
     "Skip",
     "TopicPartition",
     "TransactionPhase",

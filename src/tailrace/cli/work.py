@@ -61,6 +61,10 @@ def command(
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT]...", show_default=False)],
     group: Annotated[str, typer.Option("--group", help="Share the topic in this group, and commit.")],
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Commands that run at a time.")] = 16,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Kill a command after this time: it has failed."),
+    ] = None,
     isolation: IsolationLevel = Isolation.READ_COMMITTED,
     on_corrupt: OnCorrupt = CorruptAction.RAISE,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
@@ -87,7 +91,7 @@ def command(
         on_corrupt=on_corrupt.value,
     )
     consumer = KeyedConsumer.of(settings)
-    commands = Commands(words, consumer.stop)
+    commands = Commands(words, consumer.stop, timeout)
     progress = _Progress(consumer)
     with without_client_warnings(), on_first_signal(consumer.stop), consumer, ThreadPoolExecutor(1) as threads:
         run = threads.submit(consumer.run, commands, concurrency=concurrency)
@@ -124,16 +128,17 @@ def _wait(run: "Future[None]", progress: "_Progress") -> None:
 
 
 class CommandFailed(Exception):
-    """The command has ended with an exit code that is neither 0 nor 75, or by a signal."""
+    """The command has ended with an exit code that is neither 0 nor 75, or by a signal, or was killed at its limit."""
 
 
 class Commands:
     """The handler of records: a process per record, with the value on its stdin."""
 
-    def __init__(self, words: Sequence[str], on_fault: Callable[[], None]) -> None:
-        """`on_fault` runs when the command cannot be started any more."""
+    def __init__(self, words: Sequence[str], on_fault: Callable[[], None], timeout_s: float | None = None) -> None:
+        """`on_fault` runs when the command cannot be started any more. `timeout_s`: the most time of a command."""
         self._words = tuple(words)
         self._on_fault = on_fault
+        self._timeout_s = timeout_s
         self.fault: OSError | None = None
         """The reason why the command cannot be started."""
         self._changed = threading.Condition()
@@ -146,8 +151,13 @@ class Commands:
         process = self._started(record)
         if process is None:
             return Retry()
+        code: int | None
         try:
-            code = process.wait()
+            code = process.wait(self._timeout_s)
+            end = f"ended by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            code, end = None, f"killed after {self._timeout_s:g} s"
         finally:
             with self._changed:
                 self._processes.discard(process)
@@ -156,7 +166,6 @@ class Commands:
             return Done()
         if code == TRY_LATER:
             return Retry()
-        end = f"ended by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         where = f"offset {record.offset} of {TopicPartition(record.topic, record.partition)}"
         if not self._is_ended:
             say(f"{self._words[0]}: {end} at {where}, attempt {record.attempt}; its key waits")
@@ -201,6 +210,15 @@ class Commands:
             finally:
                 for process in left:
                     _signal(process, signal.SIGKILL)  # also a process that has ended: its children may still run
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """End the process and its children, within 2 s."""
+    _signal(process, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_SECONDS)
+    _signal(process, signal.SIGKILL)  # also a process that has ended: its children may still run
+    process.wait()
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:

@@ -306,6 +306,7 @@ class KeyedConsumerSettings(ReaderSettings):
     max_records_in_hand: int | None = _number(None, least=1, is_ours=True)
     max_bytes_in_hand: int = _number(64 << 20, least=1, is_ours=True)
     grace_ms: int = _number(10_000, is_ours=True)
+    handler_timeout_ms: int | None = _number(None, least=1, is_ours=True)
     client_id: str = "tailrace-keyed-consumer"
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -40,7 +40,9 @@ def topic(tailrace_cluster: Cluster) -> str:
 class WorkProcess:
     """`tailrace work` on a topic, and the lines that its commands have printed."""
 
-    def __init__(self, cluster: Cluster, topic: str, *words: str, output: str = "table") -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, *words: str, output: str = "table", options: Sequence[str] = ()
+    ) -> None:
         program = (sys.executable, "-m", "tailrace", "work", topic, "--group", topic)
         self.process = subprocess.Popen(
             (
@@ -51,6 +53,7 @@ class WorkProcess:
                 "4",
                 "-o",
                 output,
+                *options,
                 "--",
                 *words,
             ),
@@ -148,6 +151,26 @@ def test_an_exit_code_holds_the_key_alone_until_the_command_succeeds(
     assert second.startswith("sh: ended by SIGKILL at offset ")
     assert (done.code, last) == (0, "12 records done, 2 failures")
     assert json.loads(done.out) == [{"topic": topic, "done": 12, "failures": 2}]
+
+
+def test_a_command_beyond_its_time_is_killed_and_its_record_comes_again(
+    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess]
+) -> None:
+    script = """
+        case "$TAILRACE_KEY $TAILRACE_OFFSET $TAILRACE_ATTEMPT" in
+            "key-1 "*" 1") [ "$(cat)" = 0 ] && sleep 600;;
+        esac
+        echo "$TAILRACE_KEY $TAILRACE_ATTEMPT"
+    """
+    work = WorkProcess(tailrace_cluster, topic, "sh", "-c", script, options=["--timeout", "0.5"])
+    processes.append(work)
+    lines = work.lines(12)
+    assert [line for line in lines if line.startswith("key-1")] == ["key-1 2", *["key-1 1"] * 3]
+    done = work.interrupted()
+    killed, last = done.err.splitlines()
+    assert killed.startswith("sh: killed after 0.5 s at offset ")
+    assert killed.endswith(", attempt 1; its key waits")
+    assert (done.code, last) == (0, "12 records done, 1 failure")
 
 
 def test_a_command_that_is_not_there_is_named_before_anything_is_read(
@@ -259,6 +282,18 @@ def test_children_of_a_command_that_ends_at_once_are_ended_too(tmp_path: Path) -
             with pytest.raises(CommandFailed, match="exit code 1"):
                 running.result(SECONDS)
             assert lines.read() == ""
+
+
+def test_a_command_beyond_its_time_is_killed_with_its_children(tmp_path: Path) -> None:
+    os.mkfifo(held := tmp_path / "held")
+    child = f"(trap '' TERM; echo; sleep 600) > {held}"
+    commands = Commands(["sh", "-c", f"trap 'exit 0' TERM; {child} & wait"], lambda: None, 0.2)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(commands, RECORD)
+        with held.open() as lines:
+            assert lines.read() == "\n"
+        with pytest.raises(CommandFailed, match=r"killed after 0\.2 s"):
+            running.result(SECONDS)
 
 
 def test_many_deaf_commands_have_one_time_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,19 @@ def ends_program(fault: BaseException) -> bool:
     return not isinstance(fault, Exception | asyncio.CancelledError)
 
 
+async def within(awaitable: Awaitable[object], limit_ms: int | None) -> object:
+    """The result of the awaitable. Raises TimeoutError when the awaitable was cancelled at the limit."""
+    if limit_ms is None:
+        return await awaitable
+    try:
+        async with asyncio.timeout(limit_ms / 1000) as limit:
+            return await awaitable
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"beyond handler_timeout_ms {limit_ms}") from None
+        raise
+
+
 async def cancelled(tasks: Iterable["asyncio.Task[Any]"]) -> None:
     """Cancel these tasks, and await their end."""
     ending = list(tasks)

@@ -4,12 +4,13 @@ context of its own."""
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
-from typing import Final
+from typing import Any, Final
 
-from tailrace.client.keyed.handler import Handler, cancelled, ends_program
+from tailrace.client.keyed.handler import Handler, cancelled, ends_program, within
 from tailrace.client.keyed.lanes import LaneWork
-from tailrace.client.keyed.outcomes import Decode, Outcome, Retry, keyed_record, outcome_of
+from tailrace.client.keyed.outcomes import Outcome, Retry, keyed_record, outcome_of
 from tailrace.client.keyed.work_queue import WorkQueue
+from tailrace.client.settings import KeyedConsumerSettings
 
 
 class HandlerTasks:
@@ -22,7 +23,7 @@ class HandlerTasks:
         self,
         queue: WorkQueue,
         handler: Handler,
-        decode: Decode | None,
+        settings: KeyedConsumerSettings,
         *,
         loop: asyncio.AbstractEventLoop,
         context: Context,
@@ -32,7 +33,8 @@ class HandlerTasks:
         the fault of a loop that is closed."""
         self._queue = queue
         self._handler = handler
-        self._decode = decode
+        self._decode = settings.decode
+        self._limit_ms = settings.handler_timeout_ms
         self._loop = loop
         self._context = context
         self._on_end = on_end
@@ -64,8 +66,8 @@ class HandlerTasks:
     async def _handle(self, work: LaneWork) -> Outcome | None:
         """The outcome of the handler; None: the handler ends the program. Raises other exceptions of the handler."""
         try:
-            result = self._handler(keyed_record(work.record, work.attempt, self._decode))
-            return outcome_of(await result)  # type: ignore[misc]
+            result: Any = self._handler(keyed_record(work.record, work.attempt, self._decode))
+            return outcome_of(await (result if self._limit_ms is None else within(result, self._limit_ms)))
         except (SystemExit, KeyboardInterrupt) as end:  # raised out of a task, it would end the loop
             self._on_end(end)
             return None

@@ -15,10 +15,11 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, Final
 
-from tailrace.client.keyed.handler import Handler, ends_program
+from tailrace.client.keyed.handler import Handler, ends_program, within
 from tailrace.client.keyed.lanes import LaneWork
-from tailrace.client.keyed.outcomes import DONE, Decode, Outcome, Retry, keyed_record, outcome_of
+from tailrace.client.keyed.outcomes import DONE, Outcome, Retry, keyed_record, outcome_of
 from tailrace.client.keyed.work_queue import WorkQueue
+from tailrace.client.settings import KeyedConsumerSettings
 
 
 class HandlerThreads:
@@ -30,7 +31,7 @@ class HandlerThreads:
         self,
         queue: WorkQueue,
         handler: Handler,
-        decode: Decode | None,
+        settings: KeyedConsumerSettings,
         *,
         loop: Callable[[], asyncio.AbstractEventLoop],
         on_end: Callable[[BaseException], None],
@@ -39,7 +40,8 @@ class HandlerThreads:
         program."""
         self._queue = queue
         self._handler = handler
-        self._decode = decode
+        self._decode = settings.decode
+        self._limit_ms = settings.handler_timeout_ms
         self._loop = loop
         self._on_end = on_end
         self._threads: list[threading.Thread] = []
@@ -100,7 +102,7 @@ class HandlerThreads:
 
     def _result_of(self, awaitable: Awaitable[object]) -> object:
         """The result of an awaitable, which runs on the loop."""
-        future = asyncio.run_coroutine_threadsafe(_finished_result(awaitable), self._loop())
+        future = asyncio.run_coroutine_threadsafe(_finished_result(within(awaitable, self._limit_ms)), self._loop())
         self._awaited.add(future)
         try:
             result, fault = future.result()

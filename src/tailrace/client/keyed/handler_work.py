@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Final
 
+from tailrace.client.keyed.call_watch import CallWatch
 from tailrace.client.keyed.handler import Handler, is_coroutine_handler, name_of
 from tailrace.client.keyed.handler_tasks import HandlerTasks
 from tailrace.client.keyed.handler_threads import HandlerThreads
@@ -46,6 +47,7 @@ class HandlerWork:
         self.queue = self._queue_of(1, LEAST_RECORDS_IN_HAND)
         self._workers: HandlerTasks | HandlerThreads | None = None
         self._loop_watch: LoopWatch | None = None
+        self._call_watch: CallWatch | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def _queue_of(self, concurrency: int, most_records: int) -> WorkQueue:
@@ -66,26 +68,28 @@ class HandlerWork:
         least = max(LANE_RECORDS * concurrency, LEAST_RECORDS_IN_HAND)
         most = self._settings.max_records_in_hand or least
         self.queue = self._queue_of(concurrency, most)
-        decode = self._settings.decode
+        names = {"handler_name": name_of(handler), "group": self._settings.group or ""}
         if is_coroutine_handler(handler):
             own_loop = loop()
             self._workers = HandlerTasks(
-                self.queue, handler, decode, loop=own_loop, context=copy_context(), on_end=self._on_end
+                self.queue, handler, self._settings, loop=own_loop, context=copy_context(), on_end=self._on_end
             )
-            self._loop_watch = LoopWatch(
-                self.queue, own_loop, now_ms, handler_name=name_of(handler), group=self._settings.group or ""
-            )
+            self._loop_watch = LoopWatch(self.queue, own_loop, now_ms, **names)
         else:
-            self._workers = HandlerThreads(self.queue, handler, decode, loop=loop, on_end=self._on_end)
+            self._workers = HandlerThreads(self.queue, handler, self._settings, loop=loop, on_end=self._on_end)
+        if self._settings.handler_timeout_ms is not None:
+            self._call_watch = CallWatch(self.queue, self._settings.handler_timeout_ms, **names)
         self._workers.begin(concurrency)
         return most
 
     async def watch(self) -> None:
-        """Warn of a handler that blocks its loop. Does not return."""
+        """Warn of a handler that blocks its loop, or runs beyond its limit. Does not return."""
         while True:
             await asyncio.sleep(CHECK_MS / 1000)
             if self._loop_watch is not None:
                 self._loop_watch.check()
+            if self._call_watch is not None:
+                self._call_watch.check(now_ms())
 
     def _plan_look(self) -> None:
         loop_thread().loop.call_soon_threadsafe(self._look)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tailrace.client.group.range_progress import RangeBudget
-from tailrace.client.keyed.lanes import Failure
+from tailrace.client.keyed.lanes import Failure, LaneWork
 from tailrace.model.partitions import TopicPartition
 
 
@@ -31,6 +31,23 @@ def held_key(failure: Failure | None, now_ms: int) -> HeldKey | None:
     return HeldKey(failure.name, record.offset, record.key, age_ms, failure.attempts, failure.fault)
 
 
+@dataclass(frozen=True, slots=True)
+class RunningKey:
+    """A key of which a record is with the handler."""
+
+    topic_partition: TopicPartition
+    offset: int
+    key: bytes | None
+    running_ms: int
+    """The time since the begin of this attempt."""
+    attempt: int
+
+
+def running_key(work: LaneWork, now_ms: int) -> RunningKey:
+    """The key of a record that the handler has now."""
+    return RunningKey(work.name, work.record.offset, work.record.key, now_ms - work.began_ms, work.attempt)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedMetrics:
     """The present numbers of a keyed consumer; totals are counts since the consumer was made."""
@@ -45,6 +62,8 @@ class KeyedMetrics:
     """Keys that wait for the time of a retry."""
     oldest_held: HeldKey | None
     """The key that has failed for the longest time without success since, whether it is held or runs again."""
+    longest_running: RunningKey | None = None
+    """The key whose record has been with the handler for the longest time; None: the handler has no record."""
     done_total: int
     """Done records, without skipped records."""
     skipped_total: int

@@ -14,7 +14,7 @@ from typing import Final
 
 from tailrace.client.group.range_progress import RangeBudget
 from tailrace.client.keyed.handler import fault_text
-from tailrace.client.keyed.keyed_metrics import KeyedMetrics, held_key
+from tailrace.client.keyed.keyed_metrics import KeyedMetrics, held_key, running_key
 from tailrace.client.keyed.lanes import Lanes, LaneWork
 from tailrace.client.keyed.outcomes import Outcome, Retry, Skip
 from tailrace.client.reading.records_ahead import ConsumerRecord
@@ -243,13 +243,16 @@ class WorkQueue:
 
     def metrics(self, *, corrupt_batches: int, ranges: Mapping[TopicPartition, RangeBudget]) -> KeyedMetrics:
         """The metrics of the consumer now."""
+        now_ms = self._now_ms()
         with self._lock:
+            longest = next(iter(self._lanes.works), None)
             return KeyedMetrics(
                 in_hand=self._lanes.records,
                 in_hand_bytes=self._lanes.bytes,
                 running=self._lanes.running,
                 held=self._lanes.held,
-                oldest_held=held_key(self._lanes.oldest_failure, self._now_ms()),
+                oldest_held=held_key(self._lanes.oldest_failure, now_ms),
+                longest_running=None if longest is None else running_key(longest, now_ms),
                 done_total=self._done,
                 skipped_total=self._skipped,
                 retried_total=self._retried,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tailrace import KeyedConsumer, Producer, aio
+from tailrace.client.group.classic_host import ClassicGroupMember
 from tailrace.client.keyed import loop_watch
 from tailrace.client.keyed.handler_work import HandlerWork
 from tailrace.client.keyed.loop_watch import CHECK_MS, LATE_MS, LoopWatch

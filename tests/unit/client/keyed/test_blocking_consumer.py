@@ -144,6 +144,41 @@ def test_an_interrupted_run_finishes_what_runs_and_commits_it(tailrace_cluster: 
     assert committed == output.count("done ")
 
 
+ENDING = """
+import sys, threading
+from tailrace import KeyedConsumer
+servers, topic = sys.argv[1:]
+begun = threading.Event()
+
+def handle(record):
+    begun.set()
+    print("begun", flush=True)
+    sys.stdin.readline()
+    print("done", record.offset, flush=True)
+
+consumer = KeyedConsumer(servers, group="group-" + topic, topics=[topic])
+threading.Thread(target=consumer.run, args=(handle,), kwargs={"concurrency": 1}, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_the_end_of_the_interpreter_waits_for_a_handler_in_a_thread_and_begins_no_other(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDING, tailrace_cluster.bootstrap_servers, topic],
+        env={**os.environ, "PYTHONPATH": str(Path(tailrace.__file__).parent.parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    output, _ = process.communicate("go on\n" * 2, timeout=60)
+    assert output == "done 0\n"
+    assert process.returncode == 0
+
+
 KILLED = """
 import os, sys
 from tailrace import KeyedConsumer
