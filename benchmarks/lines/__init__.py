@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks.lines.clusters import end_to_end, failover, racks
-from benchmarks.lines.key_ranges import key_filter, key_readers, lanes, range_commits
+from benchmarks.lines.key_ranges import handlers, key_filter, key_readers, lanes, range_commits
 from benchmarks.lines.metadata import catch_up, compaction, fence_stall, fencing, snapshots
 from benchmarks.lines.node import (
     frames,
@@ -215,6 +215,13 @@ LINES = {
         lanes.measure,
         warm_ups=1,
         size=lanes.DEFAULT,
+        experiment=KIP_X,
+    ),
+    handlers.NAME: Line(
+        "KIP-X: CPU of a keyed consumer for a handler that does nothing, beside lanes made by hand",
+        handlers.measure,
+        warm_ups=1,
+        size=handlers.DEFAULT,
         experiment=KIP_X,
     ),
     take_over.NAME: Line(

@@ -97,8 +97,9 @@ class RangesOfAGroup:
     def _commit(self, ranges: Mapping[TopicPartition, Sequence[Rectangle]]) -> Mapping[TopicPartition, RangeBudget]:
         uses = {}
         for name, rectangles in ranges.items():
-            if name in self.refused:
-                raise KafkaError(self.refused[name], "refused")
+            code = self.refused.get(name)
+            if code is not None:
+                raise KafkaError(code, "refused")
             known = self.progress.get(name, CommittedProgress(0))
             self.progress[name] = known.with_committed(rectangles)
             self.commits.append({name: tuple(rectangles)})

@@ -10,8 +10,7 @@ from budgets import examples
 from tailrace.client.keyed.done_offsets import ProgressCommit
 from tailrace.client.keyed.keyed_partition import KeyedPartition
 from tailrace.client.keyed.lanes import Lanes, LaneWork
-from tailrace.client.keyed.outcomes import Done, Outcome, Retry
-from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.key_ranges import hash_of
 from tailrace.model.partitions import TopicPartition
@@ -31,10 +30,10 @@ class GroupUnderTest:
     """A group of one member, the log, and what has happened."""
 
     def __init__(self, log: list[tuple[bytes | None, int]], most_holes: int, *, knows_ranges: bool, start: int) -> None:
-        self.records: list[ConsumerRecord] = []
+        self.records: list[KeyedRecord] = []
         offset = start
         for key, distance in log:
-            self.records.append(ConsumerRecord(*NAME, offset, 0, key, b"v", ()))
+            self.records.append(KeyedRecord(*NAME, offset, 0, key, b"v", ()))
             offset += distance
         self.start, self.end = start, offset
         self.most_holes = most_holes
@@ -60,7 +59,7 @@ class GroupUnderTest:
         self.again = {record.offset for record in self.records if not self.is_covered(record)}
         self.partition.open(self.committed if self.knows_ranges else None)
 
-    def is_covered(self, record: ConsumerRecord) -> bool:
+    def is_covered(self, record: KeyedRecord) -> bool:
         """Whether a commit at the server covers this record."""
         if self.committed is None:
             return False

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from budgets import examples
 from tailrace.client.keyed.lanes import Lanes, LaneWork, size_of
-from tailrace.client.keyed.outcomes import Done, Outcome, Retry, Skip
-from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
 from tailrace.model.partitions import TopicPartition
 
 PARTITIONS = [TopicPartition("orders", index) for index in range(2)]
@@ -32,7 +31,7 @@ class LanesUnderTest:
         self.concurrency = concurrency
         self.now_ms = 0
         self.offsets: dict[TopicPartition, int] = defaultdict(int)
-        self.queues: dict[tuple[TopicPartition, object], list[ConsumerRecord]] = {}
+        self.queues: dict[tuple[TopicPartition, object], list[KeyedRecord]] = {}
         """The records in hand, by lane, of partitions that are open."""
         self.open: set[TopicPartition] = set()
         self.leaving: set[TopicPartition] = set()
@@ -41,7 +40,7 @@ class LanesUnderTest:
         self.epochs: dict[TopicPartition, int] = {}
 
     @staticmethod
-    def lane_of(name: TopicPartition, record: ConsumerRecord) -> tuple[TopicPartition, object]:
+    def lane_of(name: TopicPartition, record: KeyedRecord) -> tuple[TopicPartition, object]:
         return name, record.offset if record.key is None else record.key
 
     def step(self, kind: str, number: int, keys: list[bytes | None], pause_ms: int, outcome: Outcome) -> None:
@@ -75,7 +74,7 @@ class LanesUnderTest:
             self.epochs[name] = self.epochs.get(name, 0) + 1
         records = []
         for key in keys:
-            records.append(ConsumerRecord(*name, self.offsets[name], 0, key, b"v", ()))
+            records.append(KeyedRecord(*name, self.offsets[name], 0, key, b"v", ()))
             self.offsets[name] += 1
         self.lanes.add(name, records)
         for record in records:
@@ -169,7 +168,7 @@ def test_no_lane_is_passed_over(sizes: list[int], concurrency: int, data: st.Dat
     offset = 0
     for number, size in enumerate(sizes):
         for _ in range(size):
-            lanes.add(name, [ConsumerRecord(*name, offset, 0, b"%d" % number, b"", ())])
+            lanes.add(name, [KeyedRecord(*name, offset, 0, b"%d" % number, b"", ())])
             offset += 1
     left = {b"%d" % number: size for number, size in enumerate(sizes)}
     passed: dict[bytes, set[bytes]] = {key: set() for key in left}

@@ -23,8 +23,9 @@ class KeyedConsumer(Facade[KeyedEngine]):
         """Work on records until `stop` is called: in the handler, in another thread, or in a signal handler.
 
         The handler runs in as many threads as there is concurrency; a coroutine function runs on a loop in the thread
-        `tailrace-handlers`, which the coroutine handlers of this process share. An interrupted call (Ctrl-C) finishes
-        what runs and commits it; interrupted again, it ends at once. For the rest see `AsyncKeyedConsumer.run`.
+        `tailrace-handlers`, which the coroutine handlers of this process share. An interrupted call (Ctrl-C) lets
+        running handlers finish, and commits; a second interrupt ends the call at once. For the rest see
+        `AsyncKeyedConsumer.run`.
         """
         engine = self._client.get()
         if self._is_stopped:

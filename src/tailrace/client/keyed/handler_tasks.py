@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tailrace.client.keyed.handler import Handler, cancelled, ends_program, within
 from tailrace.client.keyed.lanes import LaneWork
-from tailrace.client.keyed.outcomes import Outcome, Retry, keyed_record, outcome_of
+from tailrace.client.keyed.outcomes import Outcome, Retry, outcome_of, prepared
 from tailrace.client.keyed.work_queue import WorkQueue
 from tailrace.client.settings import KeyedConsumerSettings
 
@@ -66,7 +66,7 @@ class HandlerTasks:
     async def _handle(self, work: LaneWork) -> Outcome | None:
         """The outcome of the handler; None: the handler ends the program. Raises other exceptions of the handler."""
         try:
-            result: Any = self._handler(keyed_record(work.record, work.attempt, self._decode))
+            result: Any = self._handler(prepared(work.record, work.attempt, self._decode))
             return outcome_of(await (result if self._limit_ms is None else within(result, self._limit_ms)))
         except (SystemExit, KeyboardInterrupt) as end:  # raised out of a task, it would end the loop
             self._on_end(end)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tailrace.client.keyed.handler import Handler, ends_program, within
 from tailrace.client.keyed.lanes import LaneWork
-from tailrace.client.keyed.outcomes import DONE, Outcome, Retry, keyed_record, outcome_of
+from tailrace.client.keyed.outcomes import DONE, Outcome, Retry, outcome_of, prepared
 from tailrace.client.keyed.work_queue import WorkQueue
 from tailrace.client.settings import KeyedConsumerSettings
 
@@ -82,7 +82,7 @@ class HandlerThreads:
     def _call(self, work: LaneWork) -> tuple[Outcome | None, BaseException | None]:
         """The outcome of the handler, and the exception behind it. An outcome of None is not counted."""
         try:
-            result: object = self._handler(keyed_record(work.record, work.attempt, self._decode))
+            result: object = self._handler(prepared(work.record, work.attempt, self._decode))
             if result is None:
                 return DONE, None
             if inspect.isawaitable(result):

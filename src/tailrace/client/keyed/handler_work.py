@@ -61,7 +61,7 @@ class HandlerWork:
         )
 
     def begin(self, handler: Handler, concurrency: int, loop: Callable[[], asyncio.AbstractEventLoop]) -> int:
-        """Give records to this handler from now on, so many at a time. Returns the most records in hand.
+        """Give records to this handler from now on, `concurrency` at a time. Returns the limit of records in hand.
 
         `loop`: the loop on which coroutines of the handler run.
         """
@@ -124,7 +124,7 @@ class HandlerWork:
             self._workers.cancel(running)
 
     async def end(self) -> None:
-        """Cancel what runs, and return when coroutines have ended. Threads that run are not waited for."""
+        """Cancel running calls, and return when coroutines have ended. Threads that run are not waited for."""
         self.cancel_timer()
         if self._workers is not None:
             await self._workers.end()

@@ -34,7 +34,7 @@ class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
         self._engine = KeyedEngine(settings)
 
     async def run(self, handler: Handler, *, concurrency: int = 16) -> None:
-        """Work on records until `stop`, with so many of them at a time; then finish, commit and leave the group.
+        """Work on records until `stop`, with `concurrency` records at a time; then finish, commit and leave the group.
 
         The handler gets a `KeyedRecord` and returns None or Done, Retry or Skip. An exception is a Retry: its key
         waits, 1 s at first and then twice as long each time, up to a minute. A coroutine function runs on this loop,

@@ -7,6 +7,8 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from tailrace.client.keyed.done_offsets import ProgressCommit
@@ -15,14 +17,15 @@ from tailrace.client.keyed.handler_work import HandlerWork
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics
 from tailrace.client.keyed.keyed_partition import KeyedPartition
 from tailrace.client.keyed.keyed_run import KeyedRun
+from tailrace.client.keyed.outcomes import KeyedRecord, make_keyed_record
 from tailrace.client.keyed.progress_store import ProgressStore, WrittenProgress
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.offsets import request_end
 from tailrace.client.reading.consumer_reader import ConsumerReader
-from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.record import Record
 
 _POLL_MS: Final = 500
 _RETRY_S: Final = 0.1
@@ -83,7 +86,7 @@ class KeyedEngine:
     def start(
         self, handler: Handler, concurrency: int, handler_loop: Callable[[], asyncio.AbstractEventLoop]
     ) -> KeyedRun:
-        """Begin to work on records, so many at a time. `handler_loop`: the loop of coroutine handlers.
+        """Begin to work on records, `concurrency` at a time. `handler_loop`: the loop of coroutine handlers.
 
         Raises KafkaError for a bad concurrency, and for a second run.
         """
@@ -138,7 +141,7 @@ class KeyedEngine:
         return self._fault
 
     async def _finish(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
-        """Let what runs finish, commit it, and leave the group."""
+        """Let running handlers finish, commit, and leave the group."""
         try:
             await cancelled(tasks)
             await self._on_revoke(frozenset(self._partitions))
@@ -169,19 +172,19 @@ class KeyedEngine:
 
     async def _read(self) -> None:
         while True:
-            self._receive(await self._reader.poll(self._now_ms() + _POLL_MS, self._poll_records))
+            self._receive(await self._reader.take(self._now_ms() + _POLL_MS, self._poll_records))
 
-    def _receive(self, records: Iterable[ConsumerRecord]) -> None:
-        """Take records that were polled just now: since then nothing has changed the positions."""
-        by_name: dict[TopicPartition, list[ConsumerRecord]] = defaultdict(list)
-        for record in records:
-            by_name[TopicPartition(record.topic, record.partition)].append(record)
+    def _receive(self, taken: Iterable[tuple[TopicPartition, Record]]) -> None:
+        """Take records that were read just now: since then nothing has changed the positions."""
+        by_name: dict[TopicPartition, list[KeyedRecord]] = defaultdict(list)
+        for name, records in groupby(taken, itemgetter(0)):
+            by_name[name] += [make_keyed_record((*name, *record, None, 1)) for _, record in records]
         for name in self._reader.names:
             position = self._reader.assigned.position(name)
             if position is not None:
                 self._receive_of(name, by_name.get(name, []), position)
 
-    def _receive_of(self, name: TopicPartition, records: list[ConsumerRecord], position: int) -> None:
+    def _receive_of(self, name: TopicPartition, records: list[KeyedRecord], position: int) -> None:
         partition = self._partitions.get(name)
         if partition is None:
             start = records[0].offset if records else position
@@ -273,7 +276,7 @@ class KeyedEngine:
         self._close_partition(name)
         self._reader.start_over(name)
 
-    def _put_in_hand(self, partition: KeyedPartition, records: Sequence[ConsumerRecord]) -> None:
+    def _put_in_hand(self, partition: KeyedPartition, records: Sequence[KeyedRecord]) -> None:
         if records:
             self._work.queue.add(partition.name, records)
         self._pause_or_resume(partition)

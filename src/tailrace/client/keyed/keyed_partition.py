@@ -5,7 +5,7 @@ from typing import Final
 
 from tailrace.client.group.range_progress import RangeBudget
 from tailrace.client.keyed.done_offsets import DoneOffsets, ProgressCommit
-from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.keyed.outcomes import KeyedRecord
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.partitions import TopicPartition
 
@@ -34,12 +34,12 @@ class KeyedPartition:
         self.use: RangeBudget | None = None
         self.is_refused = False
         """Whether the server had no room for the latest commit."""
-        self._early: list[ConsumerRecord] = []
+        self._early: list[KeyedRecord] = []
         self._most_holes: Final = most_holes
         self._holes = most_holes
         self._last_holes = max(most_holes, MOST_LAST_HOLES)
 
-    def read(self, records: Sequence[ConsumerRecord], read_to: int) -> list[ConsumerRecord]:
+    def read(self, records: Sequence[KeyedRecord], read_to: int) -> list[KeyedRecord]:
         """Take the next records; every record below `read_to` was read. Returns the records that are in hand now."""
         self.read_to = read_to
         if self.done is None:
@@ -51,7 +51,7 @@ class KeyedPartition:
         self.done.advance(read_to)
         return new
 
-    def open(self, committed: CommittedProgress | None) -> list[ConsumerRecord]:
+    def open(self, committed: CommittedProgress | None) -> list[KeyedRecord]:
         """The group's progress is known. Returns the records that are in hand now."""
         assert self.done is None, f"{self.name} is open already"
         self.has_progress = committed is not None
@@ -71,7 +71,7 @@ class KeyedPartition:
 
     # faults of the log and of the progress
 
-    def cut_in(self, records: Sequence[ConsumerRecord], position: int) -> int | None:
+    def cut_in(self, records: Sequence[KeyedRecord], position: int) -> int | None:
         """The offset at which the log was cut, as the next records and the position behind them show; None: no cut.
 
         The log has lost some or all records that were read: records of the old log may be at hand still.

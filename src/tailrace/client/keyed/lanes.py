@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
-from tailrace.client.keyed.outcomes import LONGEST_WAIT_S, Outcome, Retry, pause_ms
-from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.keyed.outcomes import LONGEST_WAIT_S, KeyedRecord, Outcome, Retry, pause_ms
 from tailrace.model.partitions import TopicPartition
 
 RECORD_BYTES: Final = 200
@@ -37,7 +36,7 @@ class LaneWork:
     """A record for the handler. Two are equal if they are the same object."""
 
     name: TopicPartition
-    record: ConsumerRecord
+    record: KeyedRecord
     attempt: int
     """The number of the handler's call for this record; 1 for the first call."""
     epoch: int
@@ -50,23 +49,24 @@ class Failure:
     """A key whose first record has failed, or is to be retried, and was not done since."""
 
     name: TopicPartition
-    record: ConsumerRecord
+    record: KeyedRecord
     since_ms: int
     attempts: int = 0
     fault: str = ""
     """The last exception; empty if the handler has asked for the retry."""
 
 
-@dataclass(slots=True)
 class _KeyLane:
-    name: LaneName
-    records: deque[ConsumerRecord] = field(default_factory=deque)
-    """The first record waits, runs or is held."""
-    is_running: bool = False
-    is_held: bool = False
-    attempts: int = 0
-    failures: int = 0
-    """Failures in a row that pause the lane for longer each time."""
+    __slots__ = ("attempts", "failures", "is_held", "is_running", "name", "records")
+
+    def __init__(self, name: LaneName, record: KeyedRecord) -> None:
+        self.name = name
+        self.records = deque((record,))
+        """The first record waits, runs or is held."""
+        self.is_running = self.is_held = False
+        self.attempts = 0
+        self.failures = 0
+        """Failures in a row that pause the lane for longer each time."""
 
 
 @dataclass(slots=True)
@@ -158,21 +158,24 @@ class Lanes:
 
     # records
 
-    def add(self, name: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
+    def add(self, name: TopicPartition, records: Iterable[KeyedRecord]) -> None:
         """Take these records in hand, behind the records of their partitions that were added before."""
         partition = self._partitions[name]
         assert not partition.is_leaving, f"{name} leaves"
+        lanes = partition.lanes
+        count = size = 0
         for record in records:
+            count += 1
+            size += size_of(record)
             lane_name: LaneName = record.offset if record.key is None else record.key
-            lane = partition.lanes.get(lane_name)
+            lane = lanes.get(lane_name)
             if lane is None:
-                lane = partition.lanes[lane_name] = _KeyLane(lane_name)
-            lane.records.append(record)
-            size = size_of(record)
-            partition.records, partition.bytes = partition.records + 1, partition.bytes + size
-            self.records, self.bytes = self.records + 1, self.bytes + size
-            if len(lane.records) == 1:
+                lanes[lane_name] = lane = _KeyLane(lane_name, record)
                 self._let_wait(name, partition, lane)
+            else:
+                lane.records.append(record)
+        partition.records, partition.bytes = partition.records + count, partition.bytes + size
+        self.records, self.bytes = self.records + count, self.bytes + size
 
     def is_full(self, name: TopicPartition) -> bool:
         """Whether no more records of this partition are to be read now."""
@@ -198,10 +201,12 @@ class Lanes:
             self.end_holds(now_ms)
         if not self._turns or len(self._works) >= self.concurrency:
             return None
-        name, partition = self._turns.popitem(last=False)
+        name, partition = next(iter(self._turns.items()))
         _, lane = partition.waiting.popitem(last=False)
-        if partition.waiting:
-            self._turns[name] = partition
+        if not partition.waiting:
+            del self._turns[name]
+        elif len(self._turns) > 1:
+            self._turns.move_to_end(name)
         lane.is_running = True
         lane.attempts += 1
         work = LaneWork(name, lane.records[0], lane.attempts, partition.epoch, now_ms)
@@ -270,10 +275,11 @@ class Lanes:
     def _let_wait(self, name: TopicPartition, partition: _Partition, lane: _KeyLane) -> None:
         if self._left and (name, lane.name) in self._left:
             return  # an earlier run of the key has to end first
+        if not partition.waiting:
+            self._turns[name] = partition
         partition.waiting[lane.name] = lane
-        self._turns.setdefault(name, partition)
 
-    def _remove(self, partition: _Partition, record: ConsumerRecord) -> None:
+    def _remove(self, partition: _Partition, record: KeyedRecord) -> None:
         size = size_of(record)
         partition.records, partition.bytes = partition.records - 1, partition.bytes - size
         self.records, self.bytes = self.records - 1, self.bytes - size
@@ -328,7 +334,7 @@ class Lanes:
         return next(iter(self._failures.values()), None)
 
 
-def size_of(record: ConsumerRecord) -> int:
+def size_of(record: KeyedRecord) -> int:
     """The bytes of memory that a record takes, approximately."""
     size = RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
     for name, content in record.headers:

@@ -16,8 +16,7 @@ from tailrace.client.group.range_progress import RangeBudget
 from tailrace.client.keyed.handler import fault_text
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics, held_key, running_key
 from tailrace.client.keyed.lanes import Lanes, LaneWork
-from tailrace.client.keyed.outcomes import Outcome, Retry, Skip
-from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.keyed.outcomes import DONE, KeyedRecord, Outcome, Retry, Skip
 from tailrace.model.partitions import TopicPartition
 
 MANY: Final = 4
@@ -80,16 +79,20 @@ class WorkQueue:
         `fault`: the exception of the handler that led to the outcome. An outcome of None is not counted: the call was
         cancelled, or the handler ends the program.
         """
-        if isinstance(outcome, Retry | Skip):
-            self._log(work, outcome, fault)
-        shown = None if fault is None else fault_text(fault)
+        shown = None
+        if outcome is not DONE:
+            shown = self._log(work, outcome, fault)
         now_ms = self._now_ms()
         with self._lock:
-            is_retry = self._count(outcome, fault)
             self._lanes.finish(work, outcome or _UNCOUNTED, now_ms, fault=shown)
+            is_retry = False
+            if outcome is DONE:
+                self._done += 1
+            else:
+                is_retry = self._count(outcome, fault)
             self._outcomes += 1
             taken = self._take(now_ms, on_work)
-            notify = self._must_notify(is_retry=is_retry, is_idle=taken is None)
+            notify = (is_retry or self._is_awaited) and self._must_notify(is_retry=is_retry, is_idle=taken is None)
             wake = self._woken()
         if notify:
             self._on_outcomes()
@@ -112,13 +115,14 @@ class WorkQueue:
         return None
 
     def _must_notify(self, *, is_retry: bool, is_idle: bool) -> bool:
-        if self._is_notified or not (is_retry or (self._is_awaited and (is_idle or self._outcomes >= self._many))):
+        """Whether the engine, which awaits outcomes or has a retry to plan, is to be notified now."""
+        if self._is_notified or not (is_retry or is_idle or self._outcomes >= self._many):
             return False
         self._is_notified = True
         return True
 
     def _count(self, outcome: Outcome | None, fault: BaseException | None) -> bool:
-        """Count the outcome. Returns whether the record is to be retried."""
+        """Count an outcome other than DONE. Returns whether the record is to be retried."""
         if outcome is None:
             return True
         if fault is not None:
@@ -132,18 +136,23 @@ class WorkQueue:
             self._done += 1
         return False
 
-    def _log(self, work: LaneWork, outcome: Retry | Skip, fault: BaseException | None) -> None:
+    def _log(self, work: LaneWork, outcome: Outcome | None, fault: BaseException | None) -> str | None:
+        """Log a skip, and the first failure of a record. Returns the text of the failure."""
         if isinstance(outcome, Skip):
             _log.info("group %r skips offset %d of %s: %s", self._group, work.record.offset, work.name, outcome.reason)
-        if fault is not None and work.attempt == 1:
+        if fault is None:
+            return None
+        shown = fault_text(fault)
+        if work.attempt == 1:
             _log.warning(
                 "group %r: the handler has failed at offset %d of %s; its key is held and tried again: %s",
                 self._group,
                 work.record.offset,
                 work.name,
-                fault_text(fault),
+                shown,
                 exc_info=fault,
             )
+        return shown
 
     # the engine
 
@@ -157,7 +166,7 @@ class WorkQueue:
         with self._lock:
             self._lanes.open(name)
 
-    def add(self, name: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
+    def add(self, name: TopicPartition, records: Iterable[KeyedRecord]) -> None:
         """Take these records in hand, behind the records of their partition that were added before."""
         with self._lock:
             self._lanes.add(name, records)

@@ -29,6 +29,7 @@ from tailrace.client.settings import ReaderSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, fault_of
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.record import Record
 
 _CHECK_MS = 1_000
 """The interval at which a poll checks for a fault of reading: during waits, and before records."""
@@ -158,6 +159,11 @@ class ConsumerReader:
 
     async def poll(self, deadline_ms: int, limit: int) -> list[ConsumerRecord]:
         """The next records, in order of offset per partition; an empty list at the deadline. Raises KafkaError."""
+        taken = await self.take(deadline_ms, limit)
+        return [ConsumerRecord(name.topic, name.partition, *record) for name, record in taken]
+
+    async def take(self, deadline_ms: int, limit: int) -> list[tuple[TopicPartition, Record]]:
+        """As `poll`, with the partition beside each record."""
         self.check_open()
         if not self._knows_what_to_read:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give a group and topics, or call assign()")
@@ -172,7 +178,7 @@ class ConsumerReader:
                     # Records of one partition must not hide the fault of another.
                     if self.router.now_ms() >= self._next_check_ms:
                         self._check_faults()
-                    return [ConsumerRecord(name.topic, name.partition, *record) for name, record in taken]
+                    return taken
                 check_ms = self.router.now_ms() + _CHECK_MS
                 due_ms = min(self._search.next_due_ms(deadline_ms), self._validator.next_due_ms(deadline_ms))
                 await self.fetcher.wait(min(due_ms, check_ms))

@@ -137,7 +137,7 @@ async def test_a_handler_that_blocks_the_loop_of_its_caller_leaves_heartbeats_an
     assert signs.counts["joins"] == 2
 
 
-class Clock:
+class WatchClock:
     now_ms = 1_000
 
 
@@ -160,11 +160,11 @@ class WorkToDo:
     has_work = True
 
 
-def watch_of(loop: Any, clock: Clock, work: Any) -> LoopWatch:
+def watch_of(loop: Any, clock: WatchClock, work: Any) -> LoopWatch:
     return LoopWatch(work, loop, lambda: clock.now_ms, handler_name="handle", group="g")
 
 
-def warnings_after(watch: LoopWatch, clock: Clock, ms: int, caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_after(watch: LoopWatch, clock: WatchClock, ms: int, caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings in this time, with a check in each interval."""
     caplog.clear()
     for _ in range(0, ms, CHECK_MS):
@@ -176,7 +176,7 @@ def warnings_after(watch: LoopWatch, clock: Clock, ms: int, caplog: pytest.LogCa
 def test_a_loop_is_blocked_after_two_seconds_without_a_turn_and_the_warning_comes_every_thirty_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    loop, clock = LateLoop(), Clock()
+    loop, clock = LateLoop(), WatchClock()
     watch = watch_of(loop, clock, WorkToDo())
     assert warnings_after(watch, clock, LATE_MS, caplog) == [], "asked for a turn after the first interval"
     (warning,) = warnings_after(watch, clock, 29_000, caplog)
@@ -187,7 +187,7 @@ def test_a_loop_is_blocked_after_two_seconds_without_a_turn_and_the_warning_come
 
 
 def test_a_loop_that_makes_turns_or_has_nothing_to_do_is_not_blocked(caplog: pytest.LogCaptureFixture) -> None:
-    loop, clock, work = LateLoop(), Clock(), WorkToDo()
+    loop, clock, work = LateLoop(), WatchClock(), WorkToDo()
     watch = watch_of(loop, clock, work)
     for _ in range(100):
         assert warnings_after(watch, clock, LATE_MS - CHECK_MS, caplog) == []
@@ -198,7 +198,7 @@ def test_a_loop_that_makes_turns_or_has_nothing_to_do_is_not_blocked(caplog: pyt
 
 def test_a_check_that_comes_late_says_nothing_about_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     """The whole process was stopped for a minute."""
-    clock = Clock()
+    clock = WatchClock()
     watch = watch_of(LateLoop(), clock, WorkToDo())
     assert warnings_after(watch, clock, CHECK_MS, caplog) == []
     clock.now_ms += 60_000

@@ -12,14 +12,13 @@ import pytest
 from tailrace.client.keyed.handler import Handler, is_coroutine_handler, name_of
 from tailrace.client.keyed.handler_work import HandlerWork
 from tailrace.client.keyed.lanes import LaneWork
-from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip, keyed_record
+from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip, prepared
 from tailrace.client.loop_thread import handler_thread
-from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.partitions import TopicPartition
 
 NAME = TopicPartition("orders", 0)
-RECORD = ConsumerRecord("orders", 0, 7, 1_000, b"k", b'{"a": 1}', (("h", b"x"),))
+RECORD = KeyedRecord("orders", 0, 7, 1_000, b"k", b'{"a": 1}', (("h", b"x"),))
 SECONDS = 60.0
 
 Ended = tuple[Outcome | None, BaseException | None]
@@ -81,14 +80,14 @@ def test_a_handler_gets_the_record_decoded() -> None:
 
 
 def test_a_record_that_does_not_decode_comes_as_it_is_with_the_fault() -> None:
-    record = keyed_record(RECORD._replace(value=b"{"), 1, json.loads)
+    record = prepared(RECORD._replace(value=b"{"), 1, json.loads)
     assert record.value == b"{"
     assert isinstance(record.fault, ValueError)
 
 
 def test_a_record_without_a_value_is_not_decoded() -> None:
-    assert keyed_record(RECORD._replace(value=None), 1, json.loads).value is None
-    assert keyed_record(RECORD, 1, None) == KeyedRecord(*RECORD)
+    assert prepared(RECORD._replace(value=None), 1, json.loads).value is None
+    assert prepared(RECORD, 1, None) == KeyedRecord(*RECORD)
 
 
 def test_the_end_of_an_iterator_in_a_thread_is_an_exception_too() -> None:

@@ -15,7 +15,6 @@ from tailrace.client.keyed.call_watch import GRACE_MS, CallWatch
 from tailrace.client.keyed.keyed_metrics import RunningKey
 from tailrace.client.keyed.lanes import LaneWork
 from tailrace.client.keyed.outcomes import KeyedRecord
-from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
@@ -105,7 +104,7 @@ async def test_a_thread_beyond_its_limit_is_named_and_holds_its_key_alone(
 
 
 def work_of(offset: int, began_ms: int) -> LaneWork:
-    record = ConsumerRecord(*NAME, offset, 0, b"key-%d" % offset, b"", ())
+    record = KeyedRecord(*NAME, offset, 0, b"key-%d" % offset, b"", ())
     return LaneWork(NAME, record, 1, 1, began_ms)
 
 

@@ -2,15 +2,15 @@
 
 from tailrace.client.group.range_progress import RangeBudget
 from tailrace.client.keyed.keyed_partition import KeyedPartition
-from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.keyed.outcomes import KeyedRecord
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.partitions import TopicPartition
 
 NAME = TopicPartition("orders", 0)
 
 
-def records(*offsets: int) -> list[ConsumerRecord]:
-    return [ConsumerRecord(*NAME, offset, 0, b"k%d" % offset, b"v", ()) for offset in offsets]
+def records(*offsets: int) -> list[KeyedRecord]:
+    return [KeyedRecord(*NAME, offset, 0, b"k%d" % offset, b"v", ()) for offset in offsets]
 
 
 def test_records_wait_for_the_progress_of_the_group() -> None:

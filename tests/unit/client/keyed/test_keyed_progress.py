@@ -27,6 +27,7 @@ from unit.client.keyed.keyed_runs import (
     consumer_of,
     ends_of,
     offsets_of,
+    on_engine,
     with_ranges,
     written_since,
 )
@@ -36,15 +37,15 @@ from unit.client.keyed.keyed_runs import (
 def cut_log(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Once the list has an offset, the position of partition 0 goes back to it, as after an unclean election."""
     cuts: list[int] = []
-    poll = ConsumerReader.poll
+    take = ConsumerReader.take
 
     async def cutting(self: ConsumerReader, *arguments: Any) -> Any:
         if cuts:
             name = next(name for name in self.names if name.partition == 0)
             self.assigned.seek(name, cuts.pop())
-        return await poll(self, *arguments)
+        return await take(self, *arguments)
 
-    monkeypatch.setattr(ConsumerReader, "poll", cutting)
+    monkeypatch.setattr(ConsumerReader, "take", cutting)
     return cuts
 
 
@@ -79,21 +80,30 @@ async def test_records_of_a_keyed_consumer_wait_while_the_progress_of_the_group_
 async def test_a_keyed_consumer_starts_over_at_an_offset_that_was_reset_or_that_the_log_does_not_have(
     tailrace_cluster: Cluster, topic: str, code: ErrorCode
 ) -> None:
-    ranges = RangesOfAGroup()
     name = TopicPartition(topic, 0)
     offsets: list[int] = []
+
+    class ResetRanges(RangesOfAGroup):
+        async def reset(self) -> None:
+            self.progress.pop(name, None)
+            self.refused[name] = code
+
+        async def committed(self, partitions: TopicPartition) -> ProgressOfAGroup | None:
+            """Reading starts over with this call."""
+            if partitions == name:
+                self.refused.clear()
+            return await super().committed(partitions)
+
+    ranges = ResetRanges()
     consumer = with_ranges(consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=1), ranges)
     end = (await ends_of(tailrace_cluster, topic))[0]
 
     async def handle(record: KeyedRecord) -> None:
         if record.partition != 0:
             return
-        if record.offset == 0:
-            ranges.refused.clear()
         offsets.append(record.offset)
         if len(offsets) == end:
-            ranges.progress.pop(name, None)
-            ranges.refused[name] = code
+            await on_engine(ranges.reset())
         if len(offsets) == 2 * end:
             consumer.stop()
 

@@ -3,8 +3,7 @@
 import pytest
 
 from tailrace.client.keyed.lanes import RECORD_BYTES, Lanes, LaneWork, size_of
-from tailrace.client.keyed.outcomes import Done, Retry, Skip
-from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.keyed.outcomes import Done, KeyedRecord, Retry, Skip
 from tailrace.model.partitions import TopicPartition
 
 ONE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -17,10 +16,10 @@ def lanes_of(concurrency: int = 4, *, most_records: int = 1_000, most_bytes: int
     return lanes
 
 
-def records(name: TopicPartition, keys: str, start: int = 0) -> list[ConsumerRecord]:
+def records(name: TopicPartition, keys: str, start: int = 0) -> list[KeyedRecord]:
     """A record for each letter, which is its key; without a key for a dot."""
     return [
-        ConsumerRecord(*name, start + number, 0, None if key == "." else key.encode(), b"value", ())
+        KeyedRecord(*name, start + number, 0, None if key == "." else key.encode(), b"value", ())
         for number, key in enumerate(keys)
     ]
 
