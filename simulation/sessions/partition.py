@@ -85,6 +85,7 @@ class SmallPartition:
             log_start_offset=0,
             log_end_offset=0,
             times=SimpleNamespace(checked_from=0),
+            keys=SimpleNamespace(noted=None),
             is_offline=False,
             is_damaged=False,
         )

@@ -1,6 +1,6 @@
 """Ends of key ranges found by a walk over every record of a log, without any index."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.key_ranges import KeyRange, hash_of
@@ -36,10 +36,29 @@ def _hashes(log: Log) -> Iterator[tuple[int, int]]:
         offset = result.next_offset
 
 
-def end_by_walk(log: Log, found: list[tuple[int, int]], wanted: KeyRange, end_offset: int) -> int:
-    """The end of this range, from the result of `readable_hashes`."""
-    matching = (at for at, key in found if at < end_offset and (key == ANY_HASH or wanted.first <= key <= wanted.last))
-    return max(matching, default=log.log_start_offset - 1) + 1
+def end_by_walk(found: Iterable[tuple[int, int]], wanted: KeyRange, end_offset: int) -> int | None:
+    """The end of this range, from the result of `readable_hashes`; None without a record."""
+    matching = [at for at, key in found if at < end_offset and (key == ANY_HASH or wanted.first <= key <= wanted.last)]
+    return max(matching) + 1 if matching else None
+
+
+def compare_end(
+    log: Log,
+    found: Iterable[tuple[int, int]],
+    wanted: KeyRange,
+    end_offset: int,
+    *,
+    deleted: Iterable[tuple[int, int]] = (),
+    monotonic_ms: Callable[[], int] = lambda: 0,
+) -> None:
+    """The end of the range is that of a walk. Without a record it is at most the log start, and lies behind the records
+    of the range that are known to have been deleted."""
+    answer, expected = end_by_index(log, wanted, end_offset, monotonic_ms), end_by_walk(found, wanted, end_offset)
+    if expected is not None:
+        assert answer == expected, (wanted, end_offset)
+        return
+    last_deleted = max((at for at, key in deleted if wanted.first <= key <= wanted.last), default=-1)
+    assert last_deleted < answer <= log.log_start_offset, (wanted, end_offset)
 
 
 def end_by_index(log: Log, wanted: KeyRange, end_offset: int, monotonic_ms: Callable[[], int] = lambda: 0) -> int:

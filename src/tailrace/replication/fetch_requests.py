@@ -197,6 +197,7 @@ def _answer(key: PartitionKey, data: PartitionData) -> FetchAnswer:
         b"" if data.records is None else data.records,
         diverging,
         None if data.checked_from < 0 else data.checked_from,
+        bytes(data.deleted_keys),
     )
 
 

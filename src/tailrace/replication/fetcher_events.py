@@ -49,6 +49,8 @@ class FetchAnswer(NamedTuple):
     checked_from: int | None = None
     """The leader has compared the headers of batches from this offset on with their records; None: the leader does not
     say so."""
+    deleted_keys: bytes = b""
+    """The leader's note of deleted keys, if there is news."""
 
 
 # Events

@@ -141,6 +141,11 @@ class InSyncReplicas:
         progress = self._progress(replica_id)
         return progress is not None and progress.known_high_watermark >= self._replica.high_watermark.offset
 
+    def wants_deleted_keys(self, replica_id: BrokerId, version: int, place: tuple[int, int]) -> bool:
+        """Whether the answer to this follower is to have the note of deleted keys (`ReplicaProgress`)."""
+        progress = self._progress(replica_id)
+        return progress is not None and progress.wants_deleted_keys(version, place)
+
     def serving(self, offset: int) -> list[tuple[BrokerId, ReplicaProgress]]:
         """The followers in sync that can serve a consumer at this offset, because they know that the offset is
         committed.

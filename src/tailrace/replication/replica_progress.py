@@ -83,6 +83,7 @@ class ReplicaProgress:
 
     __slots__ = (
         "_caught_up_ms",
+        "_deleted_keys",
         "_fetched_ms",
         "_has_asked",
         "_leader_end_offset",
@@ -115,6 +116,8 @@ class ReplicaProgress:
         acknowledged after an answer. -1 if not known, also after each start of the follower."""
         self._visits: SessionVisits | None = None
         """The visits of the session in which the replica rests."""
+        self._deleted_keys: tuple[int, tuple[int, int]] | None = None
+        """The version of the note of deleted keys that was sent last, and the place of the fetch that it answered."""
 
     @property
     def acknowledged_high_watermark(self) -> int:
@@ -154,12 +157,24 @@ class ReplicaProgress:
         self.log_start_offset = fetch.log_start_offset
         if fetch.broker_epoch > self.broker_epoch:
             self.sent_high_watermark = self.known_high_watermark = UNKNOWN
+            self._deleted_keys = None  # its disk may be another one
         if fetch.end_offset < end_offset:  # its log was cut
             self.known_high_watermark = min(self.known_high_watermark, fetch.end_offset)
         stated = self.sent_high_watermark if fetch.high_watermark == UNKNOWN else fetch.high_watermark
         self.known_high_watermark = max(self.known_high_watermark, stated)
         self.broker_epoch = max(self.broker_epoch, fetch.broker_epoch)
         self.may_join = fetch.may_join
+
+    def wants_deleted_keys(self, version: int, place: tuple[int, int]) -> bool:
+        """Whether an answer to the follower is to have the note of deleted keys, which has this version.
+
+        `place` is the follower's log end and log start in its fetch. A fetch from another place than before shows that
+        the follower has got the answer; an answer at the same place may have been lost, and has the note again.
+        """
+        if self._deleted_keys is not None and self._deleted_keys[0] == version and self._deleted_keys[1] != place:
+            return False
+        self._deleted_keys = version, place
+        return True
 
     def rest(self, visits: SessionVisits, *, leader_end_offset: int) -> bool:
         """Count the fetches of this session from now on, though they do not name the partition.

@@ -82,7 +82,9 @@ class Log(ReadableLog):
             directory, loaded.producers, files=files, segments=self.segments, snapshot_offset=loaded.snapshot_offset
         )
         self._across: Final = AcrossSegments(self, files=files, producers=producers, flushes=self.flushes)
-        self.retention: Final = LogRetention(self, across=self._across, compactions=self.compactions, times=self.times)
+        self.retention: Final = LogRetention(
+            self, across=self._across, compactions=self.compactions, times=self.times, keys=self.keys
+        )
         self._on_write_outcome: Callable[[StorageError | None], None] | None = None
         self._writes_fail = False
 
@@ -211,7 +213,7 @@ class Log(ReadableLog):
             self._across.prepare_policy(is_compacted=config.is_compacted)
         if self.config.key_ranges_index != config.key_ranges_index:
             if config.key_ranges_index == "none" and not self.failure:
-                self.keys.ends.indexes.remove_files()
+                self.keys.remove_files()
             self.keys.forget()
         self.config = config
         self._limits.update(config)
@@ -359,6 +361,7 @@ class Log(ReadableLog):
         self.compactions.restart(offset)
         self.epochs.replace(())
         self.producers.replace({}, end_offset=offset)
+        self.keys.begin_anew(offset)
 
     def begin_within(self, first: AppendBatch, *, checked_from: int = UNCHECKED) -> None:
         """Begin an empty log with this batch, which contains the log start; the start stays. For a replica.

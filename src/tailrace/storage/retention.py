@@ -16,6 +16,7 @@ from tailrace.model.errors import StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage.across_segments import AcrossSegments
 from tailrace.storage.compaction.compactions import Compactions
+from tailrace.storage.keys.log_keys import LogKeys
 from tailrace.storage.log_times import LogTimes
 from tailrace.storage.readable_log import ReadableLog
 
@@ -107,13 +108,16 @@ class RetiredSegment(NamedTuple):
 class LogRetention:
     """The retention of one log: its oldest segments are renamed first, and removed from the disk some time later."""
 
-    __slots__ = ("_across", "_compactions", "_log", "_times")
+    __slots__ = ("_across", "_compactions", "_keys", "_log", "_times")
 
-    def __init__(self, log: ReadableLog, *, across: AcrossSegments, compactions: Compactions, times: LogTimes) -> None:
+    def __init__(
+        self, log: ReadableLog, *, across: AcrossSegments, compactions: Compactions, times: LogTimes, keys: LogKeys
+    ) -> None:
         self._log = log
         self._across = across
         self._compactions = compactions
         self._times = times
+        self._keys = keys
 
     @property
     def next_removal_ms(self) -> int | None:
@@ -133,7 +137,8 @@ class LogRetention:
         `only_below_log_start`: a follower's log begins where its leader's does, whatever the settings say. Only whole
         segments below the high watermark are retired. The active segment is retired only with `frees_all`, for a disk
         that is short of space: an empty segment follows. The files are renamed at once, and `remove_retired` removes
-        the files `file.delete.delay.ms` later.
+        the files `file.delete.delay.ms` later. In a log that is read by key, segments stay until their keys are
+        examined (`LogKeys.awaits_removal`), except with `frees_all`.
         """
         log, segments = self._log, self._log.segments
         log.check_online()
@@ -150,6 +155,10 @@ class LogRetention:
             high_watermark=high_watermark,
             only_below_log_start=only_below_log_start,
         )
+        if reasons:
+            examined_to = self._keys.removable_to(kept[len(reasons)].base_offset, now_ms)
+            if not frees_all:
+                reasons = reasons[: sum(segment.base_offset <= examined_to for segment in kept[1 : len(reasons) + 1])]
         if not reasons:
             return []
         if len(reasons) == len(segments):
@@ -170,5 +179,6 @@ class LogRetention:
         ]
         log.is_changed = True
         self._compactions.abort()
+        self._keys.note_removal(segments.all[len(reasons)].base_offset, now_ms)
         self._across.retire(len(reasons), deadline_ms=now_ms + log.config.file_delete_delay_ms)
         return retired

@@ -1,6 +1,7 @@
 """The end of a key range is what a walk over all records finds, whatever is done to the log and to its power."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from budgets import examples
-from tailrace.model.key_ranges import HASH_SPACE, KeyRange, hash_of, of_slots, slot_of
+from tailrace.model.key_ranges import HASH_SPACE, WHOLE, KeyRange, hash_of, of_slots, slot_of
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records import _kernels_twin as twin
 from tailrace.protocol.records.batch import read_header, seal
@@ -19,7 +20,7 @@ from tailrace.storage import AppendBatch
 from tailrace.storage.keys import batch_slots, key_ends, key_indexes
 from testkit.records.batches import stored_marker
 from testkit.records.compaction import compact
-from testkit.records.key_ends import ANY_HASH, end_by_index, end_by_walk, readable_hashes
+from testkit.records.key_ends import ANY_HASH, compare_end, readable_hashes
 from testkit.records.log_machine import DIRECTORY, LogMachine
 
 KEYS = (b"a", b"b", b"c", b"", b"d" * 40, b"k17", b"k18", None)
@@ -74,8 +75,22 @@ class KeyEndsModel(LogMachine):
             key_ranges_index="auto" if keeps_files else "none",
         )
         self.epoch = 0
+        self.deleted: dict[int, int] = {}
+        """The deleted records, as `readable_hashes` found them before."""
         self.ticks: Callable[[], int] = count(0, 6).__next__
         self.begin_log(seed)
+
+    def take_what_is_there(self) -> None:
+        """A crash may have taken back the deletion of some records."""
+        start = self.log.log_start_offset
+        self.deleted = {offset: key for offset, key in self.deleted.items() if offset < start}
+
+    @contextmanager
+    def deletes(self) -> Iterator[None]:
+        """Note the records that are deleted meanwhile."""
+        found = readable_hashes(self.log)
+        yield
+        self.deleted.update((offset, key) for offset, key in found if offset < self.log.log_start_offset)
 
     @rule(sent=st.lists(sendings, min_size=1, max_size=6))
     def append(self, sent: list[tuple[list[bytes | None], int, str]]) -> None:
@@ -104,11 +119,29 @@ class KeyEndsModel(LogMachine):
     @rule(data=st.data())
     def advance_log_start(self, data: st.DataObject) -> None:
         start, flushed = self.log.log_start_offset, self.log.flushed_offset
-        self.log.advance_log_start(data.draw(st.integers(start, max(flushed, start))))
+        with self.deletes():
+            self.log.advance_log_start(data.draw(st.integers(start, max(flushed, start))))
 
     @rule()
     def retain(self) -> None:
-        self.log.retention.apply(NOW_MS, self.log.flushed_offset)
+        with self.deletes():
+            self.log.retention.apply(NOW_MS, self.log.flushed_offset)
+            while self.log.keys.awaits_removal:
+                while self.log.keys.examine_on(self.ticks):
+                    pass
+                self.log.retention.apply(NOW_MS, self.log.flushed_offset)
+
+    @rule(wanted=st.sampled_from(RANGES), data=st.data())
+    def come_back(self, wanted: KeyRange, data: st.DataObject) -> None:
+        """A reader has lost a record only if a record of its range was deleted behind its offset; from the start of its
+        range on, no record was deleted."""
+        offset = data.draw(st.integers(0, self.log.log_start_offset))
+        while (start := self.log.keys.start(*wanted)) is None:
+            self.log.keys.index_on(self.ticks)
+        own = [at for at, key in self.deleted.items() if wanted.first <= key <= wanted.last]
+        assert max(own, default=-1) < start <= self.log.log_start_offset
+        if self.log.keys.has_lost([wanted], offset) and offset < self.log.log_start_offset and wanted != WHOLE:
+            assert max(own, default=-1) >= offset
 
     @precondition(lambda self: self.config.is_compacted)
     @rule()
@@ -138,8 +171,7 @@ class KeyEndsModel(LogMachine):
         self.compare(found, wanted, self.log.log_end_offset)
 
     def compare(self, found: list[tuple[int, int]], wanted: KeyRange, end: int) -> None:
-        expected = end_by_walk(self.log, found, wanted, end)
-        assert end_by_index(self.log, wanted, end, self.ticks) == expected, (wanted, end)
+        compare_end(self.log, found, wanted, end, deleted=self.deleted.items(), monotonic_ms=self.ticks)
 
     @rule(wanted=st.sampled_from(RANGES[:-6]), data=st.data())
     def skip(self, wanted: KeyRange, data: st.DataObject) -> None:

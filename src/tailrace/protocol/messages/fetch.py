@@ -133,7 +133,7 @@ class PartitionData:
     `records` are batches, beginning with the batch that holds the fetch offset; other brokers may cut the last batch.
     For key ranges `records` are parts of batches, and every record of the ranges below `scanned_to` is here or was in
     an earlier answer. `checked_from`: to a follower, its leader vouches for the headers of batches from this offset on
-    (decision 0069).
+    (decision 0069). `deleted_keys`: to a follower, the last deleted offset of each slot (decision 0099).
     """
 
     partition_index: Int32
@@ -150,6 +150,7 @@ class PartitionData:
     applied_key_ranges: tuple[WireKeyRange, ...] = field(versions="12+", tag=10000, default=())
     scanned_to: Int64 = field(versions="12+", tag=10001, default=-1)
     checked_from: Int64 = field(versions="12+", tag=10002, default=-1)
+    deleted_keys: bytes = field(versions="12+", tag=10003, default=b"")
 
 
 @struct

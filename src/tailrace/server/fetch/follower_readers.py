@@ -124,6 +124,14 @@ class FetchingFollower(Reader):
             self._marks[partition] = got.high_watermark
         return got
 
+    def deleted_keys(self, partition: Partition, wanted: WantedPartition) -> bytes:
+        noted = partition.log.keys.noted
+        if noted is None or noted.known is None:
+            return b""
+        place = wanted.fetch_offset, wanted.log_start_offset
+        is_wanted = partition.in_sync.wants_deleted_keys(self._replica_id, noted.version, place)
+        return noted.known.to_bytes() if is_wanted else b""
+
     def mark_recorded(self) -> None:
         """Note that the acknowledgements of this request are recorded."""
         self._is_recorded = True

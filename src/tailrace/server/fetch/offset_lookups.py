@@ -18,10 +18,10 @@ watermark, so that a consumer that reads from a follower finds the follower's fi
 A lookup by time in a log with headers that were not checked waits until the records were examined (decision 0069);
 after ten seconds its answer is 78, too.
 
-A view partition (decision 0057) has an end of its own: 1 + the offset of its last record, not known (78, or 5) while
-the keys are being indexed. A record at or above that end counts as not found in a lookup by time: no record of the view
-partition is there, so a reader would never reach that offset. All other answers equal the answers for the whole
-partition.
+A view partition (decision 0057) has a start and an end of its own (`server.fetch.view_reads.ViewEnds`), not known (78,
+or 5) while the keys are being indexed. A record at or above that end counts as not found in a lookup by time: no record
+of the view partition is there, so a reader would never reach that offset. All other answers equal the answers for the
+whole partition.
 """
 
 from collections.abc import Iterable
@@ -68,6 +68,8 @@ FIRST_VERSION_OF = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8,
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 _STARTS: Final = frozenset((EARLIEST, EARLIEST_LOCAL, LATEST_TIERED))
 """The special timestamps whose answers do not depend on the end of the readable records."""
+_OF_VIEWS: Final = frozenset((EARLIEST, EARLIEST_LOCAL))
+"""The starts of which each view partition has its own."""
 _UNKNOWN: Final = -1
 _NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 
@@ -174,12 +176,9 @@ class ListOffsetsHandler:
                 partition.readable_end(request.isolation_level) if is_consumer else partition.log.log_end_offset
             )
             found = _look_up(partition, wanted.timestamp, end_offset, is_consumer=is_consumer)
-            if view is not None and wanted.timestamp not in _STARTS:
-                view_end = self._view_end(partition, view.key_range(wanted.partition_index), end_offset, budget)
-                if wanted.timestamp == LATEST:
-                    found = found._replace(offset=view_end)
-                elif found.offset >= view_end:
-                    found = _NOT_FOUND
+            if view is not None:
+                key_range = view.key_range(wanted.partition_index)
+                found = self._in_view(partition, key_range, wanted.timestamp, found, end_offset, budget)
             if wanted.count_from >= 0 and wanted.timestamp == LATEST:
                 index = wanted.partition_index
                 count = self._views.unread(partition, view, index, wanted.count_from, found.offset, budget)
@@ -197,11 +196,40 @@ class ListOffsetsHandler:
             count_quality=EXACT_COUNT if count is None else _quality_of(count),
         )
 
+    def _in_view(
+        self,
+        partition: Partition,
+        key_range: KeyRange,
+        timestamp: int,
+        found: TimestampOffset,
+        end_offset: int,
+        budget: ScanBudget,
+    ) -> TimestampOffset:
+        """The answer for a view partition; `found` is the answer for its partition."""
+        if timestamp in _OF_VIEWS:
+            return found._replace(offset=self._view_start(partition, key_range, budget))
+        if timestamp in _STARTS:
+            return found
+        view_end = self._view_end(partition, key_range, end_offset, budget)
+        if timestamp == LATEST:
+            return found._replace(offset=view_end)
+        return _NOT_FOUND if found.offset >= view_end else found
+
     def _view_end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int:
         found = self._views.reads.ends.end(partition, key_range, end_offset, budget)
         if found is None:
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being indexed"
+            )
+        return found
+
+    def _view_start(self, partition: Partition, key_range: KeyRange, budget: ScanBudget) -> int:
+        if partition.log.is_offline:
+            return partition.log.log_start_offset
+        found = self._views.reads.ends.start(partition, key_range, budget)
+        if found is None:
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being examined"
             )
         return found
 

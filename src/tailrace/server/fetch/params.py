@@ -96,6 +96,10 @@ class Reader(ABC):
         """Whether a follower's high watermark is behind the partition's: then a full fetch must not wait (KIP-392)."""
         return False
 
+    def deleted_keys(self, partition: Partition, wanted: WantedPartition) -> bytes:
+        """The note of deleted keys (decision 0099) in its stored form, for a follower that does not have it yet."""
+        return b""
+
     @abstractmethod
     def mark_recorded(self) -> None:
         """Note that the first pass is complete: a retry of the same request must not record a follower's fetch offsets

@@ -24,6 +24,7 @@ from tailrace.server.fetch.budget import FetchBudget
 from tailrace.server.fetch.key_reads import ScanBudget, checked_ranges
 from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.replica_choice import NO_OTHER
+from tailrace.server.fetch.view_reads import pending, within_log
 from tailrace.storage import AbortedTxn, ReadLimits
 
 FIRST_WITH_STORAGE_ERROR: Final = 6
@@ -41,7 +42,7 @@ _READ: Final = (
 )
 _read_data: Final[Callable[..., PartitionData]] = positional(PartitionData, *_READ)
 """The answer of a partition that was read."""
-_vouched_data: Final[Callable[..., PartitionData]] = positional(PartitionData, *_READ, "checked_from")
+_vouched_data: Final[Callable[..., PartitionData]] = positional(PartitionData, *_READ, "checked_from", "deleted_keys")
 """The answer with records for a follower."""
 _ranges_data: Final[Callable[..., PartitionData]] = positional(
     PartitionData, *_READ, "applied_key_ranges", "scanned_to"
@@ -108,8 +109,8 @@ class PartitionReader:
             if view is not None:
                 got = self._read_view(partition, wanted, limits, view, key_ranges)
             elif key_ranges and self._serves_ranges(partition, offset):
-                got = self._read_ranges(partition, wanted, limits, key_ranges)
-                if got is not None:
+                limits, got = self._read_within_log(partition, wanted, limits, key_ranges)
+                if got is not None and not got.is_pending:
                     ranges = key_ranges
             if got is None:
                 got = reader.read(partition, wanted, limits) if is_replica else partition.read(limits)
@@ -134,8 +135,9 @@ class PartitionReader:
         )
         if ranges:
             data = _ranges_data(*answer, tuple(ranges), got.next_offset)
-        elif is_replica and size_bytes:
-            data = _vouched_data(*answer, partition.log.times.checked_from)
+        elif is_replica and (size_bytes or wanted.log_start_offset < got.log_start_offset):
+            checked_from = partition.log.times.checked_from if size_bytes else _UNKNOWN
+            data = _vouched_data(*answer, checked_from, reader.deleted_keys(partition, wanted))
         else:
             data = _read_data(*answer)
         return FetchOutcome(data, got, size_bytes if got.reaches_end else max(size_bytes, limit_bytes))
@@ -179,8 +181,27 @@ class PartitionReader:
         return (
             self._params.key_reads.is_enabled
             and partition.config.key_ranges_enable
-            and partition.log.log_start_offset <= offset <= partition.high_watermark
+            and offset <= partition.high_watermark
         )
+
+    def _read_within_log(
+        self, partition: Partition, wanted: WantedPartition, limits: ReadLimits, key_ranges: Sequence[WireKeyRange]
+    ) -> tuple[ReadLimits, PartitionRead | None]:
+        """As `_read_ranges`, with the limits of the read: a reader below the log start that has lost no record of its
+        ranges reads from the log start on, as in views."""
+        if limits.offset < partition.log.log_start_offset:
+            within = within_log(
+                partition,
+                checked_ranges(key_ranges, self._params.request.hash_scheme),
+                limits,
+                lambda part: self._reader.read(partition, wanted, part),
+                self._params.views.reads.ends,
+                self._begin_scan(),
+            )
+            if within is None:
+                return limits, pending(partition, limits)
+            limits = within
+        return limits, self._read_ranges(partition, wanted, limits, key_ranges)
 
     def _read_ranges(
         self, partition: Partition, wanted: WantedPartition, limits: ReadLimits, key_ranges: Sequence[WireKeyRange]
@@ -191,6 +212,7 @@ class PartitionReader:
         """
         scan, scanned_to, reaches_end = self._begin_scan(), limits.offset, False
         batches: Buffer = b""
+        partition.log.keys.note_reader()
         if not scan.is_over:
             found = self._params.key_reads.read(
                 partition,

@@ -11,11 +11,13 @@ A read of a view is a read of a key range (`server.fetch.key_reads`) with these 
    again.
 4. The last batch ends exactly at the view's end, so the reader's lag is 0. That holds also for an end that is known
    only from batches that were too large to be examined.
+5. A reader below the log start is out of range only if a record of the view partition itself was deleted that the
+   reader has not had. Any other reader goes on at the log start (decision 0099).
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, slot_of
@@ -37,14 +39,16 @@ MOST_VIEW_PARTITIONS: Final = 50_000
 """The most view partitions with stretches."""
 
 Read = Callable[[ReadLimits], PartitionRead]
+T = TypeVar("T")
 
 
 class ViewEnds:
-    """The ends of all view partitions of this broker, and the work on indexes that are not complete.
+    """The starts and ends of all view partitions of this broker, and the work on indexes that are not complete.
 
     The end is 1 + the offset of the last record of the view partition, so that a reader that has every record of the
     view partition shows no lag, whatever else is written to the partition. The end is known when the key index is
-    complete. Until then the index is built in slices between other work.
+    complete. Until then the index is built in slices between other work. The start is 1 + the offset of the last
+    deleted record of the view partition, and at most the log start.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -55,23 +59,46 @@ class ViewEnds:
     def end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int | None:
         """1 + the offset of the last record with such a hash below `end_offset`, a readable end of the partition.
 
-        The log start if there is no such record. The key index is built further until the time of the budget is over.
-        None: the end is not known yet; the partition's watchers of `Change.AVAILABLE` are notified when the index is
-        complete. Raises KafkaError as a read of the log.
+        If there is no such record, 1 + the offset of the last deleted record: at most the log start, and 0 without a
+        deleted record. The key index is built further until the time of the budget is over. None: the end is not known
+        yet; the partition's watchers of `Change.AVAILABLE` are notified when the index is complete. Raises KafkaError
+        as a read of the log.
         """
+        keys = partition.log.keys
+        return self._ask(lambda: keys.end(key_range.first, key_range.last, end_offset), partition, budget)
+
+    def start(self, partition: Partition, key_range: KeyRange, budget: ScanBudget) -> int | None:
+        """The start of the view partition. None: not known yet, as with `end`.
+
+        Without a record it is the end, even if that is behind a deleted control batch: nothing is left to be read.
+        """
+        keys = partition.log.keys
+        start = self._ask(lambda: keys.start(key_range.first, key_range.last), partition, budget)
+        if start is None or not keys.ends_behind(start):
+            return start
+        end = self.end(partition, key_range, partition.high_watermark, budget)
+        return end if end is None or end <= partition.log.log_start_offset else start
+
+    def has_lost(
+        self, partition: Partition, ranges: Sequence[KeyRange], offset: int, budget: ScanBudget
+    ) -> bool | None:
+        """Whether a reader of these ranges at this offset, below the log start, has lost a record. None: not known yet,
+        as with `end`."""
+        return self._ask(lambda: partition.log.keys.has_lost(ranges, offset), partition, budget)
+
+    def _ask(self, ask: Callable[[], T | None], partition: Partition, budget: ScanBudget) -> T | None:
         has_more = True
         while has_more:
-            found = partition.log.keys.end(key_range.first, key_range.last, end_offset)
+            found = ask()
             if found is not None:
-                return max(found, partition.log.log_start_offset)
+                return found
             if partition in self._incomplete:
                 return None
             if budget.is_over:
                 self._incomplete.add(partition)
                 return None
             has_more = partition.log.keys.index_on(self._clock.monotonic_ms)
-        found = partition.log.keys.end(key_range.first, key_range.last, end_offset)
-        return None if found is None else max(found, partition.log.log_start_offset)
+        return ask()
 
     def _goes_on(self, partition: Partition) -> bool:
         """Do a step of the index, and return whether there are more steps."""
@@ -133,9 +160,9 @@ class ViewReads:
     ) -> PartitionRead:
         """The batches of the view partition within the limits; `read` reads the log where no part is kept.
 
-        The high watermark and the last stable offset belong to the view: 1 + the offset of its last record below the
-        partition's. The result is pending while the end of the view is not known, or while the next batch waits until
-        other batches are split. Raises the errors of `read`, and CORRUPT_MESSAGE (2).
+        The log start, the high watermark and the last stable offset belong to the view: see `ViewEnds`. The result is
+        pending while these are not known as far as needed, or while the next batch waits until other batches are split.
+        Raises the errors of `read`, and CORRUPT_MESSAGE (2).
         """
         end_offset = partition.readable_end(limits.isolation)
         high_watermark = self.ends.end(partition, key_range, partition.high_watermark, budget)
@@ -143,8 +170,10 @@ class ViewReads:
         if partition.last_stable_offset != partition.high_watermark:
             stable_end = self.ends.end(partition, key_range, partition.last_stable_offset, budget)
         if high_watermark is None or stable_end is None:
-            return _pending(partition, limits)
-        ends = high_watermark, stable_end, partition.log.log_start_offset
+            return pending(partition, limits)
+        log_start_offset = partition.log.log_start_offset
+        view_start = partition.log.keys.start(key_range.first, key_range.last)
+        ends = high_watermark, stable_end, log_start_offset if view_start is None else view_start
         where = (
             partition.topic_id,
             partition.topic_partition.partition,
@@ -153,9 +182,14 @@ class ViewReads:
             key_range,
         )
         start = min(self.scanned.after(where, limits.offset), max(end_offset, limits.offset))
-        if not partition.log.log_start_offset <= start <= partition.high_watermark:
-            outside = read(_at(limits, start))  # raises the error, or is empty
-            return PartitionRead(b"", 0, start, outside.reaches_end, *ends)
+        if not log_start_offset <= start <= partition.high_watermark:
+            if start > log_start_offset:
+                outside = read(_at(limits, start))  # raises the error, or is empty
+                return PartitionRead(b"", 0, start, outside.reaches_end, *ends)
+            within = within_log(partition, (key_range,), _at(limits, start), read, self.ends, budget)
+            if within is None:
+                return pending(partition, limits)
+            start = within.offset
         view_end = high_watermark if end_offset == partition.high_watermark else stable_end
         if limits.offset >= view_end and not partition.log.is_offline:
             self._key_reads.note_reader(partition, (key_range,), limits)
@@ -164,7 +198,7 @@ class ViewReads:
         got = self._scan(_ViewScan(partition, key_range, limits, read, budget), start)
         if got is None:
             self._key_reads.large.wait(partition)
-            return _pending(partition, limits)
+            return pending(partition, limits)
         found, records_end = got.found, got.records_end
         if found and (records_end > view_end or got.scanned_to >= view_end > records_end):
             found, records_end = _ended_at(found, view_end), view_end
@@ -225,7 +259,33 @@ class _ViewScan(NamedTuple):
     budget: ScanBudget
 
 
-def _pending(partition: Partition, limits: ReadLimits) -> PendingRead:
+def within_log(
+    partition: Partition,
+    ranges: Sequence[KeyRange],
+    limits: ReadLimits,
+    read: Read,
+    ends: ViewEnds,
+    budget: ScanBudget,
+) -> ReadLimits | None:
+    """For a reader of these ranges whose offset is below the log start: the limits at the log start.
+
+    None while it is not known whether a record of the reader was deleted. Raises KafkaError as `read` does for the
+    offset, if a record was deleted, or if this replica cannot answer for offsets below its log start.
+    """
+    try:
+        read(limits)
+    except KafkaError as fault:
+        if fault.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise
+        has_lost = ends.has_lost(partition, ranges, limits.offset, budget)
+        if has_lost:
+            raise
+        return None if has_lost is None else _at(limits, partition.log.log_start_offset)
+    return limits
+
+
+def pending(partition: Partition, limits: ReadLimits) -> PendingRead:
+    """The result of a read that needs keys of the partition which are not known yet."""
     fault = KafkaError(
         ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being looked at; ask again"
     )

@@ -12,7 +12,7 @@ from typing import Final
 from tailrace.model.errors import KafkaError
 from tailrace.replication.partition import Partition
 from tailrace.server.bounded_lines import BoundedLines
-from tailrace.server.callbacks import Alarm, run_in_slices
+from tailrace.server.callbacks import Alarm, Rotation, run_in_slices
 from tailrace.server.partitions.deletion_log import DeletionLog
 from tailrace.server.partitions.time_checks import TimeChecks
 from tailrace.server.ports import Clock
@@ -30,6 +30,8 @@ class SegmentRemoval:
         self._failures = BoundedLines("retention-failed", clock=clock, level=logging.WARNING)
         """Lines about failures of retention. With a full disk there are two passes over all partitions in a second, and
         each pass may fail."""
+        self._examinations = Rotation(clock, self._examines, self.retire)
+        """The partitions that are read by key, and whose old segments are examined before they are retired."""
         self._retired: dict[Partition, None] = {}
         """The partitions with renamed files that are not removed yet."""
         self._alarm: Final = Alarm(clock, self._remove_due)
@@ -50,18 +52,25 @@ class SegmentRemoval:
     def retire(self, partition: Partition) -> None:
         """Retire the segments of a partition that its settings do not keep. A fault is logged, and not raised.
 
-        If unchecked headers would decide, the records are examined first, and the segments are retired after that.
+        If unchecked headers would decide, the records are examined first, and the segments are retired after that. The
+        keys of a log that is read by key are examined first, too (decision 0099).
         """
         try:
             if not partition.is_closed:
                 log_start_offset = partition.log.log_start_offset
                 retired = partition.apply_retention(self._clock.now_ms(), frees_all=self.is_short)
                 self._deletions.retired(partition, log_start_offset, retired)
+                if partition.log.keys.awaits_removal:
+                    self._examinations.add(partition)
                 if partition.is_leader and partition.log.times.await_check(self._clock.now_ms()):
                     self._time_checks.check(partition, lambda: self._retire_checked(partition))
         except KafkaError as fault:
             self._failures.write("partition=%s fault=%s", partition.topic_partition, fault)
         self._note(partition)
+
+    def _examines(self, partition: Partition) -> bool:
+        """Do a step, and return whether there are more steps."""
+        return not partition.is_closed and partition.log.keys.examine_on(self._clock.monotonic_ms)
 
     def _retire_checked(self, partition: Partition) -> None:
         if not partition.is_closed and not partition.log.is_offline and not partition.log.times.are_doubtful:

@@ -119,6 +119,8 @@ class FollowerLogs:
             if fault is not None:
                 self._failed(effect, fault)
             else:
+                if answer.deleted_keys:
+                    partition.log.keys.take_note(answer.deleted_keys)
                 partition.following.take_leader_offsets(
                     high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset
                 )

@@ -103,7 +103,7 @@ class BatchGroup:
         """Add a batch, and unpack the batch now."""
         self._headers.append(header)
         self._batches.append(stored)
-        batch = _readable(stored, header)
+        batch = readable_batch(stored, header)
         self._readable.append(batch)
         self.size_bytes += header.size_bytes if batch is None else batch.size_bytes
 
@@ -127,7 +127,7 @@ class BatchGroup:
 
 def last_match(stored: Buffer, header: BatchHeader, wanted: KeyRange, end_offset: int) -> int:
     """The last offset of this batch, below `end_offset`, with a record of these hashes; -1 if there is none."""
-    batch = None if header.is_control else _readable(stored, header)
+    batch = None if header.is_control else readable_batch(stored, header)
     if batch is not None:
         try:
             return _last_match(batch, wanted, end_offset)
@@ -149,7 +149,8 @@ def _last_match(batch: PlainBatch, wanted: KeyRange, end_offset: int) -> int:
     return max(split.last_offsets)
 
 
-def _readable(stored: Buffer, header: BatchHeader) -> PlainBatch | None:
+def readable_batch(stored: Buffer, header: BatchHeader) -> PlainBatch | None:
+    """The batch for `split_by_key`; None if the batch cannot be read, or is too large to be split."""
     if header.size_bytes > SPLIT_LIMITS.max_bytes or not crc_is_valid(stored, 0, header):
         return None
     try:

@@ -28,16 +28,16 @@ def test_the_end_of_a_key_range_is_known_after_steps_and_not_before(disk: Simula
     assert not log.keys.index_on(lambda: 0)
 
 
-def test_a_key_range_without_records_ends_at_the_log_start(disk: SimulatedDisk) -> None:
+def test_a_key_range_without_records_ends_behind_its_deleted_records(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     assert log.keys.end(*A, 0) == 0
     append(log, b"b" * 25)
     assert end_of(log, A) == 0
     log.flush()
     log.advance_log_start(13)
-    assert end_of(log, A) == 13
+    assert end_of(log, A) == 0
     log.advance_log_start(25)
-    assert end_of(log, B) == 25
+    assert [end_of(log, A), end_of(log, B)] == [0, 25]
 
 
 def test_a_key_range_without_records_may_get_some(disk: SimulatedDisk) -> None:

@@ -114,7 +114,7 @@ def test_retention_takes_the_key_index_files_of_what_it_retires(disk: SimulatedD
     assert [name[20:] for name in disk.list_dir(DIRECTORY) if "khx" in name] == [".khx.deleted"] * 2
     log.retention.apply(0, 24)
     assert not [name for name in disk.list_dir(DIRECTORY) if "khx" in name]
-    assert (end_of(log, A), end_of(log, NEITHER)) == (23, 20)
+    assert (end_of(log, A), end_of(log, NEITHER)) == (23, 0)
 
 
 def test_a_compaction_takes_the_key_index_files_of_what_it_replaces(disk: SimulatedDisk) -> None:
