@@ -208,7 +208,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         return [of_topic(record) for record in records] if self._shares_by_key else records
 
     async def _poll(self, timeout: float, max_records: int | None = None) -> list[ConsumerRecord]:  # noqa: ASYNC109 - as with poll
-        """As `poll`; records of views have the names of the views."""
+        """Do what `poll` does; records of views have the names of the views."""
         deadline_ms = self._reader.router.now_ms() + int(timeout * 1000)
         self._reader.check_open()
         limit = self._max_poll_records if max_records is None else max_records
@@ -235,7 +235,8 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         return of_topic(record) if record is not None and self._shares_by_key else record
 
     def withhold_unpassed(self) -> None:
-        """The caller has failed: `close` commits neither the last poll's records nor an iteration's last record."""
+        """Note that the caller has failed: `close` commits neither the last poll's records nor an iteration's last
+        record."""
         self._unpassed.withhold()
 
     def _put_ahead_back(self, partitions: Container[TopicPartition]) -> None:

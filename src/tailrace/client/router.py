@@ -107,7 +107,7 @@ class Router:
             raise
 
     def pass_over(self, node_id: int) -> None:
-        """This node has not answered: for a while `any_connection` prefers other nodes."""
+        """Prefer other nodes in `any_connection` for a while, since this node has not answered."""
         broker = self.view.brokers.get(BrokerId(node_id))
         if broker is not None:
             self._note_silence(Address(broker.host, broker.port))

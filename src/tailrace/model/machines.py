@@ -33,7 +33,7 @@ class Machine(Protocol[Event, Effect]):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the host must come back with a tick although nothing happened, or None."""
+        """The time at which the host must come back with a tick although nothing happened, or None."""
         ...
 
 
@@ -50,7 +50,7 @@ class KeyedMachine(Protocol[Key, Event, Effect]):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` must be called although nothing happened, or None."""
+        """The time at which `tick` must be called although nothing happened, or None."""
         ...
 
 

@@ -216,7 +216,7 @@ class AnswerQueue:
         self.flush()
 
     def set_write_high_water(self, size_bytes: int) -> None:
-        """Above this many unsent bytes in the transport, answers wait in the queue."""
+        """Set the number of unsent bytes in the transport above which answers wait in the queue."""
         assert self._transport is not None
         high = PORTION_BYTES if self._host.is_transport_copying else size_bytes
         self._transport.set_write_buffer_limits(high=high, low=high // 4)

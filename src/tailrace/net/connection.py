@@ -324,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class ConnectionRefused(KafkaError):
-    """No process listens at the address, though its machine answers."""
+    """Raised when no process listens at the address, though its machine answers."""
 
 
 async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000) -> Connection:

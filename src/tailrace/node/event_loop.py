@@ -33,7 +33,7 @@ class LoopClock:
         self._loop.call_soon(self._turns.run, callback)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Do what `call_soon` does; for calls from another thread."""
+        """Do what `call_soon` does, for a call from another thread."""
         self._loop.call_soon_threadsafe(self._turns.run, callback)
 
 

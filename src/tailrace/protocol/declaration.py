@@ -43,7 +43,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Versions":
-        """From Kafka's notation: `3`, `2-5`, `4+`, `none`."""
+        """The versions in Kafka's notation: `3`, `2-5`, `4+`, `none`."""
         if text == "none":
             return NO_VERSIONS
         if text.endswith("+"):

@@ -197,7 +197,7 @@ class Elections:
             replica.ask(place, fetch_request(replica, max_wait_ms=0), now_ms)
 
     def _next_look_ms(self, role: Unattached) -> int:
-        """When the next replica may be asked."""
+        """The time at which the next replica may be asked."""
         replica = self._replica
         places = replica.places_to_ask if replica.may_fetch else ()
         if not places:

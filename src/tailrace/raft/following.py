@@ -159,7 +159,7 @@ class Following:
         self._commit(role)
 
     def rejected(self, event: AppendRejected, now_ms: int) -> None:
-        """The fetched records were damaged on their way: fetch them again."""
+        """Fetch the records again, since they were damaged on their way."""
         role = self._replica.role
         assert isinstance(role, Follower), "nothing was fetched"
         role.is_appending = False

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTrigger:
-    """When a state machine should write a snapshot (KIP-630, "When to Snapshot")."""
+    """Decides when a state machine should write a snapshot (KIP-630, "When to Snapshot")."""
 
     min_changed_ratio: float = 0.5
     """`metadata.snapshot.min.changed_records.ratio`"""

@@ -156,7 +156,7 @@ class VoterHistory:
         return self._sets[index - 1].voters if index > 1 else None
 
     def append(self, entry: VotersAt) -> None:
-        """A record of voters was appended."""
+        """Add a set of voters whose record was appended."""
         assert entry.offset > self.last.offset or entry == self.last, f"{entry.offset} is not above {self.last.offset}"
         if entry != self.last:
             self._sets.append(entry)
@@ -175,7 +175,7 @@ class VoterHistory:
             self._sets.append(VotersAt(max(end_offset - 1, 0), voters))
 
     def trim(self, log_start_offset: int) -> None:
-        """The log now starts at this offset: of the sets below, only the newest stays in the history."""
+        """Note that the log starts at this offset now: of the sets below, only the newest stays in the history."""
         while len(self._sets) > 2 and self._sets[2].offset < log_start_offset:
             del self._sets[1]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tailrace.model.errors import ErrorCode, KafkaError
 
-if TYPE_CHECKING:  # at a run asyncio would come along, and Spark imports this to look up a name
+if TYPE_CHECKING:  # Spark imports this to look up a name: a real import would load asyncio, too
     from tailrace.client.settings import ClientSettings
 
 _log = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class GivenOptions:
     def cluster(self) -> "ClientSettings":
         """The settings of all clients of the source or sink. Each address has a port, as Kafka's own client demands."""
         servers = self.required(_SERVERS, 'for example "127.0.0.1:9092"')
-        # Not at the top: Spark imports this module to look up a name, and asyncio would come along.
+        # Not at the top: Spark imports this module to look up a name, and these modules load asyncio.
         from tailrace.client.settings import ClientSettings
         from tailrace.net.connection import parse_addresses
 

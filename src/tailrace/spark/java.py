@@ -28,7 +28,7 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(Exception):
-    """No Java that Spark can use was found; the text names ways to install a Java."""
+    """Raised when no Java that Spark can use was found; the text names ways to install a Java."""
 
 
 def ensure_java() -> str:

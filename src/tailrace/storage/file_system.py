@@ -123,7 +123,7 @@ class FileSystem(Protocol):
         ...
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last written to, ms since 1970."""
+        """The time at which the file was last written to, ms since 1970."""
         ...
 
     def read_bytes(self, path: str) -> bytes:

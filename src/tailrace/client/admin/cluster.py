@@ -57,7 +57,7 @@ class UpgradeType(IntEnum):
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
-    """Only if no metadata is lost."""
+    """A downgrade that is made only if it loses no metadata."""
     UNSAFE_DOWNGRADE = 3
 
 

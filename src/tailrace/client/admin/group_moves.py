@@ -165,7 +165,8 @@ async def _move_of(
     if not left:
         return None
     stored = TopicPartition(source.topic, number)
-    # In this order: what is below this end is below the ends of slots that are asked for after it.
+    # The end of the whole partition is requested before the ends of slots: so every record below this end is also below
+    # the end of its slot.
     end = (await list_offsets(router, {stored: LATEST}))[stored].offset
     start = (await list_offsets(router, {stored: EARLIEST}))[stored].offset
     ends = {partition: end for side in (source, target) if side.fan_out == 1 for partition in side.of(number)}
@@ -244,7 +245,7 @@ async def _write(router: Router, group: str, moved: Mapping[TopicPartition, Offs
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION, f"the coordinator of group {group!r} takes no commits of ranges"
         )
-    # Without the offsets from before, the new ones have no ranges beyond them, and the first state epoch.
+    # The old offsets are deleted first: then the new offsets have no old ranges beyond them, and the first state epoch.
     await delete_offsets(router, group, [partition for partition, move in moved.items() if move.before is not None])
     await commit_offsets(router, group, {partition: move.after for partition, move in moved.items()})
     for partition, found in ranges.items():

@@ -17,7 +17,7 @@ class Verdict(StrEnum):
 
     OK = "ok"
     NOTE = "note"
-    """No fault: some uses need more."""
+    """A finding that is no fault, but some uses need more."""
     WARNING = "warning"
     FAILED = "failed"
 

@@ -186,7 +186,7 @@ class RangeProgress:
         return budgets
 
     async def cut(self, partition: TopicPartition, offset: int) -> None:
-        """The log was truncated at this offset (KIP-320): forget the committed ranges from this offset on, and move the
+        """Forget the committed ranges from this offset on, since the log was truncated there (KIP-320), and move the
         group's offset back to it if the group's offset is higher.
 
         Does nothing if `committed` has found no progress. Raises KafkaError FENCED_STATE_EPOCH if the offset was reset

@@ -76,7 +76,7 @@ class DoneOffsets:
         self.read_to = offset + 1
 
     def advance(self, read_to: int) -> None:
-        """The reader has read up to this offset; every record that the log has was added."""
+        """Note that the reader has read up to this offset; every record below it was added."""
         self.read_to = max(self.read_to, read_to)
 
     def done(self, offset: int) -> None:
@@ -122,7 +122,7 @@ class DoneOffsets:
         return heads, frontier, left_out
 
     def committed(self, commit: ProgressCommit) -> None:
-        """The server has this commit."""
+        """Note that the server has this commit."""
         self._old_to = max(self._old_to, commit.read_to)
         self._awaited_holes = commit.holes if commit.left_out else None
 

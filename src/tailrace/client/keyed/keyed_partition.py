@@ -52,7 +52,7 @@ class KeyedPartition:
         return new
 
     def open(self, committed: CommittedProgress | None) -> list[KeyedRecord]:
-        """The group's progress is known. Returns the records that are in hand now."""
+        """Take over the group's progress, which is known now. Returns the records that are in hand now."""
         assert self.done is None, f"{self.name} is open already"
         self.has_progress = committed is not None
         self.done = DoneOffsets(self.start, committed=committed)
@@ -100,7 +100,7 @@ class KeyedPartition:
         return self.done.commit(self._last_holes, is_last=True)
 
     def committed(self, commit: ProgressCommit, use: RangeBudget | None) -> None:
-        """The server has this commit. `use` is None if the server knows no rectangles."""
+        """Note that the server has this commit. `use` is None if the server knows no rectangles."""
         assert self.done is not None, "its commit was made of this"
         self.done.committed(commit)
         self.use = use

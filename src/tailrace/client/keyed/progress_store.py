@@ -60,7 +60,7 @@ class WrittenProgress:
         return self.full, self.was_reset, self.invalid, self.without_ranges
 
     def add_fault(self, name: TopicPartition, code: ErrorCode) -> None:
-        """The commit of this partition was refused, with a code that concerns it alone."""
+        """Note that the commit of this partition was refused, with a code that concerns only this partition."""
         self._faults[_OF_ONE_PARTITION.index(code)].add(name)
 
 

@@ -67,7 +67,7 @@ class AssignedPartitions:
         return left
 
     def note(self, name: TopicPartition) -> None:
-        """The state of this partition may have changed, or its assignment."""
+        """Note that the state or the assignment of this partition may have changed."""
         partition = self._partitions.get(name)
         position = None if partition is None else partition.position
         _put(self._undecided, name, partition is not None and partition.awaits_start)

@@ -100,7 +100,7 @@ class FetchPosition:
         self._is_refused_by_leader = False
 
     def advance(self, offset: int, epoch: int) -> None:
-        """The fetch has brought the records before this offset; the last record has this leader epoch."""
+        """Move to this offset, since the records before it were fetched; the last of them has this leader epoch."""
         self.offset = offset
         if epoch >= 0:
             self.offset_epoch = epoch
@@ -165,7 +165,7 @@ class FetchPosition:
             self.state = PositionState.AWAITING_VALIDATION
 
     def skip_validation(self, leader_epoch: int) -> None:
-        """The leader is too old for the comparison: go on without a comparison."""
+        """Go on without a comparison, since the leader is too old for it."""
         self._stand(leader_epoch)
 
     def _stand(self, leader_epoch: int) -> None:

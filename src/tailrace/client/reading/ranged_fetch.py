@@ -102,7 +102,7 @@ class _NearReplicas:
         self._avoided_until_ms: dict[TopicPartition, int] = {}
 
     def name(self, partition: TopicPartition, node: int, now_ms: int) -> None:
-        """The leader has named this node."""
+        """Note that the leader has named this node."""
         self._nodes[partition] = node, now_ms + max(self._lease_ms, LEAST_LEASE_MS)
 
     def node_of(self, partition: TopicPartition, now_ms: int) -> int | None:
@@ -111,7 +111,7 @@ class _NearReplicas:
         return node if now_ms < end_ms else None
 
     def leave(self, partition: TopicPartition, now_ms: int) -> None:
-        """The replica has a fault."""
+        """Leave the replica, since it has a fault."""
         self._nodes.pop(partition, None)
         self._avoided_until_ms[partition] = now_ms + _AVOIDANCE_MS
 

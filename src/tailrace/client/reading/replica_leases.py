@@ -105,7 +105,7 @@ class ReplicaLeases:
         return self._rackless_until_ms.get(leader, now_ms) <= now_ms
 
     def served(self, partition: ConsumedPartition, now_ms: int) -> None:
-        """A follower has answered for this partition without a fault, with something new."""
+        """Note that a follower has answered for this partition without a fault, and with news."""
         self._avoidance_ms.clear()
         if partition.name in self._looks:
             self._looks[partition.name] = _Look(now_ms)

@@ -11,7 +11,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 
 
 class RetriedSearch:
-    """At most one search runs at a time; after a fault the next one waits, twice as long each time."""
+    """Runs one search at a time. After a fault the next search waits, after each further fault twice as long."""
 
     def __init__(
         self, router: Router, *, on_end: Callable[[], None], gets_better: Callable[[KafkaError], bool]

@@ -20,11 +20,12 @@ class UnpassedRecords:
         self._are_withheld = False
 
     def pass_all(self) -> None:
-        """The caller has asked for more."""
+        """Note that the caller has passed all records, since it requests more records."""
         self._offsets, self._current = {}, None
 
     def receive(self, records: Iterable[ConsumerRecord]) -> None:
-        """The caller gets these records, in order of offset per partition, beside its unpassed records."""
+        """Note that the caller gets these records, in order of offset per partition, in addition to its unpassed
+        records."""
         offsets, topic, partition = self._offsets, "", -1
         for record in records:
             if record.partition != partition or record.topic != topic:  # most records follow one of their partition
@@ -32,14 +33,14 @@ class UnpassedRecords:
                 offsets.setdefault(TopicPartition(topic, partition), record.offset)
 
     def receive_next(self, record: ConsumerRecord | None) -> None:
-        """The caller of an iteration gets this record, and so has passed every other record."""
+        """Note that the caller of an iteration gets this record, and so has passed every other record."""
         if self._offsets:
             self._offsets = {}
         self._current = record
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The caller has committed these offsets: of the received records, exactly the records below these offsets are
-        processed."""
+        """Note that the caller has committed these offsets: of the received records, exactly the records below these
+        offsets are processed."""
         firsts = self._firsts()
         self._offsets = {name: offsets.get(name, first) for name, first in firsts.items()}
         self._current = None
@@ -52,7 +53,7 @@ class UnpassedRecords:
             self._current = None
 
     def withhold(self) -> None:
-        """The caller has failed: from now on `end_of` leaves out the records that are not passed."""
+        """Note that the caller has failed: from now on `end_of` leaves out the records that are not passed."""
         self._are_withheld = True
 
     def end_of(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -334,7 +334,7 @@ class ProducerTransaction:
         self._next_version = version
 
     def finish(self) -> None:
-        """No step is left: the next transaction may begin."""
+        """End the call, which has no step left: the next transaction may begin."""
         self.phase = TransactionPhase.READY
         self.version = self._next_version
         self._fault = None

@@ -151,7 +151,7 @@ class Rebalance:
         self.sync_deadline_ms = now_ms + self._group.rebalance_timeout_ms
 
     def synced(self, member_id: str) -> None:
-        """The member has sent SyncGroup."""
+        """Note that the member has sent SyncGroup."""
         self._unsynced.discard(member_id)
         if not self._unsynced:
             self.sync_deadline_ms = None

@@ -146,7 +146,8 @@ class Transaction:
         )
 
     def sealed(self, *, is_commit: bool, now_ms: int) -> "Transaction":
-        """The end of a sink's member is decided, with the next epoch, which fences its producer in all partitions."""
+        """The state after the decision on a sink's member: it has the next epoch, which fences its producer in all
+        partitions."""
         return replace(
             self.prepared(is_commit=is_commit, now_ms=now_ms),
             producer_epoch=self.producer_epoch + 1,

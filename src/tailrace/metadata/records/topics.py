@@ -211,7 +211,7 @@ KINDS.add(RecordKind(number=9, record=RemoveTopicRecord, apply=_remove_topic))
 
 @message(name="ClearElrRecord", versions="0", flexible="0+")
 class ClearElrRecord(MetadataRecord):
-    """No replica outside of the in-sync replicas of this topic is eligible any more; with an empty name, of every topic
+    """Ends the eligibility of all replicas of a topic that are not in sync; an empty name means every topic
     (KIP-966)."""
 
     topic_name: str

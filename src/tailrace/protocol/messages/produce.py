@@ -155,7 +155,7 @@ def _new_form(version: int, topic: str | bytes) -> _Form:
 _INDEX_AND_SIZE = Struct(">ii")
 _INDEX_AND_BYTE = Struct(">iB")
 _HEAD_AT: Final = 8
-"""Behind key, version and correlation id."""
+"""The offset of the rest of the header, behind key, version and correlation id."""
 _ENOUGH: Final = 64
 MAX_FORMS: Final = 64
 """The most forms of a connection: some 30 KB."""

@@ -161,7 +161,8 @@ class BatchBuilder:
 def record_size_bound(
     key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]] = ()
 ) -> int:
-    """At least the bytes this record takes in any batch before compression: to ask before appending."""
+    """An upper bound of the bytes of this record in any batch before compression: to be checked before the record is
+    added."""
     size = _LARGEST_OVERHEAD + (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
     for name, content in headers:
         size += 10 + 4 * len(name) + (len(content) if content is not None else 0)

@@ -22,8 +22,8 @@ LONGEST_BACKOFF_MS: Final = 250
 ATTEMPT_MS: Final = 2_000
 """The longest wait for the answer to one attempt (Kafka's controller.quorum.request.timeout.ms)."""
 APPLIED_MEANWHILE: Final = -1
-"""In place of an end offset: the end of the records that this node has applied since the request came. This node is the
-active controller itself."""
+"""A value in place of an end offset when this node is itself the active controller: it stands for the end of the
+records that the node has applied since the request came."""
 
 
 class Outcome(NamedTuple):

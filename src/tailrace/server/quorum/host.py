@@ -53,7 +53,7 @@ class StateMachine(Protocol):
     """The state machine of the log. Its methods are called in the middle of a step: they queue tasks and return."""
 
     def committed(self, high_watermark: int) -> None:
-        """The records below are committed."""
+        """Note that the records below this offset are committed."""
         ...
 
     def role_changed(self, change: do.RoleChanged) -> None: ...

@@ -13,7 +13,7 @@ from tailrace.spark.avro.formats import RecordFormats, parse_formats
 from tailrace.spark.given_options import LAST_INT32, GivenOptions, Kind, fault, parse_timestamp_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
 
-if TYPE_CHECKING:  # at a run asyncio would come along, and Spark imports this to look up a name
+if TYPE_CHECKING:  # Spark imports this to look up a name: a real import would load asyncio, too
     from tailrace.client.settings import ClientSettings
 
 TimestampStrategy = Literal["error", "latest"]

@@ -113,7 +113,7 @@ class MemberLeases:
 
 
 _leases: dict[tuple[int, ClientSettings], MemberLeases] = {}
-"""The process id is in the key, since Spark forks its workers."""
+"""The leases of this process. The process id is in the key, since Spark forks its workers."""
 
 
 def worker_leases(cluster: ClientSettings) -> MemberLeases:

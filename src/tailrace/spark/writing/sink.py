@@ -156,7 +156,7 @@ class OnceWriter(_OnceWriter, DataSourceArrowWriter):
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """A task has failed: no row becomes visible."""
+        """Give the write up after a failed task: no row becomes visible."""
         self._sink.give_up(self._written)
 
 
@@ -175,6 +175,7 @@ class OnceStreamWriter(_OnceWriter, DataSourceStreamArrowWriter):
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A task has failed, or the query was stopped: no row of the batch becomes visible, and its run has ended."""
+        """Give the batch up after a failed task, or when the query is stopped: no row of the batch becomes visible, and
+        its run has ended."""
         batch = next((message.batch for message in messages if isinstance(message, WrittenOnce)), None)
         self._sink.abort(batch, batchId, self._mark)

@@ -10,7 +10,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.sinks import LAST_BATCH, check_sink
 from tailrace.spark.given_options import LAST_INT32, GivenOptions, fault, parse_whole_number
 
-if TYPE_CHECKING:  # at a run asyncio would come along, and Spark imports this to look up a name
+if TYPE_CHECKING:  # Spark imports this to look up a name: a real import would load asyncio, too
     from tailrace.client.settings import ClientSettings
 
 _LOCAL = re.compile(r"^file:///(?=[^/])")

@@ -24,7 +24,8 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.spark.writing.sink_options import SinkOptions
 
 BATCH_BYTES = 900_000
-"""Below the default of max.message.bytes (1,048,588), with space for the batch's header and for codecs that expand."""
+"""The size of a batch. It is below the default of max.message.bytes (1,048,588), with space for the batch's header and
+for codecs that expand."""
 
 _BATCH_OVERHEAD = 16_384
 """Bytes kept free in a batch for its header and for codecs that expand."""
@@ -53,7 +54,8 @@ class _Size:
 
 _producers: dict[tuple[int, ProducerSettings], Producer] = {}
 _sizes: dict[tuple[int, ClientSettings], dict[str, _Size]] = defaultdict(dict)
-"""By topic, for each cluster. The process id is in the keys, since Spark forks and reuses its workers."""
+"""The largest batch sizes by topic, for each cluster. The process id is in the keys, since Spark forks and reuses its
+workers."""
 
 
 def _shared_producer(options: SinkOptions) -> Producer:

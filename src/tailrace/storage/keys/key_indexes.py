@@ -23,7 +23,7 @@ MAX_LOADED: Final = 4
 MOST_ENTRIES: Final = 4_096
 """The entries that are passed over in one go, in about a millisecond."""
 _MOST_INTERVAL_BYTES: Final = 16 << 10
-"""An entry is looked through in one go."""
+"""The longest interval of an index, since all batches of an entry are searched at once."""
 
 
 class KeyIndexes:

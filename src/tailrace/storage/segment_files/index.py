@@ -108,7 +108,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """When offsets were written, by the largest timestamp so far."""
+    """The time index of a segment: the largest timestamp so far, and the offset of its record."""
 
     __slots__ = ("_offsets", "_timestamps")
 

@@ -1,4 +1,4 @@
-"""When a segment is full, by its topic's settings, and the batches whose headers count as checked."""
+"""The limits of segments: when a segment is full, by its topic's settings, and which batches count as checked."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,7 +16,7 @@ _MAX_POSITION: Final = 2**31 - 1
 
 
 class SegmentLimits:
-    """When a segment is full. One object per log, shared by its segments and changed in place."""
+    """Decides when a segment is full. One object per log, shared by its segments and changed in place."""
 
     __slots__ = (
         "_jitter_seed",
