@@ -65,6 +65,10 @@ def command(
         float | None,
         typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Kill a command after this time: it has failed."),
     ] = None,
+    slots: Annotated[
+        str | None,
+        typer.Option("--slots", metavar="N|auto", help="Share partitions by key, each partition in so many slots."),
+    ] = None,
     isolation: IsolationLevel = Isolation.READ_COMMITTED,
     on_corrupt: OnCorrupt = CorruptAction.RAISE,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
@@ -87,6 +91,7 @@ def command(
         group=group,
         topics=[topic],
         grace_ms=_GRACE_MS,
+        slots=int(slots) if slots is not None and slots.isdecimal() else slots,
         isolation=isolation.value,
         on_corrupt=on_corrupt.value,
     )
@@ -249,6 +254,8 @@ def variables(record: KeyedRecord) -> dict[bytes, bytes]:
         found |= {"KEY": record.key, "KEY_BASE64": base64.b64encode(record.key)}
     if record.value is None:
         found["NO_VALUE"] = b"1"
+    if record.slot is not None:
+        found |= {"SLOT": b"%d" % record.slot, "MEMBER_EPOCH": b"%d" % record.member_epoch}
     return {
         b"TAILRACE_" + name.encode(): content
         for name, content in found.items()

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from tailrace.client.errors import several
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.views import FAN_OUTS
 from tailrace.net.connection import parse_addresses
 from tailrace.protocol.records.compression import Codec
 
@@ -24,6 +25,7 @@ Partitioner = Callable[[str, bytes | None, int], int]
 
 ASSIGNMENT_STRATEGIES: Final = ("range", "roundrobin")
 GROUP_PROTOCOLS: Final = ("classic", "consumer")
+AUTO_SLOTS: Final = "auto"
 
 _CLASSIC_ALONE: Final = ("partition_assignment_strategy", "session_timeout_ms", "heartbeat_interval_ms")
 """Settings of a member that KIP-848 has moved to the coordinator."""
@@ -306,6 +308,7 @@ class KeyedConsumerSettings(ReaderSettings):
     max_records_in_hand: int | None = _number(None, least=1, is_ours=True)
     max_bytes_in_hand: int = _number(64 << 20, least=1, is_ours=True)
     grace_ms: int = _number(10_000, is_ours=True)
+    slots: int | str | None = None
     handler_timeout_ms: int | None = _number(None, least=1, is_ours=True)
     client_id: str = "tailrace-keyed-consumer"
 
@@ -313,9 +316,21 @@ class KeyedConsumerSettings(ReaderSettings):
         super().__post_init__()
         if not self.group or not self.topics:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a keyed consumer has a group, and topics to read in it")
+        if self.slots not in (None, AUTO_SLOTS, *FAN_OUTS) or isinstance(self.slots, bool):
+            known = ", ".join(map(str, FAN_OUTS))
+            detail = f"slots {self.slots!r}; known are {known}, and {AUTO_SLOTS!r} for a number that fits the topic"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
         if self.grace_ms > self.max_poll_interval_ms:
             detail = f"grace_ms {self.grace_ms}; at most max.poll.interval.ms, {self.max_poll_interval_ms}"
             raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+
+    @property
+    def shares_by_key(self) -> bool:
+        return self.slots is not None
+
+    @property
+    def slots_of_a_partition(self) -> int | None:
+        return self.slots if isinstance(self.slots, int) else None
 
 
 @dataclass(frozen=True)

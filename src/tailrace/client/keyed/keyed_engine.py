@@ -11,6 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
+from tailrace.client.group.topic_views import Slot, slot_of
 from tailrace.client.keyed.done_offsets import ProgressCommit
 from tailrace.client.keyed.handler import Handler, cancelled
 from tailrace.client.keyed.handler_work import HandlerWork
@@ -54,6 +55,11 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+def _whole(name: TopicPartition) -> Slot | None:
+    """No slot: the members of the group own whole partitions."""
+    return None
+
+
 class KeyedEngine:
     """The engine of one consumer. `start`, `stop`, `trouble` and `metrics` are for any thread, all else is for the
     background loop."""
@@ -64,6 +70,7 @@ class KeyedEngine:
         self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_left=self._close_partitions)
         self._store = ProgressStore(self._reader, self._reader.progress)
         self._work = HandlerWork(settings, on_outcomes=self._on_outcomes, on_end=self._on_handler_end)
+        self._slot_of = slot_of if settings.shares_by_key else _whole
         self._poll_records = settings.max_poll_records
         self._grace_ms = settings.grace_ms
         self._partitions: dict[TopicPartition, KeyedPartition] = {}
@@ -177,8 +184,12 @@ class KeyedEngine:
     def _receive(self, taken: Iterable[tuple[TopicPartition, Record]]) -> None:
         """Take records that were read just now: since then nothing has changed the positions."""
         by_name: dict[TopicPartition, list[KeyedRecord]] = defaultdict(list)
+        epoch = self._reader.member_epoch
         for name, records in groupby(taken, itemgetter(0)):
-            by_name[name] += [make_keyed_record((*name, *record, None, 1)) for _, record in records]
+            topic, partition, number = (self._slot_of(name)) or (*name, None)
+            by_name[name] += [
+                make_keyed_record((topic, partition, *record, None, 1, number, epoch)) for _, record in records
+            ]
         for name in self._reader.names:
             position = self._reader.assigned.position(name)
             if position is not None:

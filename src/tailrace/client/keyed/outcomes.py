@@ -33,6 +33,11 @@ class KeyedRecord(NamedTuple):
     """The exception of the decoder: the value is as it was stored."""
     attempt: int = 1
     """The number of times that the handler of this process has got the record, this time included."""
+    slot: int | None = None
+    """The slot of the partition that the member owns, if the group shares partitions by key."""
+    member_epoch: int = -1
+    """The epoch of the member in its group when the record was read. With the slot, or with the partition, the epoch is
+    a fencing token: a later owner has a higher epoch. -1: the member has no group."""
 
 
 make_keyed_record: Final[Callable[[tuple[Any, ...]], KeyedRecord]] = partial(tuple.__new__, KeyedRecord)

@@ -283,6 +283,11 @@ class ConsumerReader:
             raise self._not_a_member()  # for the coordinator the author would be a client outside the group
         return identity
 
+    @property
+    def member_epoch(self) -> int:
+        """The epoch of the member in its group, or the generation of a classic group; -1 outside a group."""
+        return -1 if self._member is None else self._member.identity.generation_id
+
     def check_member(self) -> None:
         """Raise KafkaError without a group, and after the group has removed this member until it has joined again."""
         if self._group is None:
