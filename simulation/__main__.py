@@ -16,6 +16,11 @@ from simulation.commits.scopes import NamedCommitScope
 from simulation.harness.shrink import Attempts, explain
 from simulation.harness.small_scope import A, Explored, ScopeBreach, ScopeModel, W, explore
 from simulation.harness.sweep import Sweep, SweepFile, sweep_seeds
+from simulation.members.scope import MemberScope
+from simulation.members.scopes import LONG_SCOPES as LONG_MEMBER_SCOPES
+from simulation.members.scopes import SHORT_SCOPES as SHORT_MEMBER_SCOPES
+from simulation.members.scopes import NamedMemberScope
+from simulation.members.sweep import MemberSweep, run_members_seed
 from simulation.mutant_tests import noticed_by, unit_tests_of
 from simulation.mutants import Mutant, all_mutants, hunt, store_seed, store_unit_tests
 from simulation.quorum.sweep import NodesSweep, run_nodes_seed
@@ -65,6 +70,7 @@ SWEEPS = {
     "replicas": SweptWorld(
         "run brokers that keep copies, until so many seeds count", ReplicaSweep, run_replicas_seed, 100, does_count=True
     ),
+    "members": SweptWorld("run a group, its members and its coordinator", MemberSweep, run_members_seed, 300),
     "transactions": SweptWorld(
         "run brokers with transactions until so many seeds count; may be interrupted and goes on",
         TransactionSweep,
@@ -74,6 +80,10 @@ SWEEPS = {
         code=transactions_code_version,
     ),
 }
+
+
+KINDS = ("quorum", "sessions", "commits", "sinks", "members")
+"""The kinds of exhaustive searches."""
 
 
 def main() -> int:
@@ -119,7 +129,7 @@ def main() -> int:
     scopes = commands.add_parser("scopes", help="try every order in all scopes that end; tens of minutes")
     scopes.add_argument("--max-states", type=int, default=20_000_000)
     scopes.add_argument("--processes", type=int, default=2)
-    scopes.add_argument("--only", choices=("quorum", "sessions", "commits", "sinks"), help="one kind of them")
+    scopes.add_argument("--only", choices=KINDS, help="one kind of them")
     scopes.set_defaults(run=_run_scopes)
     options = parser.parse_args()
     return int(options.run(options))
@@ -227,6 +237,11 @@ def _run_scopes(options: argparse.Namespace) -> int:
             partial(_search_sinks, named, options.max_states, options.processes)
             for named in (*SHORT_SINK_SCOPES, *LONG_SINK_SCOPES)
         ]
+    if options.only in (None, "members"):
+        searches += [
+            partial(_search_members, named, options.max_states, options.processes)
+            for named in (*SHORT_MEMBER_SCOPES, *LONG_MEMBER_SCOPES)
+        ]
     if options.only in (None, "quorum"):
         searches += [partial(_search, named, 3, options.max_states, 1e9, options.processes) for named in LONG_SCOPES]
     states = open_ends = 0
@@ -259,6 +274,13 @@ def _search_sinks(named: NamedBudget, max_states: int, processes: int) -> Explor
     """None if a law was broken."""
     scope = SinkScope()
     _say(f"{named.name}: {named.budget}")
+    return _explored(scope, scope.start(named.budget), max_states, 1e9, processes)
+
+
+def _search_members(named: NamedMemberScope, max_states: int, processes: int) -> Explored | None:
+    """None if a law was broken."""
+    scope = MemberScope(named.size)
+    _say(f"{named.name}: {named.size}, {named.budget}")
     return _explored(scope, scope.start(named.budget), max_states, 1e9, processes)
 
 

@@ -19,6 +19,7 @@ _TESTS_OF = {
     "metadata": "tests/unit/metadata",
     "replication": "tests/unit/replication",
     "coordinators": "tests/unit/coordinators",
+    "client": "tests/unit/client",
     "storage": "tests/unit/storage",
     "server": "tests/unit/server",
 }

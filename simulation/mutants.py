@@ -52,6 +52,7 @@ RELOADED_FOR_HEADERS = (
 RELOADED_FOR_TRANSACTIONS = ("tailrace.coordinators", *RELOADED_FOR_NODES)
 RELOADED_FOR_COMMITS = ("tailrace.coordinators", "tailrace.model.committed_progress", "simulation")
 RELOADED_FOR_SINKS = ("tailrace.coordinators", "tailrace.server.transactions", "simulation")
+RELOADED_FOR_MEMBERS = ("tailrace.coordinators", "tailrace.client.group.consumer_member", "simulation")
 WORLDS = {
     "quorum": ("raft.cluster.run_seed", RELOADED),
     "metadata": ("quorum.metadata_replicas.run_seed", RELOADED),
@@ -65,6 +66,8 @@ WORLDS = {
     "session scope": ("sessions.scopes.run_scope", RELOADED_FOR_REPLICAS),
     "commits": ("commits.scopes.run_scope", RELOADED_FOR_COMMITS),
     "sinks": ("sinks.scopes.run_scope", RELOADED_FOR_SINKS),
+    "members": ("members.cluster.run_seed", RELOADED_FOR_MEMBERS),
+    "member scope": ("members.scopes.run_scope", RELOADED_FOR_MEMBERS),
     "bad disk": ("replicas.bad_disk_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "transactions": ("transactions.cluster.run_seed", RELOADED_FOR_TRANSACTIONS),
     "nodes": ("quorum.cluster.run_seed", RELOADED_FOR_NODES),

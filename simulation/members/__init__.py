@@ -1,0 +1,1 @@
+"""Members of a consumer group (KIP-848) and their coordinator."""
