@@ -117,7 +117,8 @@ class ReplicaProgress:
         self._visits: SessionVisits | None = None
         """The visits of the session in which the replica rests."""
         self._deleted_keys: tuple[int, tuple[int, int]] | None = None
-        """The version of the note of deleted keys that was sent last, and the place of the fetch that it answered."""
+        """The version of the last sent note of deleted keys, and the place (fetch offset, log start) of the answered
+        fetch."""
 
     @property
     def acknowledged_high_watermark(self) -> int:

@@ -157,7 +157,7 @@ class WorkQueue:
     # the engine
 
     def begin(self, on_work: Iterable[Callable[[], None]]) -> None:
-        """The workers are idle: each of these calls wakes a worker."""
+        """Begin with idle workers: each of these calls wakes a worker."""
         with self._lock:
             self._idle.update(dict.fromkeys(on_work))
 
@@ -205,7 +205,8 @@ class WorkQueue:
             return is_idle
 
     def begin_outcomes(self) -> None:
-        """The engine looks at the outcomes so far. It awaits no more outcomes until `is_full` or `is_idle` says so."""
+        """Note that the engine takes over the outcomes so far. It awaits no more outcomes until `is_full` or `is_idle`
+        says so."""
         with self._lock:
             self._is_notified = self._is_awaited = False
             self._outcomes = 0
