@@ -189,7 +189,12 @@ async def test_a_kill_of_a_keyed_consumer_repeats_what_no_commit_covers_and_lose
     """The consumer is abandoned, as by a kill: no commit, and it does not leave its group."""
     seen: dict[tuple[int, int], int] = defaultdict(int)
     # A static member: the second one takes its place at once.
-    settings: dict[str, Any] = {"auto_commit_interval_ms": 1, "grace_ms": 0, "group_instance_id": "one"}
+    settings: dict[str, Any] = {
+        "group_protocol": "classic",
+        "auto_commit_interval_ms": 1,
+        "grace_ms": 0,
+        "group_instance_id": "one",
+    }
     first = consumer_of(tailrace_cluster, topic, **settings)
     some = asyncio.Event()
 
