@@ -160,6 +160,17 @@ class _Reader:
         consumer.close()
         return messages
 
+    def offsets_for_times(self, bootstrap: str, topic: str, times: dict[int, int]) -> dict[int, int]:
+        """By partition, the first offset at or after this time; -1 without a record."""
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
+        )
+        asked = [confluent_kafka.TopicPartition(topic, number, time) for number, time in times.items()]
+        found = consumer.offsets_for_times(asked, timeout=DEADLINE_S)
+        consumer.close()
+        assert all(at.error is None for at in found), found
+        return {at.partition: at.offset for at in found}
+
 
 class ConfluentAdmin:
     """An administrator's calls. A call that changes something gives the name of the error, or None."""

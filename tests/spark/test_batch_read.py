@@ -326,3 +326,26 @@ def test_only_committed_records_are_read_where_that_is_asked_for(load: Load, boo
     assert len(positions(load())) == 12
     producer.end(is_commit=False)
     assert sorted(text for _, _, text in positions(committed)) == ["0"] * 3 + ["2"] * 3
+
+
+def test_times_bound_a_read_of_a_view_by_its_own_records(load: Load, bootstrap: str, admin: Admin) -> None:
+    """A slice of the keys without a record at or after a time ends at its own end, and no task waits for a record."""
+    first_ms, topic = 1_700_000_000_000, "spark-times"
+    admin.create_topics({topic: 1})
+    with Producer(bootstrap) as producer:
+        for number in range(60):
+            key = b"key-%d" % (number % 12 if number < 40 else 0)
+            producer.send(topic, b"%d" % number, key=key, partition=0, timestamp=first_ms + 1_000 * number)
+        producer.flush()
+    options = {"subscribe": f"{topic}.shared-16", "startingTimestamp": str(first_ms + 25_000)}
+
+    def numbers(**more: str) -> list[int]:
+        return sorted(int(value) for _, _, value in positions(load(**options, **more)))
+
+    assert numbers() == list(range(25, 60))
+    assert numbers(endingTimestamp=str(first_ms + 45_000)) == list(range(25, 45))
+    assert numbers(endingTimestamp=str(first_ms + 60_000)) == list(range(25, 60)), "no record is as late"
+    options["startingTimestamp"] = str(first_ms + 60_000)
+    with pytest.raises(PySparkException, match="no record at or after"):
+        numbers()
+    assert numbers(startingOffsetsByTimestampStrategy="latest") == []

@@ -19,9 +19,8 @@ A lookup by time in a log with headers that were not checked waits until the rec
 after ten seconds its answer is 78, too.
 
 A view partition (decision 0057) has a start and an end of its own (`server.fetch.view_reads.ViewEnds`), not known (78,
-or 5) while the keys are being indexed. A record at or above that end counts as not found in a lookup by time: no record
-of the view partition is there, so a reader would never reach that offset. All other answers equal the answers for the
-whole partition.
+or 5) while the keys are being indexed. A lookup by time finds the records of the view partition alone
+(`server.fetch.view_times`).
 """
 
 from collections.abc import Iterable
@@ -52,6 +51,7 @@ from tailrace.server.fetch.broker_proofs import BrokerProofs
 from tailrace.server.fetch.key_reads import ScanBudget
 from tailrace.server.fetch.params import CONSUMER, DEBUGGING_REPLICA
 from tailrace.server.fetch.slot_counts import SlotCount
+from tailrace.server.fetch.view_times import FoundTimes, TimeLookup, keys_are_being_indexed
 from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.partitions.table import PartitionTable
@@ -107,9 +107,7 @@ class ListOffsetsHandler:
             return partition if not partition.log.is_offline and partition.log.times.are_doubtful else None
 
         found = yield from once(
-            doubtful(topic.name, wanted.partition_index)
-            if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
-            else None
+            doubtful(topic.name, wanted.partition_index) if _is_by_time(wanted.timestamp) else None
             for topic in request.topics
             for wanted in topic.partitions
         )
@@ -138,8 +136,11 @@ class ListOffsetsHandler:
 
         def answer(topic: _NamedTopic, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
             is_twice = times[topic.name, wanted.partition_index] > 1
-            return self._answer(topic, wanted, request, budget, version, is_twice=is_twice)
+            return self._answer(topic, wanted, request, view_times, budget, version, is_twice=is_twice)
 
+        view_times = FoundTimes()
+        lookups = yield from self._lookups_in_views(request, version)
+        yield from view_times.look_up(lookups, request.isolation_level, self._views.reads.ends, budget)
         topics = yield from mapped_in(
             ((topic, _NamedTopic(topic.name, self._views.named(topic.name))) for topic in request.topics),
             lambda pair: pair[0].partitions,
@@ -148,11 +149,34 @@ class ListOffsetsHandler:
         )
         return ListOffsetsResponse(topics=topics)
 
+    def _lookups_in_views(self, request: ListOffsetsRequest, version: int) -> Stepwise[list[TimeLookup]]:
+        """The lookups by time in view partitions that this node may answer."""
+
+        def lookup(view: ViewImage | None, wanted: ListOffsetsPartition) -> TimeLookup | None:
+            if view is None or not _is_by_time(wanted.timestamp):
+                return None
+            try:
+                _check_timestamp(wanted.timestamp, version)
+                partition = self._views.partition(view, wanted.partition_index)
+                _check_role(partition, request, wanted)
+            except KafkaError:
+                return None  # the answer has the error
+            return _time_lookup(partition, view.key_range(wanted.partition_index), wanted.timestamp)
+
+        found = yield from once(
+            lookup(view, wanted)
+            for topic in request.topics
+            for view in (self._views.named(topic.name),)
+            for wanted in topic.partitions
+        )
+        return [made for made in found if made is not None]
+
     def _answer(
         self,
         topic: "_NamedTopic",
         wanted: ListOffsetsPartition,
         request: ListOffsetsRequest,
+        view_times: FoundTimes,
         budget: ScanBudget,
         version: int,
         *,
@@ -165,20 +189,22 @@ class ListOffsetsHandler:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name}-{wanted.partition_index} is named twice")
             _check_timestamp(wanted.timestamp, version)
             partition = topic.partition(wanted.partition_index, self._partitions, self._views)
-            if request.replica_id == DEBUGGING_REPLICA:
-                partition.check_replica(wanted.current_leader_epoch)
-            else:
-                partition.check_leader(wanted.current_leader_epoch)
+            _check_role(partition, request, wanted)
             is_consumer = view is not None or not self._proofs.may_see_log_end(
                 partition, request.replica_id, wanted.current_leader_epoch, request.secret
             )
             end_offset = (
                 partition.readable_end(request.isolation_level) if is_consumer else partition.log.log_end_offset
             )
-            found = _look_up(partition, wanted.timestamp, end_offset, is_consumer=is_consumer)
-            if view is not None:
-                key_range = view.key_range(wanted.partition_index)
-                found = self._in_view(partition, key_range, wanted.timestamp, found, end_offset, budget)
+            key_range = None if view is None else view.key_range(wanted.partition_index)
+            if key_range is not None and _is_by_time(wanted.timestamp):
+                found = _in_view(view_times, _time_lookup(partition, key_range, wanted.timestamp))
+            else:
+                found = _look_up(partition, wanted.timestamp, end_offset, is_consumer=is_consumer)
+            if key_range is not None and wanted.timestamp in _OF_VIEWS:
+                found = found._replace(offset=self._view_start(partition, key_range, budget))
+            elif key_range is not None and wanted.timestamp == LATEST:
+                found = found._replace(offset=self._view_end(partition, key_range, end_offset, budget))
             if wanted.count_from >= 0 and wanted.timestamp == LATEST:
                 index = wanted.partition_index
                 count = self._views.unread(partition, view, index, wanted.count_from, found.offset, budget)
@@ -196,31 +222,10 @@ class ListOffsetsHandler:
             count_quality=EXACT_COUNT if count is None else _quality_of(count),
         )
 
-    def _in_view(
-        self,
-        partition: Partition,
-        key_range: KeyRange,
-        timestamp: int,
-        found: TimestampOffset,
-        end_offset: int,
-        budget: ScanBudget,
-    ) -> TimestampOffset:
-        """The answer for a view partition; `found` is the answer for its partition."""
-        if timestamp in _OF_VIEWS:
-            return found._replace(offset=self._view_start(partition, key_range, budget))
-        if timestamp in _STARTS:
-            return found
-        view_end = self._view_end(partition, key_range, end_offset, budget)
-        if timestamp == LATEST:
-            return found._replace(offset=view_end)
-        return _NOT_FOUND if found.offset >= view_end else found
-
     def _view_end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int:
         found = self._views.reads.ends.end(partition, key_range, end_offset, budget)
         if found is None:
-            raise KafkaError(
-                ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being indexed"
-            )
+            raise keys_are_being_indexed(partition)
         return found
 
     def _view_start(self, partition: Partition, key_range: KeyRange, budget: ScanBudget) -> int:
@@ -228,9 +233,7 @@ class ListOffsetsHandler:
             return partition.log.log_start_offset
         found = self._views.reads.ends.start(partition, key_range, budget)
         if found is None:
-            raise KafkaError(
-                ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being examined"
-            )
+            raise keys_are_being_indexed(partition)
         return found
 
 
@@ -268,6 +271,13 @@ def _quality_of(count: SlotCount) -> int:
     return UNFINISHED_COUNT if count.has_more_steps else ESTIMATED_COUNT
 
 
+def _check_role(partition: Partition, request: ListOffsetsRequest, wanted: ListOffsetsPartition) -> None:
+    if request.replica_id == DEBUGGING_REPLICA:
+        partition.check_replica(wanted.current_leader_epoch)
+    else:
+        partition.check_leader(wanted.current_leader_epoch)
+
+
 def _check_timestamp(timestamp: int, version: int) -> None:
     if timestamp < 0 and version < FIRST_VERSION_OF.get(timestamp, version + 1):
         raise KafkaError(
@@ -288,10 +298,7 @@ def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consum
             _check_end_is_known(partition)
         return TimestampOffset(_UNKNOWN, end_offset, partition.leader_epoch)
     log = partition.log
-    if not log.is_offline and log.times.are_doubtful:
-        raise KafkaError(
-            ErrorCode.OFFSET_NOT_AVAILABLE, f"the times of {partition.topic_partition} are being looked at; ask again"
-        )
+    _check_times_are_known(partition)
     found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is None:
         return _NOT_FOUND
@@ -300,6 +307,30 @@ def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consum
             _check_end_is_known(partition)
         return _NOT_FOUND
     return found
+
+
+def _is_by_time(timestamp: int) -> bool:
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
+
+
+def _time_lookup(partition: Partition, key_range: KeyRange, timestamp: int) -> TimeLookup:
+    return TimeLookup(partition, key_range, None if timestamp == MAX_TIMESTAMP else timestamp)
+
+
+def _in_view(view_times: FoundTimes, lookup: TimeLookup) -> TimestampOffset:
+    _check_times_are_known(lookup.partition)
+    found = view_times.of(lookup)
+    if found is None:
+        _check_end_is_known(lookup.partition)
+        return _NOT_FOUND
+    return found
+
+
+def _check_times_are_known(partition: Partition) -> None:
+    if not partition.log.is_offline and partition.log.times.are_doubtful:
+        raise KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE, f"the times of {partition.topic_partition} are being looked at; ask again"
+        )
 
 
 def _check_end_is_known(partition: Partition) -> None:

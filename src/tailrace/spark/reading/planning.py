@@ -11,6 +11,7 @@ from tailrace.client.settings import parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
+from tailrace.model.views import parse_view
 from tailrace.spark.given_options import fault
 from tailrace.spark.offsets import EARLIEST, LATEST, Offsets, Positions
 from tailrace.spark.reading.source_options import OffsetRangeLimit, SourceOptions, Subscription
@@ -20,6 +21,13 @@ _log = logging.getLogger(__name__)
 _LOOKS = 3
 _PAUSE_S = 0.2
 """The pause between two requests for a topic's id."""
+
+
+def _stored_as(partition: TopicPartition) -> TopicPartition:
+    """The partition that holds a view partition; any other partition itself."""
+    view = parse_view(partition.topic)
+    return partition if view is None else TopicPartition(view.topic, partition.partition // view.fan_out)
+
 
 PROGRESS_TIMEOUT_MS = 2_000
 """The time limit of a commit of progress. It is short: progress is for display only, and the next batch waits for the
@@ -145,17 +153,24 @@ class Planner:
             raise fault(option, f"must name exactly the partitions that are read; it differs in {', '.join(odd)}")
 
     def _by_timestamp(self, timestamps: Mapping[TopicPartition, int], *, is_start: bool) -> dict[TopicPartition, int]:
-        """The first offset at or after each time. Without such a record: the end, or KafkaError for a start."""
+        """The first offset at or after each time. Without such a record: the end, or KafkaError for a start.
+
+        A view partition (`orders.shared-16`) without such a record is read from its end if another partition of the
+        view has such a record of the same stored partition: few keys of a partition have a record after each time.
+        """
         found = self._offsets(timestamps)
         missing = sorted(tp for tp, offset in found.items() if offset < 0)
         if not missing:
             return found
         if is_start and self._options.by_timestamp_strategy == "error":
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{missing[0]} has no record at or after timestamp {timestamps[missing[0]]};"
-                " to start at its end instead say startingOffsetsByTimestampStrategy=latest",
-            )
+            stored = {(_stored_as(tp), timestamps[tp]) for tp, offset in found.items() if offset >= 0}
+            for tp in missing:
+                if (_stored_as(tp), timestamps[tp]) not in stored:
+                    raise KafkaError(
+                        ErrorCode.OFFSET_OUT_OF_RANGE,
+                        f"{tp} has no record at or after timestamp {timestamps[tp]};"
+                        " to start at its end instead say startingOffsetsByTimestampStrategy=latest",
+                    )
         ends = self.latest(missing)
         # A record that came between the two answers is below this end, and may be of the time or later.
         again = self._offsets({tp: timestamps[tp] for tp in missing})

@@ -1,5 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch of views (decision 0057)."""
 
+from typing import Any
+
 import pytest
 
 from tailrace.model.errors import ErrorCode
@@ -14,8 +16,13 @@ from tailrace.protocol.messages.list_offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tailrace.server import callbacks, slices
+from tailrace.server.dispatch import Dispatcher
 from tailrace.server.fetch import key_reads
+from tailrace.storage.keys import key_times
+from tailrace.storage.keys.key_times import first_at_least
 from tailrace.storage.keys.log_keys import LogKeys
+from testkit.nodes.data_path import raise_broken_invariant
 from testkit.nodes.view_readers import ViewNode, ViewReader, offsets_of
 
 VIEW = "orders.shared-4"
@@ -75,27 +82,78 @@ def test_a_start_that_is_not_known_yet_is_not_available(
     assert (answer.error_code, answer.offset) == (0, deleted[-1] + 1)
 
 
-def test_other_offsets_of_a_view_are_the_answer_of_the_partition(node: ViewNode) -> None:
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_the_first_record_of_the_view_is_found_by_time(node: ViewNode, isolation: int) -> None:
+    """An offset of another record, at the end of the view or beyond, is never reached by a reader of the view."""
+    node.write(key_in(2), *[key_in(1)] * 9, key_in(2))
+    for timestamp, of_1, of_2 in ((0, 1, 0), (1_000, 1, 0), (1_001, 1, 10), (1_009, 9, 10), (1_010, -1, 10)):
+        answers = node.ends(VIEW, 0, 1, 2, timestamp=timestamp, isolation=isolation)
+        assert [answer.error_code for answer in answers] == [0] * 3
+        assert [answer.offset for answer in answers] == [-1, of_1, of_2]
+        assert [answer.timestamp for answer in answers] == [-1 if at < 0 else 1_000 + at for at in (-1, of_1, of_2)]
+        assert [answer.leader_epoch for answer in answers] == [-1 if at < 0 else 0 for at in (-1, of_1, of_2)]
+    answers = node.ends(VIEW, 0, 1, 2, timestamp=MAX_TIMESTAMP, isolation=isolation)
+    assert [(answer.offset, answer.timestamp) for answer in answers] == [(-1, -1), (9, 1_009), (10, 1_010)]
+
+
+def test_a_deleted_record_is_not_found_by_time(node: ViewNode) -> None:
+    node.write(*[key_in(2)] * 3, *[key_in(1)] * 9)
+    node.table.get("orders", 0).delete_records(2)
+    assert [answer.offset for answer in node.ends(VIEW, 0, 1, 2, timestamp=1_000)] == [-1, 3, 2]
+    node.table.get("orders", 0).delete_records(5)
+    assert [answer.offset for answer in node.ends(VIEW, 0, 1, 2, timestamp=1_000)] == [-1, 5, -1]
+    assert [answer.offset for answer in node.ends(VIEW, 0, 1, 2, timestamp=MAX_TIMESTAMP)] == [-1, 11, -1]
+
+
+def test_lookups_by_time_in_all_partitions_of_a_view_are_one_walk(
+    node: ViewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(3):
         node.write(*KEYS)
-    node.table.get("orders", 0).delete_records(7)
-    for timestamp in (MAX_TIMESTAMP, 0, 1_005, 10**15):
-        (own,) = node.ends("orders", 0, timestamp=timestamp)
-        for number in range(4):
-            (answer,) = node.ends(VIEW, number, timestamp=timestamp)
-            assert (answer.error_code, answer.offset, answer.timestamp) == (0, own.offset, own.timestamp)
-            assert answer.leader_epoch == own.leader_epoch
+    walks: list[int] = []
+
+    def counted(*wanted: Any) -> Any:
+        walks.append(len(wanted[-1]))
+        return first_at_least(*wanted)
+
+    monkeypatch.setattr("tailrace.server.fetch.view_times.first_at_least", counted)
+    answers = node.ends(VIEW, 0, 1, 2, 3, timestamp=1_030)
+    expected = [next(at for at in offsets_of(KEYS, number, 4) if at >= 30) for number in range(4)]
+    assert [answer.offset for answer in answers] == expected
+    assert walks == [4]
 
 
-@pytest.mark.parametrize("isolation", [0, 1])
-def test_no_record_is_found_by_time_at_or_above_the_end_of_a_view(node: ViewNode, isolation: int) -> None:
-    """A reader up to that time would wait for an offset that the view partition never reaches."""
-    node.write(key_in(2), *[key_in(1)] * 9)
-    for timestamp, offset in ((1_000, 0), (1_001, 1), (1_009, 9), (MAX_TIMESTAMP, 9)):
-        ends = node.ends(VIEW, 0, 1, 2, timestamp=timestamp, isolation=isolation)
-        assert [end.error_code for end in ends] == [0] * 3
-        assert [end.offset for end in ends] == [-1, offset, offset if offset < 1 else -1]
-        assert [end.timestamp for end in ends if end.offset < 0] == [-1] * (1 if offset < 1 else 2)
+def test_a_lookup_by_time_has_many_turns(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(40):
+        node.write(*[key_in(1)] * 5)
+    node.write(key_in(0))
+    assert node.end(VIEW, 0) == 201
+    monkeypatch.setattr(key_times, "GROUP_BATCHES", 1)
+    monkeypatch.setattr(LogKeys, "next_match", lambda self, slots, offset, end_offset: offset)
+    monkeypatch.setattr(slices, "run_slice", lambda steps, clock: callbacks.run_slice(steps, clock, slice_ms=0))
+    node.dispatcher = Dispatcher(
+        node.broker.handlers,
+        on_broken_invariant=raise_broken_invariant,
+        finalized=node.broker.finalized_features,
+        long=node.broker.long,
+    )
+    wanted = (ListOffsetsPartition(partition_index=0, timestamp=1_000),)
+    request = ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=VIEW, partitions=wanted),))
+    sent = node.send(request, 9, same_turn=True)
+    assert not sent.is_answered
+    node.end_turn()
+    (answer,) = sent.response.topics[0].partitions
+    assert (answer.error_code, answer.offset) == (0, 200)
+
+
+def test_a_lookup_by_time_of_a_replica_that_does_not_lead_reads_nothing(
+    node: ViewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.write(*KEYS)
+    node.create(leader=2, leader_epoch=9, in_sync=(1, 2), replicas=(1, 2), topic_id=node.topic_id("orders"))
+    monkeypatch.setattr("tailrace.server.fetch.view_times.first_at_least", None)
+    (answer,) = node.ends(VIEW, 0, timestamp=1_000)
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_view_whose_end_is_not_known_finds_no_record_by_time_yet(
