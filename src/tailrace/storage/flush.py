@@ -167,7 +167,7 @@ class Flushes:
         return log.flushed_offset < log.log_end_offset or has_other_work or log.epochs.is_dirty
 
     def note_new(self, file: File, directory: str) -> None:
-        """Add a new file, perhaps one of several, to be synced with the names in this directory."""
+        """Add a new file and the directory of its name: the next flush syncs the file and the directory."""
         self.unsynced_files += (file,)
         self.unsynced_directories = self.unsynced_directories or (directory,)
 

@@ -47,7 +47,8 @@ def package_path(environment: Mapping[str, str]) -> str:
 
 
 def node_environment() -> dict[str, str]:
-    """The environment of a node: its settings come from `config`, whatever node the environment here configures."""
+    """The environment of a node: the variables of this process without the settings of a node (TAILRACE_*), which would
+    override the file of `--config`; PYTHONPATH leads to the package of this process."""
     return {**without_settings(os.environ), "PYTHONPATH": package_path(os.environ)}
 
 

@@ -80,7 +80,11 @@ class HandlerThreads:
                 work = queue.take(on_work)
 
     def _call(self, work: LaneWork) -> tuple[Outcome | None, BaseException | None]:
-        """The outcome of the handler, and the exception behind it. An outcome of None is not counted."""
+        """Call the handler. Returns the outcome, and the exception that led to the outcome.
+
+        The outcome is None if the exception ends the program, or if the call was cancelled at the end of the run: then
+        the queue counts no outcome. A handler that returns None has the outcome DONE.
+        """
         try:
             result: object = self._handler(prepared(work.record, work.attempt, self._decode))
             if result is None:
