@@ -159,8 +159,7 @@ class RaftHost:
         self.world.note(f"the disk of {self.key.id} {fault.value}")
 
     def jump(self, milliseconds: int, wall_clock_ms: int) -> None:
-        """Move the monotonic clock forwards at once, and the time of day forwards or back. Only snapshots have the time
-        of day."""
+        """Move the monotonic clock forwards, and the time of day, which only snapshots have, forwards or back."""
         self._clock_ms += milliseconds
         self._wall_clock_ms += wall_clock_ms
         self._next_tick_ms = None
