@@ -83,7 +83,7 @@ class HandlerThreads:
         """Call the handler. Returns the outcome, and the exception that led to the outcome.
 
         The outcome is None if the exception ends the program, or if the call was cancelled at the end of the run: then
-        the queue counts no outcome. A handler that returns None has the outcome DONE.
+        the queue counts no outcome. If the handler returns None, the outcome is DONE.
         """
         try:
             result: object = self._handler(prepared(work.record, work.attempt, self._decode))
