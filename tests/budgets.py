@@ -8,8 +8,6 @@ import os
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from turns import TURNS
-
 MODEL_RUNS = int(os.environ.get("MODEL_RUNS", "0"))
 """Multiple of the usual number of examples, by chance; 0 for the usual examples, always the same."""
 
@@ -19,18 +17,20 @@ def examples(usual: int) -> int:
     return usual * (MODEL_RUNS or 1)
 
 
-def blocks(usual: int, first: int = 0) -> list[ParameterSet]:
-    """Cases of a simulation, a range of seeds each: one block in each turn, from `first` on. `make soak` has one case.
+BLOCKS = 4
 
-    The first block has `usual` seeds, few that reach every state; a test looks for the states in that block alone. The
-    other blocks have three fifths as many.
+
+def blocks(usual: int, first: int = 0) -> list[ParameterSet]:
+    """Cases of a simulation, a range of seeds each, from `first` on: a block in each of the first four turns.
+
+    `make soak` has a single case.
+
+    The seeds of the first block are few that reach every state; a test looks for the states in that block alone.
     """
     if MODEL_RUNS:
         return [pytest.param(range(first, first + usual * MODEL_RUNS), id="all")]
-    size = -(-usual * 3 // 5)
-    starts = [first + usual + size * number for number in range(TURNS - 1)]
-    seeds = [range(first, first + usual), *(range(start, start + size) for start in starts)]
+    starts = [(number, first + number * usual) for number in range(BLOCKS)]
     return [
-        pytest.param(block, marks=pytest.mark.in_turn(number), id=f"from-{block.start}")
-        for number, block in enumerate(seeds)
+        pytest.param(range(start, start + usual), marks=pytest.mark.in_turn(number), id=f"from-{start}")
+        for number, start in starts
     ]

@@ -120,7 +120,7 @@ def tree_of(message: Any, names: Names) -> Tree:
 
 
 def _value(field: str, value: Any, names: Names) -> Any:
-    if field == "records":
+    if field == "records" and not isinstance(value, int):  # ListOffsets has a number of this name
         return _batches(value, names)
     if hasattr(value, "__schema__"):
         return tree_of(value, names)

@@ -130,7 +130,7 @@ def test_members_of_both_kinds_of_groups_are_shown(tailrace_cluster: Cluster, to
     bootstrap = tailrace_cluster.bootstrap_servers
     with (
         closing(ConfluentConsumerProtocol().join(bootstrap, topic, f"modern-{topic}")) as modern,
-        Consumer(bootstrap, topics=[topic], group=f"classic-{topic}") as classic,
+        Consumer(bootstrap, topics=[topic], group=f"classic-{topic}", group_protocol="classic") as classic,
     ):
         wait_until(lambda: bool(modern.poll()) and modern.assignment() == {0, 1}, "the member has both partitions")
         wait_until(lambda: bool(classic.poll(0.1) or classic.assignment()), "the classic group's member has partitions")
