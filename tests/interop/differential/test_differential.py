@@ -25,12 +25,16 @@ _LEAST_STEPS = 3_000
 _LEAST_FIELDS = 45_000
 
 
+KAFKAS_PACE = {"group.consumer.heartbeat.interval.ms": "5000"}
+"""A setting to which the development mode of a test cluster gives another value."""
+
+
 @pytest.fixture(scope="module")
 def comparison() -> Iterator[Comparison]:
     """The script has run once on both."""
     if why := absent():
         pytest.skip(why)
-    with ApacheKafka(SETTINGS) as theirs, Cluster(config=SETTINGS) as ours:
+    with ApacheKafka(SETTINGS) as theirs, Cluster(config=SETTINGS | KAFKAS_PACE) as ours:
         runner = Runner([ours.address()], [theirs.address], lambda found: not unlisted([found], DIFFERENCES))
         try:
             yield runner.run(whole(SEED))
