@@ -34,7 +34,7 @@ def comparison() -> Iterator[Comparison]:
     """The script has run once on both."""
     if why := absent():
         pytest.skip(why)
-    with ApacheKafka(SETTINGS) as theirs, Cluster(config=SETTINGS | KAFKAS_PACE) as ours:
+    with ApacheKafka(SETTINGS) as theirs, Cluster(config={**SETTINGS, **KAFKAS_PACE}) as ours:
         runner = Runner([ours.address()], [theirs.address], lambda found: not unlisted([found], DIFFERENCES))
         try:
             yield runner.run(whole(SEED))
