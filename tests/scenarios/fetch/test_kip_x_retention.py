@@ -5,7 +5,7 @@ records of the partition are deleted. The rules, on single nodes: tests/unit/ser
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +16,7 @@ from tailrace.model.key_ranges import contains, hash_of
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.views import key_range_of
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 SECONDS = 60.0
 SETTINGS = {
@@ -25,13 +26,6 @@ SETTINGS = {
 KEYS = [b"key-%d" % number for number in range(400)]
 RARE = next(key for key in KEYS if contains([key_range_of(1, 4)], hash_of(key, 0)))
 OTHERS = [key for key in KEYS if not contains([key_range_of(1, 4)], hash_of(key, 0))]
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 class RareKeyGroup:
@@ -154,8 +148,8 @@ def test_a_member_comes_back_to_another_leader(cluster: Cluster) -> None:
     assert 0 < of_others <= story.offset(story.stored, EARLIEST)
     before = story.leader()
     cluster.kill(before)
-    until(lambda: story.leader() not in (before, -1), "another leader")
-    until(lambda: story.offset(story.of_others, EARLIEST) >= of_others, "the follower deletes the same records")
+    wait_until(lambda: story.leader() not in (before, -1), "another leader")
+    wait_until(lambda: story.offset(story.of_others, EARLIEST) >= of_others, "the follower deletes the same records")
     assert story.offset(story.of_rare, EARLIEST) == 1
     story.write([RARE] * 5)
     assert story.health()[1][0] == 0
@@ -179,7 +173,7 @@ def test_a_member_comes_back_to_a_replica_that_has_never_had_what_was_deleted(cl
     other = next(broker for broker in cluster.broker_ids if broker != story.leader())
     with Admin(cluster.bootstrap_servers) as admin:
         admin.alter_partition_reassignments({story.stored: [other]})
-    until(lambda: story.leader() == other, "the partition has moved")
+    wait_until(lambda: story.leader() == other, "the partition has moved")
     assert story.offset(story.of_rare, EARLIEST) == 1
     assert story.offset(story.of_others, EARLIEST) > 0
     story.write([RARE] * 5)

@@ -1,18 +1,22 @@
 """Members of ours at a node: the protocol that they choose, and partitions that stay while others move."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.group.consumer_host import ConsumerGroupMember
+from tailrace.client.group.consumer_member import SendConsumerHeartbeat
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.outcomes import KeyedRecord
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from tailrace.testing import Cluster
 from testkit.programs.waiting import wait_until
 from unit.client.new_topics import new_topic
@@ -43,9 +47,9 @@ def _kind(cluster: Cluster, topic: str) -> str:
         return next(str(listing.type) for listing in admin.list_groups() if listing.group == f"group-{topic}")
 
 
-def _member(cluster: Cluster, topic: str, **settings: object) -> Consumer:
+def _member(cluster: Cluster, topic: str, **settings: Any) -> Consumer:
     settings = {"auto_offset_reset": "earliest", "topics": [topic], **settings}
-    return Consumer(cluster.bootstrap_servers, group=f"group-{topic}", **settings)  # type: ignore[arg-type]
+    return Consumer(cluster.bootstrap_servers, group=f"group-{topic}", **settings)
 
 
 def _poll_until(count: int, *consumers: Consumer) -> list[ConsumerRecord]:
@@ -163,47 +167,55 @@ def test_a_topic_that_is_made_anew_is_another_topic(cluster: Cluster, topic: str
         assert [record.value for record in _poll_until(1, consumer)] == [b"anew"]
 
 
-async def test_heartbeats_and_other_partitions_go_on_while_a_handler_holds_a_partition_back(
-    cluster: Cluster, topic: str
+async def test_heartbeats_go_on_and_nothing_is_given_on_while_a_handler_holds_partitions_back(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session is shorter than the grace that the handler of the leaving partitions takes."""
-    async with AsyncAdmin(cluster.bootstrap_servers) as admin:
-        group = f"group-{topic}"
-        stuck, go_on = asyncio.Event(), asyncio.Event()
-        done: list[tuple[str, int, int]] = []
+    beaten = threading.Event()
+    beats = 0
+    request = ConsumerGroupMember._request
 
-        async def hold(record: KeyedRecord) -> None:
-            stuck.set()
-            await go_on.wait()
-            done.append(("first", record.partition, record.offset))
+    def counted(member: ConsumerGroupMember, effect: SendConsumerHeartbeat) -> ConsumerGroupHeartbeatRequest:
+        """Note the fifth heartbeat of a member that is giving partitions up."""
+        nonlocal beats
+        if member._releases:
+            beats += 1
+            if beats == 5:
+                beaten.set()
+        return request(member, effect)
 
-        async def take(record: KeyedRecord) -> None:
-            done.append(("second", record.partition, record.offset))
+    monkeypatch.setattr(ConsumerGroupMember, "_request", counted)
+    stuck, go_on, is_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    done: list[tuple[int, int]] = []
 
-        first, second = (
-            AsyncKeyedConsumer(cluster.bootstrap_servers, group=group, topics=[topic], grace_ms=60_000)
-            for _ in range(2)
-        )
-        runs = [asyncio.create_task(first.run(hold, concurrency=RECORDS))]
-        await stuck.wait()
-        runs.append(asyncio.create_task(second.run(take)))
-        epochs: set[int] = set()
-        while len(epochs) < 2:  # the first member has to revoke, and its heartbeats go on
-            (described,) = await admin.describe_groups([group])
-            epochs |= {len(described.members)}
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(0.5)
-        assert not done, "no partition has two owners"
-        go_on.set()
-        while len(done) < RECORDS:  # noqa: ASYNC110 - two handlers add to it
-            await asyncio.sleep(0.02)
-        for consumer in (first, second):
-            await consumer.close()
-        await asyncio.gather(*runs)
-        assert sorted({(partition, offset) for _, partition, offset in done}) == sorted(
-            (partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)
-        )
-        assert len(done) == RECORDS, "no record is repeated"
+    def note(record: KeyedRecord) -> None:
+        done.append((record.partition, record.offset))
+        if len(done) == RECORDS:
+            is_done.set()
+
+    async def hold(record: KeyedRecord) -> None:
+        stuck.set()
+        await go_on.wait()
+        note(record)
+
+    async def take(record: KeyedRecord) -> None:
+        note(record)
+
+    first, second = (
+        AsyncKeyedConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], grace_ms=60_000)
+        for _ in range(2)
+    )
+    runs = [asyncio.create_task(first.run(hold, concurrency=RECORDS))]
+    await stuck.wait()
+    runs.append(asyncio.create_task(second.run(take)))
+    assert await asyncio.to_thread(beaten.wait, 120), "heartbeats go on"
+    assert not done, "no partition has two owners"
+    go_on.set()
+    await is_done.wait()
+    for consumer in (first, second):
+        await consumer.close()
+    await asyncio.gather(*runs)
+    every = [(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)]
+    assert sorted(done) == every, "no record is repeated"
 
 
 async def test_a_member_that_is_not_polled_leaves_and_comes_back(cluster: Cluster, topic: str) -> None:
@@ -218,8 +230,11 @@ async def test_a_member_that_is_not_polled_leaves_and_comes_back(cluster: Cluste
     async with consumer:
         while not await consumer.poll(0.05):
             pass
-        while consumer.assignment:  # noqa: ASYNC110 - the member has no event for a caller
-            await asyncio.sleep(0.02)
+        member = consumer._reader._member
+        assert member is not None
+        while consumer.assignment:
+            member.changed.clear()
+            await member.changed.wait()
         with pytest.raises(KafkaError, match="no member of group"):
             await consumer.commit()
         while not await consumer.poll(0.05):

@@ -1,6 +1,7 @@
 """Members that share partitions by key: the views that they choose, and what contradicts a choice."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -38,9 +39,9 @@ def _write(cluster: Cluster, topic: str, numbers: range) -> None:
             producer.send(topic, b"%d" % (number // KEYS), key=b"key-%d" % (number % KEYS))
 
 
-def _member(cluster: Cluster, topic: str, **settings: object) -> Consumer:
+def _member(cluster: Cluster, topic: str, **settings: Any) -> Consumer:
     settings = {"auto_offset_reset": "earliest", "allow_individual_commit": True, "topics": [topic], **settings}
-    return Consumer(cluster.bootstrap_servers, group=f"group-{topic}", **settings)  # type: ignore[arg-type]
+    return Consumer(cluster.bootstrap_servers, group=f"group-{topic}", **settings)
 
 
 def _read(consumers: list[Consumer], count: int) -> list[ConsumerRecord]:

@@ -172,7 +172,10 @@ def test_the_end_of_the_interpreter_waits_for_a_handler_in_a_thread_and_begins_n
         stdout=subprocess.PIPE,
         text=True,
     )
-    output, _ = process.communicate(timeout=60)
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert output == "begun\ndone 0\n"
     assert process.returncode == 0
 

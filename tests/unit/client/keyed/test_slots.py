@@ -38,16 +38,20 @@ class DoneByMembers:
         self.done: list[KeyedRecord] = []
         self.owners: dict[int | None, list[tuple[int, int]]] = defaultdict(list)
         """By slot: the member and its epoch of each record, in the order in which records were done."""
+        self._changed = asyncio.Event()
 
     async def until(self, count: int) -> None:
-        while len(self.done) < count:  # noqa: ASYNC110 - several handlers add to it
-            await asyncio.sleep(0.01)
+        """Return when the members have done so many records."""
+        while len(self.done) < count:
+            self._changed.clear()
+            await self._changed.wait()
 
     def start(self, consumer: AsyncKeyedConsumer, number: int) -> "asyncio.Task[None]":
         async def handle(record: KeyedRecord) -> None:
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0)  # handlers of other keys run between
             self.done.append(record)
             self.owners[record.slot].append((number, record.member_epoch))
+            self._changed.set()
 
         return asyncio.create_task(consumer.run(handle, concurrency=8))
 
