@@ -99,6 +99,11 @@ class Rotation(Generic[T]):
     def __contains__(self, thing: T) -> bool:
         return thing in self._things
 
+    @property
+    def things(self) -> tuple[T, ...]:
+        """The things whose work is under way."""
+        return tuple(self._things)
+
     def add(self, thing: T) -> None:
         """Begin the work on a thing, in a later turn; does nothing if the work is under way."""
         self._things[thing] = None

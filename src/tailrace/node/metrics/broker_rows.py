@@ -5,7 +5,7 @@ from functools import partial
 
 from prometheus_client.core import Metric
 
-from tailrace.node.metrics.families import Row, count, counter, flush_rounds, gauge, single
+from tailrace.node.metrics.families import Labelled, Row, count, counter, flush_rounds, gauge, single
 from tailrace.node.metrics.measurements import (
     BrokerMeasurements,
     BrokerParts,
@@ -15,6 +15,7 @@ from tailrace.node.metrics.measurements import (
 )
 from tailrace.replication.outcomes import Traffic
 from tailrace.server.assembly.broker import Broker
+from tailrace.server.fetch.key_reads import FilterCounts, KeyRangeReads
 
 _GROUP_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty")
 
@@ -27,6 +28,10 @@ def broker_rows(parts: BrokerParts, walked: BrokerMeasurements) -> Iterator[Row]
     yield from _replicas(broker, walked.replicas)
     yield from _groups(walked)
     yield from _shared(broker, walked)
+    yield from _key_filter(broker.readable_views.key_reads)
+    name, work = "tailrace_key_index", walked.index_work
+    yield single(f"{name}_waiting_partitions", "Partitions whose readers wait for a key index.", work.partitions)
+    yield single(f"{name}_left_bytes", "Bytes of these whose keys were not looked at yet, at most.", work.left_bytes)
     yield flush_rounds("tailrace_flush_round_seconds", "Rounds of flushes of all logs that waited", flushes)
     yield count("tailrace_log_flushes", "Logs flushed, in all rounds.", flushes.logs)
     scrubs, what = broker.replicas.periodic_work.scrubber.measure, "of logs at rest, looked through in the background"
@@ -217,4 +222,30 @@ def _shared(broker: Broker, walked: BrokerMeasurements) -> Iterator[Row]:
         f"{name}_range_cuts",
         "Times that ranges were dropped because the log had ended before them.",
         offsets.cut_partitions,
+    )
+
+
+def _key_filter(reads: KeyRangeReads) -> Iterator[Metric]:
+    """The filter of records by key, for readers of key ranges and of views (KIP-X)."""
+
+    def by_reader(value: Callable[[FilterCounts], int]) -> Labelled:
+        return [(("ranges",), value(reads.of_ranges)), (("views",), value(reads.of_views))]
+
+    name, splits = "tailrace_key_filter", reads.splits
+    for metric, text, value in (
+        ("scanned_bytes", "Plain bytes of batches that were split for a reader.", lambda counts: counts.scanned_bytes),
+        ("delivered_bytes", "Bytes of batches sent to readers.", lambda counts: counts.delivered_bytes),
+        ("unavailable", "Answers OFFSET_NOT_AVAILABLE, for want of a key index.", lambda counts: counts.unavailable),
+    ):
+        yield counter(f"{name}_{metric}", text, ("reader",), by_reader(value))
+    yield single(f"{name}_parts", "Parts of split batches that are kept for other readers.", splits.kept_parts)
+    yield single(f"{name}_parts_bytes", "The bytes of these, in memory.", splits.kept_bytes)
+    dropped = [(("room",), splits.displaced), (("unread",), splits.unread)]
+    what = "that were dropped before their readers came: for lack of room, or since the readers had gone."
+    yield counter(f"{name}_parts_evicted", f"Parts {what}", ("reason",), [(key, found.parts) for key, found in dropped])
+    yield counter(
+        f"{name}_parts_evicted_bytes",
+        f"Bytes of parts {what}",
+        ("reason",),
+        [(key, found.size_bytes) for key, found in dropped],
     )

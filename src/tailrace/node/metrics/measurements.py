@@ -80,6 +80,14 @@ class RangedProgressMeasure(NamedTuple):
     """The time for which the stable offset has not moved."""
 
 
+class IndexWork(NamedTuple):
+    """The work on key indexes that readers of views wait for (KIP-X)."""
+
+    partitions: int
+    left_bytes: int
+    """The bytes of these partitions whose keys were not looked at yet, at most."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMeasurements:
     """The walks over a broker at one scrape."""
@@ -96,6 +104,7 @@ class BrokerMeasurements:
     """The progress of groups with committed ranges, at most MOST_RANGED measurements."""
     lags: Mapping[tuple[str, str], int]
     """The records that a group has not done in a topic or view, by both names."""
+    index_work: IndexWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +130,7 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         groups_by_state=await _count_groups(groups),
         ranged_progress=await _measure_ranged(groups),
         lags=await measure_lags(groups, parts.broker.group_lags),
+        index_work=await _measure_index_work(parts.broker),
     )
 
 
@@ -241,6 +251,15 @@ async def _measure_ranged(coordinators: GroupCoordinatorService) -> tuple[Ranged
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
     return tuple(measured)
+
+
+async def _measure_index_work(broker: Broker) -> IndexWork:
+    partitions = [found for found in broker.readable_views.reads.ends.incomplete if not found.is_closed]
+    left_bytes = 0
+    for partition in partitions:
+        left_bytes += partition.log.keys.left_bytes
+        await asyncio.sleep(0)
+    return IndexWork(len(partitions), left_bytes)
 
 
 async def _count_groups(coordinators: GroupCoordinatorService) -> Mapping[str, int] | None:

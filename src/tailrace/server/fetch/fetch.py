@@ -181,6 +181,7 @@ class FetchHandler:
             asks = params.request.session_epoch == INITIAL_EPOCH
             session_id = self._sessions.open(reading) if asks else NO_SESSION
         params.reader.mark_sent(reading.given, has_session=session_id != NO_SESSION)
+        reading.count_filtered()
         endpoints: tuple[NodeEndpoint, ...] = ()
         if reading.is_urgent:
             endpoints = self._leader_endpoints(

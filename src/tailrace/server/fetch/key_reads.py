@@ -71,6 +71,18 @@ def checked_ranges(ranges: Sequence[WireKeyRange], hash_scheme: int) -> Ranges:
     return joined(found)
 
 
+@dataclass(slots=True)
+class FilterCounts:
+    """The work of the key filter since the start of the broker, for readers of one kind."""
+
+    scanned_bytes: int = 0
+    """Plain bytes of batches that were split when a reader reached them."""
+    delivered_bytes: int = 0
+    """Bytes of batches in answers."""
+    unavailable: int = 0
+    """Answers with OFFSET_NOT_AVAILABLE (78), since keys had not been looked at."""
+
+
 class ScanBudget:
     """The limits of the scans of one fetch, for all its partitions together. A fetch begins at least one chunk."""
 
@@ -139,6 +151,10 @@ class KeyRangeReads:
         """The memory of parts."""
         self.splits: Final = KeySplits(max_bytes=config.max_bytes_key_range_hashing)
         self.large: Final = LargeSplits(clock)
+        self.of_ranges: Final = FilterCounts()
+        """The work for readers that name key ranges."""
+        self.of_views: Final = FilterCounts()
+        """The work for readers of views."""
         self._max_scan_bytes = config.key_range_fetch_max_scan_bytes
 
     @property

@@ -12,6 +12,7 @@ chunk again.
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tailrace.model.key_ranges import KeyRange, slots_of
@@ -47,6 +48,19 @@ class Part(NamedTuple):
     """The end offset of the last batch; -1 without a batch."""
 
 
+@dataclass(slots=True)
+class DroppedParts:
+    """Parts that were dropped before their readers came, since the start of the broker."""
+
+    parts: int = 0
+    size_bytes: int = 0
+
+    def add(self, part: Part) -> None:
+        """Count a part."""
+        self.parts += 1
+        self.size_bytes += _size(part)
+
+
 class _Reader:
     """The ranges of one reader, and its parts."""
 
@@ -73,7 +87,11 @@ class KeySplits:
         """Partitions and their readers, both in the order of the last fetch."""
         self._holders: OrderedDict[Hashable, None] = OrderedDict()
         """The partitions with parts, in the same order."""
-        self.kept_bytes = 0
+        self.kept_parts = self.kept_bytes = 0
+        self.displaced: Final = DroppedParts()
+        """The parts that were dropped for lack of room."""
+        self.unread: Final = DroppedParts()
+        """The parts that were dropped since their readers had gone, or their log had been cut."""
         self.remembered_ranges = 0
 
     def __len__(self) -> int:
@@ -126,7 +144,7 @@ class KeySplits:
         reader = self._readers(partition).get(ranges)
         parts = [] if reader is None else reader.parts
         while parts and parts[0].end <= offset:
-            self.kept_bytes -= _size(parts.pop(0))
+            self._remove(parts.pop(0))
         return parts[0] if parts and parts[0].start <= offset else None
 
     def keep(self, partition: Hashable, ranges: Ranges, part: Part) -> None:
@@ -143,7 +161,7 @@ class KeySplits:
             return
         parts.insert(place, part)
         self._holders[partition] = None
-        self.kept_bytes += _size(part)
+        self.kept_parts, self.kept_bytes = self.kept_parts + 1, self.kept_bytes + _size(part)
         while self.kept_bytes > self._max_bytes:
             self._make_room()
 
@@ -158,12 +176,17 @@ class KeySplits:
         readers = self._partitions.get(partition)
         return OrderedDict() if readers is None else readers
 
+    def _remove(self, part: Part) -> None:
+        self.kept_parts, self.kept_bytes = self.kept_parts - 1, self.kept_bytes - _size(part)
+
     def _make_room(self) -> None:
         """Remove a part of the partition that was read least recently."""
         partition = next(iter(self._holders))
         for reader in self._partitions[partition].values():
             if reader.parts:
-                self.kept_bytes -= _size(reader.parts.pop(0))
+                part = reader.parts.pop(0)
+                self._remove(part)
+                self.displaced.add(part)
                 return
         del self._holders[partition]
 
@@ -184,7 +207,9 @@ class KeySplits:
 
     def _forget(self, ranges: Ranges, reader: _Reader) -> None:
         self.remembered_ranges -= len(ranges)
-        self.kept_bytes -= sum(map(_size, reader.parts))
+        for part in reader.parts:
+            self._remove(part)
+            self.unread.add(part)
         reader.parts.clear()
 
 

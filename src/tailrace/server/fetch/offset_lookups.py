@@ -210,6 +210,8 @@ class ListOffsetsHandler:
                 count = self._views.unread(partition, view, index, wanted.count_from, found.offset, budget)
         except KafkaError as error:
             code = error.code
+            if code is ErrorCode.OFFSET_NOT_AVAILABLE and view is not None:
+                self._views.key_reads.of_views.unavailable += 1
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
                 code = ErrorCode.LEADER_NOT_AVAILABLE
             return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)

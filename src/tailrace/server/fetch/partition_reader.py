@@ -69,7 +69,7 @@ class FetchOutcome:
 class PartitionReader:
     """Reads partitions for a request, within the bytes of its answer. The reader keeps no state of the partitions."""
 
-    __slots__ = ("_isolation", "_key_ranges", "_params", "_reader", "_scan", "budget")
+    __slots__ = ("_isolation", "_key_ranges", "_params", "_range_bytes", "_reader", "_scan", "_view_bytes", "budget")
 
     def __init__(self, params: FetchParams) -> None:
         self._params = params
@@ -78,6 +78,8 @@ class PartitionReader:
         self._key_ranges = params.request.key_ranges
         """The key ranges for partitions without ranges of their own."""
         self._scan: ScanBudget | None = None
+        self._range_bytes = self._view_bytes = 0
+        """The bytes that were read for key ranges, and for views, and are not counted as sent."""
         self.budget: Final = FetchBudget(params.limits.max_bytes)
 
     def read(
@@ -115,7 +117,7 @@ class PartitionReader:
             if got is None:
                 got = reader.read(partition, wanted, limits) if is_replica else partition.read(limits)
             has_waited = is_last and not is_replica and (got.is_pending or offset > got.high_watermark)
-            refusal = self._unavailable(partition, offset, got) if has_waited else None
+            refusal = self._unavailable(partition, offset, got, view) if has_waited else None
             if refusal is not None:
                 return self.refuse(wanted, refusal, partition)
         except KafkaError as error:
@@ -142,14 +144,29 @@ class PartitionReader:
             data = _read_data(*answer)
         return FetchOutcome(data, got, size_bytes if got.reaches_end else max(size_bytes, limit_bytes))
 
-    def _unavailable(self, partition: Partition, offset: int, got: PartitionRead) -> KafkaError | None:
+    def _unavailable(
+        self, partition: Partition, offset: int, got: PartitionRead, view: KeyRange | None
+    ) -> KafkaError | None:
         """The error of a reader whose wait has ended without its record; None for an old client, which retries after an
         empty answer (KIP-207)."""
         error = partition.unavailable(offset) if offset > partition.high_watermark else None
         if error is None and isinstance(got, PendingRead):
             error = got.fault
         is_known = self._params.version >= FIRST_WITH_OFFSET_NOT_AVAILABLE
-        return error if is_known or error is None or error.code is not ErrorCode.OFFSET_NOT_AVAILABLE else None
+        if error is None or not (is_known or error.code is not ErrorCode.OFFSET_NOT_AVAILABLE):
+            return None
+        if got.is_pending:
+            key_reads = self._params.key_reads
+            (key_reads.of_ranges if view is None else key_reads.of_views).unavailable += 1
+        return error
+
+    def count_sent(self) -> None:
+        """Count the bytes of key ranges and of views that were read: they leave in an answer."""
+        if self._scan is not None:
+            key_reads = self._params.key_reads
+            key_reads.of_ranges.delivered_bytes += self._range_bytes
+            key_reads.of_views.delivered_bytes += self._view_bytes
+            self._range_bytes = self._view_bytes = 0
 
     @property
     def has_key_ranges(self) -> bool:
@@ -170,9 +187,13 @@ class PartitionReader:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "key ranges of a view, whose partitions are key ranges")
         if not (params.key_reads.is_enabled and partition.config.key_ranges_enable):
             raise params.no_view()
+        scan = self._begin_scan()
+        left_bytes = scan.left_bytes
         got = params.views.reads.read(
-            partition, view, limits, lambda part: self._reader.read(partition, wanted, part), self._begin_scan()
+            partition, view, limits, lambda part: self._reader.read(partition, wanted, part), scan
         )
+        params.key_reads.of_views.scanned_bytes += left_bytes - scan.left_bytes
+        self._view_bytes += got.size_bytes
         self._add_aborted(partition, limits, got)
         return got
 
@@ -212,6 +233,7 @@ class PartitionReader:
         """
         scan, scanned_to, reaches_end = self._begin_scan(), limits.offset, False
         batches: Buffer = b""
+        left_bytes = scan.left_bytes
         partition.log.keys.note_reader()
         if not scan.is_over:
             found = self._params.key_reads.read(
@@ -221,6 +243,7 @@ class PartitionReader:
                 lambda part: self._reader.read(partition, wanted, part),
                 scan,
             )
+            self._params.key_reads.of_ranges.scanned_bytes += left_bytes - scan.left_bytes
             if found is None:
                 return None
             batches, scanned_to, reaches_end = found.batches, found.scanned_to, found.reaches_end
@@ -233,6 +256,7 @@ class PartitionReader:
             partition.last_stable_offset,
             partition.log.log_start_offset,
         )
+        self._range_bytes += got.size_bytes
         self._add_aborted(partition, limits, got)
         return got
 

@@ -59,6 +59,10 @@ class Reading:
         have come."""
         return self._reader.has_key_ranges
 
+    def count_filtered(self) -> None:
+        """Count the bytes of key ranges and views in the answer, which is on its way."""
+        self._reader.count_sent()
+
     def _refuse(self, wanted: WantedPartition, error: KafkaError) -> PartitionData:
         """The answer of a partition that this node cannot read. As in Kafka, a partition that does not exist does not
         end the wait while other partitions can be read."""
@@ -336,6 +340,7 @@ class SessionReading(Reading):
             named, answers = named[self._committed : end], answers[self._committed : end]
         self._session.answered(named, answers)
         self.params.reader.mark_sent(self.given, has_session=True)
+        self.count_filtered()
         topic, partitions = self._open_topic
         for wanted, data in zip(named, answers, strict=True):
             if wanted.topic != topic:

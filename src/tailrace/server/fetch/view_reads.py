@@ -56,6 +56,11 @@ class ViewEnds:
         self._incomplete = Rotation(clock, self._goes_on, lambda partition: partition.notify(Change.AVAILABLE))
         """The partitions whose index is being built."""
 
+    @property
+    def incomplete(self) -> tuple[Partition, ...]:
+        """The partitions whose index is being built."""
+        return self._incomplete.things
+
     def end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int | None:
         """1 + the offset of the last record with such a hash below `end_offset`, a readable end of the partition.
 

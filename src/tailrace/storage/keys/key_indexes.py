@@ -98,6 +98,17 @@ class KeyIndexes:
         self.use(segment)
         self.save_sealed()
 
+    @property
+    def left_bytes(self) -> int:
+        """The bytes of batches that are in no index in memory. An index file that was not read yet may have some of
+        them."""
+        self.forget_removed()
+        left = 0
+        for segment in self._segments.all:
+            index = self._indexes.get(segment)
+            left += segment.size_bytes - (0 if index is None else index.end_position - index.start_position)
+        return left
+
     def save(self) -> None:
         """Write the files of all segments that are indexed whole. For a clean close: every batch is flushed."""
         for segment in (*self._loaded, self._segments.active):

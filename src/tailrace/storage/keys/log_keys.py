@@ -140,6 +140,11 @@ class LogKeys:
         except CorruptRecords as fault:
             raise log.condemned(fault) from fault
 
+    @property
+    def left_bytes(self) -> int:
+        """The bytes of batches whose keys were not looked at yet, at most; 0 while nothing asks for keys."""
+        return 0 if self._made is None or self._log.failure else self._made.indexes.left_bytes
+
     def next_match(self, slots: int, offset: int, end_offset: int) -> int:
         """An offset up to which, from `offset` on, no batch has a record of these slots, bits of a number.
 

@@ -47,6 +47,7 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         partitions=table,
         coordination=SimpleNamespace(groups=SimpleNamespace(active_hosts=list)),
         group_lags=None,
+        readable_views=SimpleNamespace(reads=SimpleNamespace(ends=SimpleNamespace(incomplete=()))),
     )
     parts: Any = SimpleNamespace(broker=broker, late_transaction_ms=1)
     return measure_broker(parts, max_partitions=100).__await__()

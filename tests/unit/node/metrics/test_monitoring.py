@@ -135,6 +135,33 @@ def test_the_lag_of_a_group_counts_each_record_once(cluster: Cluster) -> None:
     assert value(scrape(cluster), "tailrace_group_lag", group="viewers", topic=view) == 0
 
 
+def test_the_work_of_views_is_counted(cluster: Cluster) -> None:
+    name, count = "in-views", 64
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(count):
+            producer.send(name, bytes(100), key=b"key-%d" % number, partition=0)
+        producer.flush()
+    metric, before = "tailrace_key_filter", scrape(cluster)
+    read = 0
+    with Consumer(cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(f"{name}.shared-2", number) for number in range(2)])
+        while read < count:
+            read += len(consumer.poll(5))
+    after = scrape(cluster)
+    for each in ("scanned", "delivered"):
+        full = f"{metric}_{each}_bytes_total"
+        assert value(after, full, reader="views") - value(before, full, reader="views") > count * 100
+        assert value(after, full, reader="ranges") == value(before, full, reader="ranges")
+    assert value(after, f"{metric}_unavailable_total", reader="views") >= 0
+    for reason in ("room", "unread"):
+        assert value(after, f"{metric}_parts_evicted_total", reason=reason) == 0
+        assert value(after, f"{metric}_parts_evicted_bytes_total", reason=reason) == 0
+    assert value(after, f"{metric}_parts") >= 0
+    assert value(after, f"{metric}_parts_bytes") >= 0
+    assert value(after, "tailrace_key_index_waiting_partitions") == 0
+    assert value(after, "tailrace_key_index_left_bytes") == 0
+
+
 def test_fetch_sessions_are_counted_under_kafkas_names(cluster: Cluster) -> None:
     """KIP-227, 'New Metrics': sessions, their partitions, evictions."""
     name = "kafka_server_fetchsessioncache"

@@ -143,3 +143,20 @@ def test_no_key_split_of_a_forgotten_partition_is_kept(splits: KeySplits) -> Non
     assert splits.kept_bytes == 0
     assert splits.find(ORDERS, LOW, 0) is None
     assert splits.wanted(ORDERS, LOW, 100) == [LOW]
+
+
+def test_parts_that_are_dropped_unread_are_counted_with_the_reason(splits: KeySplits) -> None:
+    for partition in (ORDERS, PAYMENTS):
+        splits.being_read(partition, LOW, 0, 0)
+    splits.keep(ORDERS, LOW, part(0, 5, 6_000))
+    splits.keep(ORDERS, LOW, part(5, 9, 1_000))
+    kept = splits.kept_bytes
+    assert (splits.kept_parts, splits.displaced.parts, splits.unread.parts) == (2, 0, 0)
+    splits.keep(PAYMENTS, LOW, part(0, 5, 6_000))
+    assert (splits.kept_parts, splits.displaced.parts) == (2, 1)
+    assert 6_000 <= splits.displaced.size_bytes < kept
+    assert splits.find(PAYMENTS, LOW, 5) is None, "its reader has come"
+    assert (splits.kept_parts, splits.displaced.parts, splits.unread.parts) == (1, 1, 0)
+    splits.forget(ORDERS)
+    assert (splits.kept_parts, splits.kept_bytes, splits.unread.parts) == (0, 0, 1)
+    assert splits.displaced.size_bytes + splits.unread.size_bytes == kept
