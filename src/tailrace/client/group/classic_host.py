@@ -1,13 +1,11 @@
 """The host of one `ClassicMembership`, in a task beside the consumer: sends its requests and passes it the answers."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 from tailrace.client.errors import code_of
 from tailrace.client.group import classic_member as events
-from tailrace.client.group import committed_offsets
 from tailrace.client.group.assignors import ASSIGNORS
 from tailrace.client.group.classic_member import (
     ClassicMembership,
@@ -16,6 +14,8 @@ from tailrace.client.group.classic_member import (
     encode_assignment,
     encode_subscription,
 )
+from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
+from tailrace.client.group.member_host import LEAVE_TIMEOUT_MS, MemberHost
 from tailrace.client.group.membership import (
     Failed,
     ForgetCoordinator,
@@ -24,7 +24,6 @@ from tailrace.client.group.membership import (
     Polled,
     PollOverdue,
     RebalanceListener,
-    RemovalCause,
     Removed,
     SubscriptionChanged,
     TopicSubscription,
@@ -49,31 +48,21 @@ from tailrace.protocol.messages.membership import (
     SyncGroupResponse,
 )
 
-_log = logging.getLogger(__name__)
-
 _USE = "group"
 """A connection of its own: joins wait for the other members, up to minutes, and hold back later requests."""
 _HEARTBEAT_USE = ""
 
 
-class ClassicGroupMember:
-    """A membership in a group by the classic protocol, from the first poll to `leave`."""
+class ClassicGroupMember(MemberHost):
+    """A membership by the classic protocol."""
+
+    protocol: ClassVar[str] = "classic"
 
     def __init__(
-        self,
-        router: Router,
-        settings: ReaderSettings,
-        listener: RebalanceListener,
-        changed: asyncio.Event,
+        self, router: Router, settings: ReaderSettings, listener: RebalanceListener, changed: asyncio.Event
     ) -> None:
-        """`changed` is set when the state of the member has changed."""
-        assert settings.group is not None, "a member has a group"
-        self._router = router
-        self._group = settings.group
-        self._listener = listener
+        super().__init__(router, settings, listener, changed)
         self._assignors = tuple(settings.partition_assignment_strategy)
-        self.max_poll_interval_ms = settings.max_poll_interval_ms
-        self._group_instance_id = settings.group_instance_id
         self._machine = ClassicMembership(
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
@@ -82,37 +71,19 @@ class ClassicGroupMember:
         )
         self._topics: tuple[str, ...] = ()
         self._assigned: frozenset[TopicPartition] = frozenset()
-        self._polled_at_ms = 0
         self._events: asyncio.Queue[events.Event] = asyncio.Queue()
         self._revoking: asyncio.Task[None] | None = None
-        self._bug: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         self._assigned_counts: dict[str, int] | None = None
         """The numbers of partitions in the assignment that this member made as leader; 0 for a missing topic."""
-        self._refresh: asyncio.Task[None] | None = None
-        self._next_refresh_ms = 0
-        self._changed = changed
-        self.fault: KafkaError | None = None
-        """The error with which the group has refused this member for good."""
-        self._coordinator_trouble: KafkaError | None = None
-        self._topic_trouble: KafkaError | None = None
-
-    @property
-    def trouble(self) -> KafkaError | None:
-        """The fault while the coordinator cannot be reached, or while a topic is missing."""
-        return self._coordinator_trouble or self._topic_trouble
 
     @property
     def is_stable(self) -> bool:
         return self._machine.state is State.STABLE
 
     @property
-    def identity(self) -> committed_offsets.ConsumerGroupMetadata:
-        """The author of commits now."""
-        machine = self._machine
-        return committed_offsets.ConsumerGroupMetadata(
-            self._group, machine.generation_id, machine.member_id, self._group_instance_id
-        )
+    def identity(self) -> ConsumerGroupMetadata:
+        return self._author(self._machine.generation_id, self._machine.member_id)
 
     def subscribe(self, subscription: TopicSubscription) -> None:
         """Read these topics from the next poll on. Raises KafkaError for a pattern."""
@@ -124,7 +95,6 @@ class ClassicGroupMember:
         self._events.put_nowait(SubscriptionChanged())
 
     def on_poll(self) -> None:
-        """Note a poll of the user."""
         self._polled_at_ms = self._router.now_ms()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -135,11 +105,11 @@ class ClassicGroupMember:
         if not self.is_stable and self._events.empty():
             self._events.put_nowait(Polled())
         if self.is_stable and self._polled_at_ms >= self._next_refresh_ms:
-            self._plan_refresh()
+            self._plan_next_refresh()
             self._refresh = asyncio.get_running_loop().create_task(self._refresh_topics(self._assigned_counts))
 
     async def leave(self) -> None:
-        """Commit, leave the group, and stop. Heartbeats go on until the user has given the partitions up."""
+        """As MemberHost. Heartbeats go on until the user has given the partitions up."""
         was_beating = self._machine.is_beating
         await _end((self._task, self._refresh))  # else a JoinGroup would wait for other members
         try:
@@ -153,7 +123,6 @@ class ClassicGroupMember:
             await self.stop()
 
     async def stop(self) -> None:
-        """Cancel all tasks, without leaving the group."""
         await _end((self._task, self._refresh, self._revoking))
 
     async def _run(self) -> None:
@@ -194,7 +163,7 @@ class ClassicGroupMember:
                     self._revoking.cancel()
                 self._listener.lost()
             case Removed(cause):
-                _log.warning("group %r: %s", self._group, self._told(cause))
+                self._warn_of_removal(cause)
             case events.Assigned(partitions):
                 if self._assigned_counts is None:  # another member leads: this member has not refreshed the topics yet
                     self._next_refresh_ms = self._router.now_ms()
@@ -203,7 +172,7 @@ class ClassicGroupMember:
             case ForgetCoordinator():
                 self._router.forget_coordinator(self._group)
             case Failed(code):
-                self.fault = KafkaError(code, f"group {self._group!r} refuses this consumer")
+                self.fault = self._refusal(code)
             case events.MakeAssignment(protocol_name, members):
                 return await self._make_assignment(protocol_name, members)
             case events.SendJoin():
@@ -232,38 +201,15 @@ class ClassicGroupMember:
             self._bug = revoking.exception()
             self._events.put_nowait(events.Revoked())
 
-    def _told(self, cause: RemovalCause) -> str:
-        """The text of a warning that the group has removed this member, with the cause and the way out."""
-        session = f"session_timeout_ms ({self._machine.session_timeout_ms})"
-        again = "it joins again at its next poll, and records since the last commit may come again"
-        match cause:
-            case RemovalCause.POLL_OVERDUE:
-                why = (
-                    f"the consumer was not polled for max_poll_interval_ms ({self.max_poll_interval_ms}), and has"
-                    " left: poll more often, take fewer records at a time (max_poll_records), or raise the setting"
-                )
-            case RemovalCause.SILENCE:
-                why = f"the coordinator has not answered the consumer for {session}, and may have removed it"
-            case RemovalCause.UNKNOWN_MEMBER:
-                why = (
-                    f"the group has removed the consumer: no heartbeat came for {session}, as when code blocks the"
-                    " event loop, or an administrator removed it"
-                )
-            case RemovalCause.OLD_GENERATION:
-                why = "the group has gone on without the consumer, whose heartbeats came too late for a rebalance"
-            case _:
-                assert_never(cause)
-        return f"{why}; {again}"
-
     async def _join(self, effect: events.SendJoin) -> events.Event:
         self._assigned_counts = None
         metadata = encode_subscription(self._topics)
         request = JoinGroupRequest(
             group_id=self._group,
-            session_timeout_ms=self._machine.session_timeout_ms,
+            session_timeout_ms=self._settings.session_timeout_ms,
             rebalance_timeout_ms=self.max_poll_interval_ms,
             member_id=effect.member_id,
-            group_instance_id=self._group_instance_id,
+            group_instance_id=self._settings.group_instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=metadata) for name in self._assignors),
         )
@@ -289,7 +235,7 @@ class ClassicGroupMember:
             # Handled as a refused assignment: this member joins again, and so do the other members.
             return events.SyncAnswered(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         counts = self._assigned_counts = self._partition_counts(wanted)
-        self._plan_refresh()
+        self._plan_next_refresh()
         assigned = ASSIGNORS[protocol_name](subscriptions, counts)
         return events.AssignmentMade(
             tuple((member_id, encode_assignment(partitions)) for member_id, partitions in assigned.items())
@@ -299,10 +245,9 @@ class ClassicGroupMember:
         described = {topic: self._router.view.find(topic) for topic in topics}
         return {topic: 0 if info is None else len(info.partitions) for topic, info in described.items()}
 
-    def _plan_refresh(self) -> None:
+    def _plan_next_refresh(self) -> None:
         is_missing = self._topic_trouble is not None or not all((self._assigned_counts or {}).values())
-        pause_ms = self._router.retry_backoff_max_ms if is_missing else self._router.view.max_age_ms
-        self._next_refresh_ms = self._router.now_ms() + pause_ms
+        self._plan_refresh(is_missing=is_missing)
 
     async def _refresh_topics(self, assigned_counts: dict[str, int] | None) -> None:
         """Refresh the topics and note missing topics. On the leader: rejoin if a number of partitions has changed."""
@@ -310,9 +255,7 @@ class ClassicGroupMember:
             await self._router.refresh(self._topics if assigned_counts is None else {*assigned_counts, *self._topics})
         except KafkaError:
             return  # the next refresh tries again
-        self._topic_trouble = self._router.view.missing(self._topics)
-        if self._topic_trouble is not None:
-            self._plan_refresh()
+        self._note_missing(self._topics)
         if assigned_counts is not None and self._partition_counts(assigned_counts) != assigned_counts:
             self._events.put_nowait(SubscriptionChanged())
 
@@ -323,7 +266,7 @@ class ClassicGroupMember:
                 group_id=self._group,
                 generation_id=effect.generation_id,
                 member_id=effect.member_id,
-                group_instance_id=self._group_instance_id,
+                group_instance_id=self._settings.group_instance_id,
                 protocol_type=PROTOCOL_TYPE,
                 protocol_name=effect.protocol_name,
                 assignments=tuple(
@@ -342,10 +285,9 @@ class ClassicGroupMember:
             group_id=self._group,
             generation_id=effect.generation_id,
             member_id=effect.member_id,
-            group_instance_id=self._group_instance_id,
+            group_instance_id=self._settings.group_instance_id,
         )
-        timeout_ms = min(self._router.request_timeout_ms, self._machine.session_timeout_ms)
-        response = await connection.ask(request, HeartbeatResponse, timeout_ms=timeout_ms)
+        response = await connection.ask(request, HeartbeatResponse, timeout_ms=self._heartbeat_timeout_ms)
         return events.HeartbeatAnswered(code_of(response.error_code))
 
     async def _send_leave(self, member_id: str) -> None:
@@ -356,7 +298,7 @@ class ClassicGroupMember:
         )
         try:
             connection = await self._router.coordinator_connection(self._group, _HEARTBEAT_USE)
-            await connection.ask(request, LeaveGroupResponse, timeout_ms=5_000)
+            await connection.ask(request, LeaveGroupResponse, timeout_ms=LEAVE_TIMEOUT_MS)
         except KafkaError:
             return  # the session timeout removes the member
 

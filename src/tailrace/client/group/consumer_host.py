@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable
-from typing import Any, Final, assert_never
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 from tailrace.client.errors import code_of
@@ -28,6 +28,7 @@ from tailrace.client.group.consumer_member import (
     TargetGiven,
     TopicIdPartition,
 )
+from tailrace.client.group.member_host import LEAVE_TIMEOUT_MS, MemberHost
 from tailrace.client.group.membership import (
     Failed,
     ForgetCoordinator,
@@ -36,7 +37,6 @@ from tailrace.client.group.membership import (
     Polled,
     PollOverdue,
     RebalanceListener,
-    RemovalCause,
     Removed,
     SubscriptionChanged,
     TopicSubscription,
@@ -57,25 +57,18 @@ from tailrace.protocol.messages.consumer_groups import (
 _FIRST_VERSION: Final = 1
 """The first version in which the member makes its own id, and subscribes by a regular expression: Apache Kafka 4.0."""
 
-_LEAVE_TIMEOUT_MS: Final = 5_000
-
 _log = logging.getLogger(__name__)
 
 
-class ConsumerGroupMember:
-    """A membership in a group by KIP-848, from the first poll to `leave`."""
+class ConsumerGroupMember(MemberHost):
+    """A membership by KIP-848."""
+
+    protocol: ClassVar[str] = "consumer"
 
     def __init__(
         self, router: Router, settings: ReaderSettings, listener: RebalanceListener, changed: asyncio.Event
     ) -> None:
-        """`changed` is set when the state of the member has changed."""
-        assert settings.group is not None, "a member has a group"
-        self._router = router
-        self._settings = settings
-        self.max_poll_interval_ms = settings.max_poll_interval_ms
-        self._group = settings.group
-        self._listener = listener
-        self._changed = changed
+        super().__init__(router, settings, listener, changed)
         self._member_id = str(uuid4())
         self._machine = ConsumerMembership(
             session_timeout_ms=settings.session_timeout_ms,
@@ -83,25 +76,12 @@ class ConsumerGroupMember:
             is_static=settings.group_instance_id is not None,
         )
         self._subscription = TopicSubscription()
-        self._polled_at_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._releases: set[asyncio.Task[None]] = set()
         self._naming: asyncio.Task[None] | None = None
         """Requests for the names of topics of which the coordinator has named the id alone."""
         self._names: dict[TopicId, str] = {}
-        self._refresh: asyncio.Task[None] | None = None
-        self._next_refresh_ms = 0
-        self._bug: BaseException | None = None
-        self.fault: KafkaError | None = None
-        """The error with which the group has refused this member for good."""
-        self._coordinator_trouble: KafkaError | None = None
-        self._topic_trouble: KafkaError | None = None
-
-    @property
-    def trouble(self) -> KafkaError | None:
-        """The fault while the coordinator cannot be reached, or while a topic is missing."""
-        return self._coordinator_trouble or self._topic_trouble
 
     @property
     def is_stable(self) -> bool:
@@ -112,8 +92,7 @@ class ConsumerGroupMember:
     def identity(self) -> ConsumerGroupMetadata:
         """The author of commits now: the member in its epoch."""
         is_in = self._machine.state in (ConsumerState.JOINED, ConsumerState.LEAVING)
-        epoch = self._machine.member_epoch if is_in else -1
-        return ConsumerGroupMetadata(self._group, epoch, self._member_id, self._settings.group_instance_id)
+        return self._author(self._machine.member_epoch if is_in else -1, self._member_id)
 
     # the user
 
@@ -131,7 +110,7 @@ class ConsumerGroupMember:
         self._polled_at_ms = self._router.now_ms()
         self._take(Polled())
         if self.is_stable and self._polled_at_ms >= self._next_refresh_ms and self._subscription.topics:
-            self._next_refresh_ms = self._polled_at_ms + self._router.view.max_age_ms
+            self._plan_refresh(is_missing=False)
             self._refresh = self._start(self._refresh_topics())
 
     async def leave(self) -> None:
@@ -202,13 +181,12 @@ class ConsumerGroupMember:
                     self._naming.cancel()
                 self._listener.lost()
             case Removed(cause):
-                _log.warning("group %r: %s", self._group, self._told(cause))
+                self._warn_of_removal(cause)
             case ForgetCoordinator():
                 self._router.forget_coordinator(self._group)
             case Failed(code):
-                detail = f"group {self._group!r} refuses this consumer"
                 trouble = self._coordinator_trouble
-                self.fault = trouble if trouble is not None and trouble.code is code else KafkaError(code, detail)
+                self.fault = trouble if trouble is not None and trouble.code is code else self._refusal(code)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task. If it fails, the next poll raises its exception."""
@@ -232,29 +210,6 @@ class ConsumerGroupMember:
     def _named(self, partitions: Iterable[TopicIdPartition]) -> frozenset[TopicPartition]:
         return frozenset(TopicPartition(self._names[each.topic_id], each.partition) for each in partitions)
 
-    def _told(self, cause: RemovalCause) -> str:
-        """The text of a warning that the member is out of the group, with the cause and the way out."""
-        again = "it joins again at its next poll, and records since the last commit may come again"
-        poll_ms = f"max_poll_interval_ms ({self.max_poll_interval_ms})"
-        match cause:
-            case RemovalCause.POLL_OVERDUE:
-                why = (
-                    f"the consumer was not polled for {poll_ms}, and has left: poll more often, take fewer records at"
-                    " a time (max_poll_records), or raise the setting"
-                )
-            case RemovalCause.SILENCE:
-                session = f"session_timeout_ms ({self._machine.session_timeout_ms})"
-                why = f"the coordinator has not answered the consumer for {session}, and may have removed it"
-            case RemovalCause.UNKNOWN_MEMBER | RemovalCause.OLD_GENERATION:
-                why = (
-                    "the group has removed the consumer: no heartbeat came for the group's consumer.session.timeout.ms,"
-                    f" as when code blocks the event loop; or partitions that leave were kept for {poll_ms}; or an"
-                    " administrator removed the consumer"
-                )
-            case _:
-                assert_never(cause)
-        return f"{why}; {again}"
-
     # heartbeats
 
     async def _connection(self) -> Connection:
@@ -267,19 +222,17 @@ class ConsumerGroupMember:
         return connection
 
     async def _beat(self, effect: SendConsumerHeartbeat) -> None:
-        timeout_ms = min(self._router.request_timeout_ms, self._machine.session_timeout_ms)
         try:
             connection = await self._connection()
             response = await connection.ask(
-                self._request(effect), ConsumerGroupHeartbeatResponse, timeout_ms=timeout_ms
+                self._request(effect), ConsumerGroupHeartbeatResponse, timeout_ms=self._heartbeat_timeout_ms
             )
         except KafkaError as fault:
             self._coordinator_trouble = fault
             self._take(ConsumerHeartbeatAnswered(code=fault.code))
             return
         code = code_of(response.error_code)
-        detail = response.error_message or f"group {self._group!r} refuses this consumer"
-        self._coordinator_trouble = None if code is ErrorCode.NONE else KafkaError(code, detail)
+        self._coordinator_trouble = None if code is ErrorCode.NONE else self._refusal(code, response.error_message)
         self._take(
             ConsumerHeartbeatAnswered(
                 code=code,
@@ -324,7 +277,7 @@ class ConsumerGroupMember:
         )
         try:
             connection = await self._connection()
-            await connection.ask(request, ConsumerGroupHeartbeatResponse, timeout_ms=_LEAVE_TIMEOUT_MS)
+            await connection.ask(request, ConsumerGroupHeartbeatResponse, timeout_ms=LEAVE_TIMEOUT_MS)
         except KafkaError as fault:  # the session timeout of the group removes the member
             kind = "leaving" if member_epoch == LEAVE_EPOCH else "leaving for a while"
             _log.debug("%s group %r: %s", kind, self._group, fault.detail)
@@ -374,9 +327,7 @@ class ConsumerGroupMember:
         except KafkaError:
             return  # the next refresh tries again
         if topics == self._subscription.topics:
-            self._topic_trouble = self._router.view.missing(topics)
-            if self._topic_trouble is not None:
-                self._next_refresh_ms = self._router.now_ms() + self._router.retry_backoff_max_ms
+            self._note_missing(topics)
 
 
 def _by_topic(partitions: Partitions) -> tuple[HeartbeatTopicPartitions, ...]:

@@ -7,6 +7,7 @@ from typing import Final
 from tailrace.client.group.classic_host import ClassicGroupMember
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
 from tailrace.client.group.consumer_host import ConsumerGroupMember
+from tailrace.client.group.member_host import MemberHost
 from tailrace.client.group.membership import RebalanceListener, TopicSubscription
 from tailrace.client.router import Router
 from tailrace.client.settings import ReaderSettings
@@ -38,11 +39,8 @@ class GroupMember:
         self.changed = asyncio.Event()
         """Set when the member's state has changed."""
         protocol = settings.first_group_protocol
-        self._member: ClassicGroupMember | ConsumerGroupMember
-        if protocol == "classic":
-            self._member = ClassicGroupMember(router, settings, listener, self.changed)
-        else:
-            self._member = ConsumerGroupMember(router, settings, listener, self.changed)
+        kind = ClassicGroupMember if protocol == "classic" else ConsumerGroupMember
+        self._member: MemberHost = kind(router, settings, listener, self.changed)
 
     def subscribe(self, subscription: TopicSubscription) -> None:
         """Read these topics from the next poll on. Raises KafkaError for a pattern in a classic group."""
