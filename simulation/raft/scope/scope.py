@@ -98,7 +98,8 @@ class RaftScope:
         """With an instant disk no disk has waiting work, and nothing is lost: there are far fewer worlds, so that the
         budget may be larger.
 
-        Without `may_look`, a node finds its leader by asking the leader alone: its requests to other nodes are lost.
+        Without `may_look`, fetch requests of a node that does not know the leader are lost: the node learns the leader
+        from the leader's own messages.
         """
         self._ids = tuple(range(1, size + 1))
         others = permutations(self._ids[1:])
