@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, several
-from tailrace.client.group.classic_member import decode_assignment
+from tailrace.client.group.classic_member import decode_assignment, decode_subscription
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -29,6 +29,8 @@ class DescribedMember:
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...]
+    topics: frozenset[str] = frozenset()
+    """The names of topics to which the member subscribes. Empty for a member of a classic group that rebalances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ async def _consumer_group(router: Router, connection: Connection, group: str) ->
                     for topic in member.assignment.topic_partitions
                     for partition in topic.partitions
                 ),
+                topics=frozenset(member.subscribed_topic_names),
             )
             for member in described.members
         ),
@@ -125,17 +128,20 @@ def _description(described: DescribedGroup, coordinator: BrokerAddress) -> Group
 
 def _member(member: DescribedGroupMember, protocol_type: str) -> DescribedMember:
     assignment: tuple[TopicPartition, ...] = ()
-    if protocol_type == "consumer" and member.member_assignment:
+    topics: tuple[str, ...] = ()
+    if protocol_type == "consumer":
         try:
             assignment = decode_assignment(member.member_assignment)
+            topics = decode_subscription(member.member_metadata) if member.member_metadata else ()
         except KafkaError as fault:
             if fault.code is not ErrorCode.INVALID_REQUEST:
                 raise
-            # A private format of another client: the group is described without the assignment.
+            # A private format of another client: the group is described without what cannot be read.
     return DescribedMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
         client_id=member.client_id,
         host=member.client_host,
         assignment=assignment,
+        topics=frozenset(topics),
     )

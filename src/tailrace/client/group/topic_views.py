@@ -4,18 +4,19 @@
    number the topic's partitions choose it, so that a topic has 512 slots at most.
 2. The progress of a group is under the name of the view. A group that has progress in the topic itself, or in a view of
    another number, would begin anew: it is refused, with the command that moves the progress.
-3. Members with other numbers would read every record twice. Each member looks at the other members once it has joined,
-   so that of two members the later finds the earlier.
+3. Members with other numbers would read every record twice. A member looks at the other members each time that it has
+   joined, before it reads. The coordinator takes members one after the other, and shows their subscriptions: of two
+   members the later finds the earlier, even if both look when both have joined, and is refused. The earlier stays.
 """
 
 import asyncio
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tailrace.client.cluster_view import AbsentTopic
 from tailrace.client.group.committed_offsets import fetch_group_offsets
-from tailrace.client.group.described_groups import describe_groups
+from tailrace.client.group.described_groups import DescribedMember, GroupDescription, describe_groups
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -63,7 +64,7 @@ class TopicViews:
         self._topics: tuple[str, ...] = ()
         self._names: tuple[str, ...] | None = None
         self._choice: asyncio.Task[tuple[str, ...]] | None = None
-        self._check: asyncio.Task[None] | None = None
+        self._check: asyncio.Task[KafkaError | None] | None = None
         self.trouble: KafkaError | None = None
         """The fault that keeps the views from being chosen, while the choice is tried again."""
 
@@ -85,11 +86,10 @@ class TopicViews:
             return None
         if self._choice is None:
             self._choice = asyncio.get_running_loop().create_task(self._choose())
-        wait_ms = max(deadline_ms - self._router.now_ms(), 0)
-        await asyncio.wait((self._choice,), timeout=wait_ms / 1000)
-        if not self._choice.done():
+        choice = self._choice
+        if not await self._is_done(choice, deadline_ms):
             return None
-        choice, self._choice = self._choice, None
+        self._choice = None
         self._names = choice.result()
         return self._names
 
@@ -108,13 +108,35 @@ class TopicViews:
                 return names
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)
 
-    def check_members(self) -> None:
-        """Look at the other members, once. Raises KafkaError INCONSISTENT_GROUP_PROTOCOL if a member reads another view
-        of these topics, or a topic itself."""
+    async def may_read(self, member_id: str, deadline_ms: int) -> bool:
+        """Whether the member, which is in its group, has looked at the other members since it joined.
+
+        Raises KafkaError INCONSISTENT_GROUP_PROTOCOL if an earlier member reads another view of these topics, or a
+        topic itself.
+        """
         if self._check is None:
-            self._check = asyncio.get_running_loop().create_task(self._look_at_members(self._names or ()))
-        elif self._check.done() and not self._check.cancelled():
-            self._check.result()
+            look = self._look_at_members(self._names or (), member_id)
+            self._check = asyncio.get_running_loop().create_task(look)
+        check = self._check
+        soon_ms = self._router.now_ms() + self._router.retry_backoff_ms  # the member is polled meanwhile
+        if not await self._is_done(check, min(deadline_ms, soon_ms)):
+            return False
+        fault = check.result()
+        if fault is not None:
+            raise fault
+        return True
+
+    def forget_members(self) -> None:
+        """The member is outside of its group: look at the other members again once the member has joined."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+
+    async def _is_done(self, task: "asyncio.Task[Any]", deadline_ms: int) -> bool:
+        """Whether the task is done by the deadline, and was not cancelled."""
+        if not task.done():
+            await asyncio.wait((task,), timeout=max(deadline_ms - self._router.now_ms(), 0) / 1000)
+        return task.done() and not task.cancelled()
 
     def cancel(self) -> None:
         """Cancel the choice, and the look at the other members."""
@@ -163,15 +185,43 @@ class TopicViews:
         )
         raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
 
-    async def _look_at_members(self, names: tuple[str, ...]) -> None:
-        topics = {view.topic for view in map(parse_view, names) if view is not None}
-        (group,) = await describe_groups(self._router, (self._group,))
-        for member in group.members:
-            for topic in {name.topic for name in member.assignment}.difference(names):
-                view = parse_view(topic)
-                if (topic if view is None else view.topic) in topics:
-                    raise KafkaError(
-                        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                        f"member {member.client_id!r} of group {self._group!r} reads {topic!r}, this member"
-                        f" {', '.join(names)}: all members of a group have the same slots",
-                    )
+    async def _look_at_members(self, names: tuple[str, ...], member_id: str) -> KafkaError | None:
+        while True:
+            try:
+                (group,) = await describe_groups(self._router, (self._group,))
+            except KafkaError as fault:
+                if fault.code is ErrorCode.GROUP_ID_NOT_FOUND:
+                    return None  # the next heartbeat tells the member that it is out
+                if not fault.code.retriable:
+                    return fault
+            else:
+                return contradiction(group, names, member_id)
+            await asyncio.sleep(self._router.retry_backoff_ms / 1000)
+
+
+def contradiction(group: GroupDescription, names: Iterable[str], member_id: str) -> KafkaError | None:
+    """The fault of the member that reads these views, if a member before it reads another view of the topics, or a
+    topic itself."""
+    own = frozenset(names)
+    topics = {view.topic for view in map(parse_view, own) if view is not None}
+    for member in group.members:
+        for topic in sorted(_read_by(member) - own):
+            view = parse_view(topic)
+            if (topic if view is None else view.topic) in topics and not _is_later(group, member.member_id, member_id):
+                return KafkaError(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                    f"member {member.client_id!r} of group {group.group!r} reads {topic!r}, this member"
+                    f" {', '.join(sorted(own))}: all members of a group have the same slots",
+                )
+    return None
+
+
+def _read_by(member: DescribedMember) -> frozenset[str]:
+    return member.topics.union(name.topic for name in member.assignment)
+
+
+def _is_later(group: GroupDescription, member_id: str, than: str) -> bool:
+    """Whether the coordinator knows that the member has joined after the other member."""
+    events = () if group.details is None else group.details.events
+    joined = {event.member_id: place for place, event in enumerate(events) if event.kind == "join"}
+    return than in joined and joined.get(member_id, -1) > joined[than]

@@ -195,6 +195,8 @@ class ConsumerReader:
             self._member.changed.clear()
             self._member.on_poll()
             if not self._member.is_stable:
+                if self._views is not None:
+                    self._views.forget_members()
                 wait_ms = min(deadline_ms - self.router.now_ms(), self.router.retry_backoff_ms)
                 try:
                     async with asyncio.timeout(max(wait_ms, 0) / 1000):
@@ -203,6 +205,8 @@ class ConsumerReader:
                     return False
                 if not self._member.is_stable:
                     return False
+            if self._views is not None and not await self._views.may_read(self._member.identity.member_id, deadline_ms):
+                return False
         self._search.advance()
         self._validator.check()
         return True
@@ -212,8 +216,6 @@ class ConsumerReader:
         chosen = await views.chosen(deadline_ms)
         if chosen is not None:
             member.subscribe(TopicSubscription(chosen))
-        if member.is_stable:
-            views.check_members()
         return views.are_chosen
 
     def check_open(self) -> None:

@@ -1,16 +1,18 @@
 """Members that share partitions by key: the views that they choose, and what contradicts a choice."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from tailrace.client.blocking import Admin, Consumer, Producer
-from tailrace.client.group.topic_views import MOST_SLOTS, Slot, slot_of, usual_slots
+from tailrace.client.group.described_groups import DescribedMember, GroupDescription
+from tailrace.client.group.topic_views import MOST_SLOTS, Slot, contradiction, slot_of, usual_slots
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.views import FAN_OUTS
+from tailrace.protocol.messages.groups import GroupDetails, GroupEventDetails
 from tailrace.testing import Cluster
 from testkit.programs.waiting import wait_until
 from unit.client.new_topics import new_topic
@@ -152,6 +154,69 @@ def test_a_member_of_another_view_is_named(cluster: Cluster, topic: str) -> None
     assert fault.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert "member 'eight'" in fault.detail
     assert f"'{topic}.shared-8'" in fault.detail
+
+
+def _described(members: Sequence[tuple[str, str]], joined: Sequence[str]) -> GroupDescription:
+    """A group of these members with the topic to which each subscribes. Nothing is assigned yet."""
+    events = tuple(
+        GroupEventDetails(kind="join", member_id=name, reason="", first_ms_ago=0, last_ms_ago=0, count=1)
+        for name in joined
+    )
+    return GroupDescription(
+        group="g",
+        state="Stable",
+        protocol_type="consumer",
+        assignor="uniform",
+        coordinator_id=1,
+        coordinator="127.0.0.1:1",
+        members=tuple(
+            DescribedMember(
+                member_id=name,
+                group_instance_id=None,
+                client_id=name,
+                host="127.0.0.1",
+                assignment=(),
+                topics=frozenset((topic,)),
+            )
+            for name, topic in members
+        ),
+        details=GroupDetails(now_ms=0, events=events, members=(), topics=()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("joined", "refused"),
+    [
+        (["eight", "sixty-four"], "sixty-four"),
+        (["sixty-four", "eight"], "eight"),
+        (["eight", "sixty-four", "eight"], "eight"),
+    ],
+    ids=["the later", "the other way", "a member that is back"],
+)
+def test_the_later_of_two_members_is_refused_and_the_earlier_is_not(joined: Sequence[str], refused: str) -> None:
+    views = {"eight": "orders.shared-8", "sixty-four": "orders.shared-64"}
+    group = _described([*views.items()], joined)
+    found = {name: contradiction(group, (view,), name) for name, view in views.items()}
+    assert [name for name, fault in found.items() if fault is not None] == [refused]
+    (other,) = views.keys() - {refused}
+    assert f"member '{other}' of group 'g' reads '{views[other]}'" in str(found[refused])
+
+
+def test_a_member_whose_place_in_the_order_is_not_known_is_refused() -> None:
+    """The coordinator has moved, and has forgotten the order."""
+    group = _described([("eight", "orders.shared-8"), ("sixty-four", "orders.shared-64")], [])
+    assert contradiction(group, ("orders.shared-8",), "eight") is not None
+    assert contradiction(group, ("orders.shared-64",), "sixty-four") is not None
+
+
+def test_a_member_is_later_than_members_whose_joins_are_forgotten() -> None:
+    group = _described([("eight", "orders.shared-8"), ("sixty-four", "orders.shared-64")], ["sixty-four"])
+    assert contradiction(group, ("orders.shared-64",), "sixty-four") is not None
+
+
+def test_a_member_of_other_topics_is_not_in_the_way() -> None:
+    group = _described([("eight", "payments.shared-8"), ("sixty-four", "orders.shared-64")], [])
+    assert contradiction(group, ("orders.shared-64",), "sixty-four") is None
 
 
 @pytest.mark.parametrize("name", ["{}.shared-8", "__consumer_offsets"])

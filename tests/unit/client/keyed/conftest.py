@@ -1,4 +1,4 @@
-"""A topic for keyed consumers, pauses that are short, logs that are cut, and servers of progress."""
+"""A topic for keyed consumers, the protocols of their groups, and pauses that are short."""
 
 import pytest
 
@@ -14,6 +14,12 @@ def topic(tailrace_cluster: Cluster) -> str:
     name = new_topic(tailrace_cluster, partitions=3)
     write(tailrace_cluster, name, RECORDS)
     return name
+
+
+@pytest.fixture(params=["consumer", "classic"])
+def group_protocol(request: pytest.FixtureRequest) -> str:
+    """The protocol by which the members of a test join their group."""
+    return str(request.param)
 
 
 @pytest.fixture

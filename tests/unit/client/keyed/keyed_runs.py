@@ -35,6 +35,12 @@ def consumer_of(cluster: Cluster, topic: str, **settings: Any) -> AsyncKeyedCons
     return AsyncKeyedConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], **settings)
 
 
+def beats_often(group_protocol: str) -> dict[str, Any]:
+    """The settings of a member that sends heartbeats often. By KIP-848 the node chooses their interval."""
+    pace = {"heartbeat_interval_ms": 50} if group_protocol == "classic" else {}
+    return {"group_protocol": group_protocol, **pace}
+
+
 class Seen:
     """The records that handlers got, and the order in which each key was done."""
 
