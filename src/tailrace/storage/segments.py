@@ -191,7 +191,9 @@ class Segments:
         self._files.sync_dir(self._directory)
         renamed: list[tuple[int, str]] = []
         try:
-            for segment in going:
+            # Without the newest of them the older segments are gone too, for the next opening. So after a crash the log
+            # begins at the old start or at the new start.
+            for segment in reversed(going):
                 segment.close()
                 snapshot = snapshot_path(self._directory, segment.base_offset)
                 indexes = *segment.index_paths, segment.transaction_index_path, segment.key_index_path
@@ -199,6 +201,8 @@ class Segments:
                     if self._files.exists(path):
                         self._files.rename(path, path + DELETED_SUFFIX)
                         renamed.append((deadline_ms, path + DELETED_SUFFIX))
+                if segment is going[-1] and count > 1:
+                    self._files.sync_dir(self._directory)
         finally:
             self._retired = (*self._retired, *renamed)
         self._files.sync_dir(self._directory)

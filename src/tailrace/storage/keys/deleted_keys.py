@@ -7,9 +7,9 @@ such file, and is never looked at here. The note ends `KEPT_MS` after the last r
 expired too.
 
 The order of steps for a deletion: the records that are to go are examined, most of them by the heads of key indexes;
-the file is replaced, durably; the segments are retired. A crash in between leaves a file that says too much, which
-`DeletedOffsets.fitted` takes back. Without space for the file, or without time for the examination, the knowledge is
-lost, and a reader that comes back goes on at the log start.
+the file is replaced, durably; the segments are retired. For a crash in between the file has what was noted before, too.
+Without space for the file, or without time for the examination, the knowledge is lost, and a reader that comes back
+goes on at the log start.
 """
 
 from bisect import bisect_left
@@ -26,7 +26,7 @@ from tailrace.protocol.records.record_times import record_times
 from tailrace.storage.checkpoints import TEMPORARY_SUFFIX, replace_file
 from tailrace.storage.file_system import FileSystem, append_all, join
 from tailrace.storage.keys.batch_slots import GROUP_BATCHES, GROUP_BYTES, PlainBatch, readable_batch
-from tailrace.storage.keys.deleted_offsets import NONE_DELETED, DeletedOffsets
+from tailrace.storage.keys.deleted_offsets import NONE_DELETED, DeletedOffsets, from_file, to_file
 from tailrace.storage.keys.key_ends import StepWork
 from tailrace.storage.keys.key_index import HEAD_SIZE, KeyIndex
 from tailrace.storage.keys.key_indexes import KeyIndexes
@@ -58,6 +58,7 @@ class DeletedKeys:
         "_given_up_to",
         "_is_loaded",
         "_log",
+        "_of_files",
         "_saved_version",
         "_was_read",
         "known",
@@ -78,6 +79,8 @@ class DeletedKeys:
         """None: nothing is noted, or the file is not loaded yet."""
         self.version = self._saved_version = 0
         """Changes with `known`."""
+        self._of_files: DeletedOffsets | None = None
+        """The part of `known` that holds if the next deletion does not happen, because of a crash."""
         self._given_up_to = 0
         """Up to this offset records are deleted without an examination: they cannot be read."""
 
@@ -89,9 +92,10 @@ class DeletedKeys:
             with suppress(StorageError):
                 if self._files.exists(path):
                     first_offset, log_start_offset = self._bounds
-                    stored = DeletedOffsets.from_bytes(self._files.read_bytes(path))
-                    nothing = DeletedOffsets(first_offset, first_offset)
-                    self._set((stored or nothing).fitted(first_offset, log_start_offset))
+                    content = self._files.read_bytes(path)
+                    self._of_files = self._set(
+                        from_file(content, first_offset=first_offset, log_start_offset=log_start_offset)
+                    )
                     self._saved_version = self.version
         return self.known
 
@@ -101,8 +105,8 @@ class DeletedKeys:
         known = self.known or self.load()
         if known is None:
             first_offset, _ = self._bounds
-            known = self._set(DeletedOffsets(first_offset, first_offset))
-            self._write(is_durable=False)
+            known = self._of_files = self._set(DeletedOffsets(first_offset, first_offset))
+            self._write(is_durable=False)  # there is nothing yet that a power cut could take
         return known
 
     @property
@@ -116,19 +120,21 @@ class DeletedKeys:
             self.version += 1
         return known
 
-    def _write(self, *, is_durable: bool) -> None:
+    def _write(self, *, is_durable: bool = True) -> None:
         """Replace the file. If that fails, the old file is out of date, which the next opening notices."""
         known, path = self.known, join(self._directory, DELETED_KEYS)
         self._saved_version = self.version
         with suppress(StorageError):
-            if known is None:
+            if known is None or self._of_files is None:
                 self._files.unlink(path)
-            elif is_durable:
-                replace_file(self._files, path, known.to_bytes())
+                return
+            content = to_file(known, self._of_files)
+            if is_durable:
+                replace_file(self._files, path, content)
             else:
                 file = self._files.open(path + TEMPORARY_SUFFIX, create=True)
                 try:
-                    append_all(file, known.to_bytes())
+                    append_all(file, content)
                 finally:
                     file.close()
                 self._files.rename(path + TEMPORARY_SUFFIX, path)
@@ -203,7 +209,8 @@ class DeletedKeys:
             known = known._replace(known_from=first_offset, known_to=first_offset)
         self._set(known._replace(read_ms=now_ms if self._was_read or not known.read_ms else known.read_ms))
         self._was_read = False
-        self._write(is_durable=True)
+        self._write()
+        self._of_files = self.known
 
     def forget_if_old(self, now_ms: int) -> None:
         """Remove the note if the log was not read by key for a long time."""
@@ -214,10 +221,10 @@ class DeletedKeys:
     def remove(self) -> None:
         """Remove the note."""
         if self.load() is not None:
-            self.known = None
+            self.known = self._of_files = None
             self.version += 1
             self.cut()
-            self._write(is_durable=False)
+            self._write()
 
     # Other changes of the log
 
@@ -229,8 +236,8 @@ class DeletedKeys:
         """The log begins anew at this offset."""
         self.cut()
         if self.load() is not None:
-            self._set(DeletedOffsets(offset, offset))
-            self._write(is_durable=False)
+            self._of_files = self._set(DeletedOffsets(offset, offset))
+            self._write()
 
     def take(self, of_leader: Buffer) -> None:
         """Take the note of the leader, which has deleted the same records."""
@@ -238,15 +245,20 @@ class DeletedKeys:
         if theirs is None:
             return
         first_offset, _ = self._bounds
-        ours = self.load() or DeletedOffsets(first_offset, first_offset)
-        if ours.merged(theirs) != self.known:
-            self._set(ours.merged(theirs))
-            self._write(is_durable=False)
+        ours = self.load()
+        if ours is None:
+            ours = self._of_files = DeletedOffsets(first_offset, first_offset)
+        known = ours.merged(theirs)
+        if known != self.known:
+            self._set(known)
+            if known.known_to <= first_offset:
+                self._of_files = known
+            self._write()
 
     def save(self) -> None:
         """Write the file, at a clean close."""
         if self.version != self._saved_version:
-            self._write(is_durable=False)
+            self._write()
 
 
 _MOST_LOOKUPS: Final = 16

@@ -6,6 +6,9 @@ stretch stay: their records are gone in any case.
 
 The stored form, big-endian: magic, version, hash scheme, `known_from`, `known_to`, `unsplit`, the time of the last
 reader, 256 last offsets, and the CRC-32C of the preceding bytes.
+
+A file has the value after a deletion and, behind it, the value before the deletion: after a crash the log may begin at
+the old start or at the new start, and then the value of this start holds.
 """
 
 import sys
@@ -109,3 +112,24 @@ class DeletedOffsets(NamedTuple):
         found = cls(known_from, known_to, tuple(numbers), unsplit, read_ms)
         is_right = (magic, version, scheme) == (_MAGIC, _VERSION, _MURMUR2) and 0 <= known_from <= known_to
         return found if is_right and min(numbers) >= -1 and max(*numbers, unsplit) < known_to else None
+
+
+def to_file(known: DeletedOffsets, before: DeletedOffsets) -> bytes:
+    """The content of a file: a value, and the value that holds as long as the deletion has not happened."""
+    return known.to_bytes() + before.to_bytes() if before.known_to < known.known_to else known.to_bytes()
+
+
+def from_file(content: Buffer, *, first_offset: int, log_start_offset: int) -> DeletedOffsets:
+    """The value of a file, for a log whose files begin at the first offset, and which starts at the log start offset.
+
+    Of two values the value that holds for this start. See `DeletedOffsets.fitted` for a file without such a value.
+    """
+    view = memoryview(content)
+    stored = [view[position : position + STORED_BYTES] for position in range(0, len(view), STORED_BYTES)]
+    values = [value for value in map(DeletedOffsets.from_bytes, stored) if value is not None]
+    if not values:
+        return DeletedOffsets(first_offset, first_offset)
+    earliest = values[-1]
+    fallback = earliest if earliest.known_to > log_start_offset else values[0]
+    holding = (value for value in values if first_offset <= value.known_to <= log_start_offset)
+    return next(holding, fallback).fitted(first_offset, log_start_offset)

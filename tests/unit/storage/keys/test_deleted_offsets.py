@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.storage.keys.deleted_offsets import NONE_DELETED, STORED_BYTES, DeletedOffsets
+from tailrace.storage.keys.deleted_offsets import NONE_DELETED, STORED_BYTES, DeletedOffsets, from_file, to_file
 
 
 def last(**slots: int) -> tuple[int, ...]:
@@ -77,3 +77,38 @@ def test_a_note_of_a_deletion_that_did_not_happen_is_taken_back() -> None:
     assert back == DeletedOffsets(60, 60, last(s0=10, s255=40), unsplit=50, read_ms=1_234)
     assert NOTE._replace(last_offsets=last(s0=10)).fitted(20, 60).known_from == 5, "nothing had to be taken back"
     assert NOTE.fitted(0, 0) == DeletedOffsets(0, 0, read_ms=1_234)
+
+
+BEFORE = DeletedOffsets(5, 40, last(s0=10, s3=22), unsplit=30)
+"""The note before the deletion after which `NOTE` holds."""
+
+
+@pytest.mark.parametrize(
+    ("first_offset", "log_start_offset", "expected"),
+    [
+        (90, 90, NOTE),
+        (90, 95, NOTE),
+        (40, 95, NOTE),  # the log start is above segments that are still there
+        (40, 40, BEFORE),
+        (40, 89, BEFORE),
+        (60, 60, NOTE.fitted(60, 60)),
+        (100, 130, NOTE.fitted(100, 130)),
+        (20, 30, BEFORE.fitted(20, 30)),
+    ],
+)
+def test_a_file_has_the_note_of_the_start_before_a_deletion_and_of_the_start_after_it(
+    first_offset: int, log_start_offset: int, expected: DeletedOffsets
+) -> None:
+    content = to_file(NOTE, BEFORE)
+    assert from_file(content, first_offset=first_offset, log_start_offset=log_start_offset) == expected
+
+
+def test_a_file_without_a_deletion_has_one_note() -> None:
+    content = to_file(NOTE, NOTE)
+    assert content == NOTE.to_bytes()
+    assert from_file(content, first_offset=90, log_start_offset=90) == NOTE
+
+
+@pytest.mark.parametrize("length", [0, 1, STORED_BYTES - 1])
+def test_a_file_without_a_note_says_nothing(length: int) -> None:
+    assert from_file(NOTE.to_bytes()[:length], first_offset=7, log_start_offset=9) == DeletedOffsets(7, 7)

@@ -107,6 +107,14 @@ def test_the_first_record_with_the_largest_time_is_found(disk: SimulatedDisk, se
         assert done(largest(log, log.keys, wanted, end))[0] == expected
 
 
+def test_a_record_behind_the_end_of_a_range_is_not_found_in_the_batch_that_has_the_end(disk: SimulatedDisk) -> None:
+    log = open_log(disk)
+    write(log, [(1, b"a"), (9, b"a")])
+    assert done(first_at_least(log, log.keys, 5, {A: 2}))[0] == {A: TimestampOffset(9, 1, 0)}
+    assert done(first_at_least(log, log.keys, 5, {A: 1}))[0] == {}
+    assert done(largest(log, log.keys, A, 1))[0] == {A: TimestampOffset(1, 0, 0)}
+
+
 def test_records_without_times_have_no_largest_time(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     write(log, [(-1, b"a")])
