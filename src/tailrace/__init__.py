@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, LogTruncation, ProducerFenced
     from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
+    from tailrace.client.keyed.breaker import BreakerState
     from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
     from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
     from tailrace.client.reading.consumer_metrics import MetricName
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = (
     "AbortableTransactionError",
     "Admin",
+    "BreakerState",
     "ClientMetadata",
     "Consumer",
     "ConsumerGroupMetadata",

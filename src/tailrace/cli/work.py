@@ -40,6 +40,7 @@ from tailrace.cli.waiting import (
     without_client_warnings,
 )
 from tailrace.client.blocking import KeyedConsumer, KeyedRecord
+from tailrace.client.keyed.breaker import BreakerState
 from tailrace.client.keyed.outcomes import Done, Outcome, Retry
 from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
@@ -65,6 +66,14 @@ def command(
         float | None,
         typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Kill a command after this time: it has failed."),
     ] = None,
+    breaker: Annotated[
+        str,
+        typer.Option(
+            "--breaker",
+            metavar="PERCENT|off",
+            help="Run only single commands while more than this share of the last commands has failed.",
+        ),
+    ] = "50",
     slots: Annotated[
         str | None,
         typer.Option("--slots", metavar="N|auto", help="Share partitions by key, each partition in so many slots."),
@@ -82,6 +91,7 @@ def command(
     """
     if not group:
         raise typer.BadParameter("a group has a name", param_hint="--group")
+    breaker_percent = _percent_of(breaker)
     _check_program(words[0])
     with admin_of(bootstrap_server) as admin:
         admin.describe_topics([topic])
@@ -91,6 +101,7 @@ def command(
         group=group,
         topics=[topic],
         grace_ms=_GRACE_MS,
+        breaker_failure_percent=breaker_percent,
         slots=int(slots) if slots is not None and slots.isdecimal() else slots,
         isolation=isolation.value,
         on_corrupt=on_corrupt.value,
@@ -118,6 +129,15 @@ def _check_program(name: str) -> None:
     if shutil.which(name) is None:
         code = errno.EACCES if os.path.exists(name) else errno.ENOENT
         raise OSError(code, os.strerror(code), name)
+
+
+def _percent_of(breaker: str) -> int | None:
+    """The percent of the option; None: no breaker. The settings check the range."""
+    if breaker == "off":
+        return None
+    if not breaker.isdecimal():
+        raise typer.BadParameter(f"{breaker!r} is neither a whole number nor off", param_hint="--breaker")
+    return int(breaker)
 
 
 def _wait(run: "Future[None]", progress: "_Progress") -> None:
@@ -268,12 +288,34 @@ def _json_of(record: KeyedRecord) -> bytes:
     return json.dumps(headers, ensure_ascii=False).encode("utf-8", "replace")
 
 
+class _BreakerNotice:
+    """Prints that the breaker has opened, and that it has closed."""
+
+    def __init__(self) -> None:
+        self._opened = 0
+        self._is_open = False
+
+    def check(self, breaker: BreakerState) -> None:
+        """Print a change since the last check."""
+        if breaker.opened_total != self._opened:
+            self._opened, self._is_open = breaker.opened_total, True
+            fault = breaker.fault or f"exit code {TRY_LATER}"
+            say(
+                f"{breaker.failed} of the last {breaker.calls} commands have failed ({fault});"
+                " only single commands run now, to try again, and failures count no attempt"
+            )
+        if self._is_open and breaker.name == "closed":
+            self._is_open = False
+            say("a command has succeeded: as many commands as before run again")
+
+
 class _Progress:
     """Shows the person at the terminal what a consumer does."""
 
     def __init__(self, consumer: KeyedConsumer) -> None:
         self._consumer = consumer
         self._notice = TroubleNotice()
+        self._breaker = _BreakerNotice()
         self._has_counted = False
         self.done = self.failures = 0
         self._trouble: KafkaError | None = None
@@ -287,9 +329,10 @@ class _Progress:
     def show(self) -> None:
         """Print the fault that is being retried; on a terminal the numbers too, in place. About once a second."""
         self._notice.check(self._consumer.trouble)
+        metrics = self._consumer.metrics()
+        self._breaker.check(metrics.breaker)
         if not sys.stderr.isatty():
             return
-        metrics = self._consumer.metrics()
         held = f", {counted(metrics.held, 'key')} held" if metrics.held else ""
         self._has_counted = True
         sys.stderr.write(f"\r\x1b[K{counted(metrics.done_total, 'record')} done, {metrics.running} running{held} ")

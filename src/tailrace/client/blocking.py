@@ -31,6 +31,7 @@ from tailrace.client.errors import (
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.keyed.blocking_consumer import KeyedConsumer
+from tailrace.client.keyed.breaker import BreakerState
 from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
 from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
 from tailrace.client.loop_thread import Facade, blocking, loop_thread
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = (
     "AbortableTransactionError",
     "Admin",
+    "BreakerState",
     "Consumer",
     "ConsumerGroupMetadata",
     "ConsumerRecord",

@@ -310,6 +310,10 @@ class KeyedConsumerSettings(ReaderSettings):
     grace_ms: int = _number(10_000, is_ours=True)
     slots: int | str | None = None
     handler_timeout_ms: int | None = _number(None, least=1, is_ours=True)
+    breaker_failure_percent: int | None = _number(50, least=1, is_ours=True)
+    breaker_min_calls: int = _number(20, least=1, is_ours=True)
+    breaker_backoff_ms: int = _number(1_000, least=1, is_ours=True)
+    breaker_backoff_max_ms: int = _number(30_000, least=1, is_ours=True)
     client_id: str = "tailrace-keyed-consumer"
 
     def __post_init__(self) -> None:
@@ -322,6 +326,18 @@ class KeyedConsumerSettings(ReaderSettings):
             raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
         if self.grace_ms > self.max_poll_interval_ms:
             detail = f"grace_ms {self.grace_ms}; at most max.poll.interval.ms, {self.max_poll_interval_ms}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+        self._check_breaker()
+
+    def _check_breaker(self) -> None:
+        if self.breaker_failure_percent is not None and self.breaker_failure_percent > 99:
+            detail = f"breaker_failure_percent {self.breaker_failure_percent}; 1 to 99, or None for no breaker"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+        if self.breaker_backoff_ms > self.breaker_backoff_max_ms:
+            detail = (
+                f"breaker_backoff_ms {self.breaker_backoff_ms}; at most breaker_backoff_max_ms,"
+                f" {self.breaker_backoff_max_ms}"
+            )
             raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
 
     @property

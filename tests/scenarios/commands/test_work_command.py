@@ -153,6 +153,37 @@ def test_an_exit_code_holds_the_key_alone_until_the_command_succeeds(
     assert json.loads(done.out) == [{"topic": topic, "done": 12, "failures": 2}]
 
 
+def test_an_outage_of_all_commands_lets_single_commands_try_and_its_end_runs_each_record_once(
+    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess], tmp_path: Path
+) -> None:
+    up, keys = tmp_path / "up", [f"more-{number}" for number in range(12)]
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        for value in (b"0", b"1"):
+            for key in keys:
+                producer.send(topic, value, key=key.encode())
+    script = f'[ -e {up} ] || exit 3; echo "$TAILRACE_KEY $(cat)"'
+    work = WorkProcess(tailrace_cluster, topic, "sh", "-c", script, options=["--breaker", "90"])
+    processes.append(work)
+    assert work.process.stderr is not None
+    begun = [work.process.stderr.readline().decode()]
+    while "commands have failed" not in begun[-1]:
+        assert begun[-1].startswith("sh: exit code 3 at offset ")
+        begun.append(work.process.stderr.readline().decode())
+    assert begun[-1].endswith(
+        " commands have failed (CommandFailed: exit code 3); only single commands run now, to try again, and failures"
+        " count no attempt\n"
+    )
+    up.touch()
+    lines = work.lines(36)
+    assert [line for line in lines if line.startswith("more-")].count("more-7 1") == 1
+    for key in keys:
+        assert [line for line in lines if line.startswith(f"{key} ")] == [f"{key} 0", f"{key} 1"]
+    while "a command has succeeded: as many commands as before run again\n" not in begun[-1]:
+        begun.append(work.process.stderr.readline().decode())
+    done = work.interrupted()
+    assert (done.code, done.err.startswith("36 records done, ")) == (0, True)
+
+
 def test_a_command_beyond_its_time_is_killed_and_its_record_comes_again(
     tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess]
 ) -> None:
@@ -202,6 +233,7 @@ def test_a_command_that_cannot_be_started_any_more_ends_the_run(
         (("orders", "--group", "g"), "Missing argument"),
         (("orders", "--group", "", "--", "cat"), "a group has a name"),
         (("orders", "--group", "g", "--concurrency", "0", "--", "cat"), "0 is not in the range"),
+        (("orders", "--group", "g", "--breaker", "half", "--", "cat"), "neither a whole number nor off"),
     ],
     ids=str,
 )

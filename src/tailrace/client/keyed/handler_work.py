@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Final
 
+from tailrace.client.keyed.breaker import Breaker
 from tailrace.client.keyed.call_watch import CallWatch
 from tailrace.client.keyed.handler import Handler, is_coroutine_handler, name_of
 from tailrace.client.keyed.handler_tasks import HandlerTasks
@@ -51,11 +52,19 @@ class HandlerWork:
         self._timer: asyncio.TimerHandle | None = None
 
     def _queue_of(self, concurrency: int, most_records: int) -> WorkQueue:
-        lanes = Lanes(concurrency, most_records=most_records, most_bytes=self._settings.max_bytes_in_hand)
+        settings = self._settings
+        lanes = Lanes(concurrency, most_records=most_records, most_bytes=settings.max_bytes_in_hand)
+        breaker = Breaker(
+            settings.breaker_failure_percent,
+            min_calls=settings.breaker_min_calls,
+            pause_ms=settings.breaker_backoff_ms,
+            longest_pause_ms=settings.breaker_backoff_max_ms,
+        )
         return WorkQueue(
             lanes,
+            breaker,
             now_ms,
-            group=self._settings.group or "",
+            group=settings.group or "",
             most_records=most_records,
             on_outcomes=self._plan_look,
         )

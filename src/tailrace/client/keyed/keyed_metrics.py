@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tailrace.client.group.range_progress import RangeBudget
+from tailrace.client.keyed.breaker import BreakerState
 from tailrace.client.keyed.lanes import Failure, LaneWork
 from tailrace.model.partitions import TopicPartition
 
@@ -73,5 +74,6 @@ class KeyedMetrics:
     """Exceptions of the handler."""
     corrupt_batches_skipped_total: int = 0
     """Batches that could not be decoded, with on_corrupt="skip"."""
+    breaker: BreakerState
     ranges: Mapping[TopicPartition, RangeBudget]
     """The rectangles of the group's progress, and the limit of the server; empty if the server keeps no rectangles."""

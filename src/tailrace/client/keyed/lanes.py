@@ -213,6 +213,20 @@ class Lanes:
         self._works[work] = None
         return work
 
+    def take_fresh(self, now_ms: int) -> LaneWork | None:
+        """As `take_next`, but in the partition whose turn it is the newest key that has not failed comes first.
+
+        Keys that always fail are in front of the other keys after a restart.
+        """
+        self.end_holds(now_ms)
+        if self._turns:
+            name, partition = next(iter(self._turns.items()))
+            for lane_name in reversed(partition.waiting):
+                if (name, lane_name) not in self._failures:
+                    partition.waiting.move_to_end(lane_name, last=False)
+                    break
+        return self.take_next(now_ms)
+
     @property
     def has_waiting(self) -> bool:
         """Whether a record waits for its turn."""
@@ -233,12 +247,14 @@ class Lanes:
         """The time at which a held lane may run again; None if no lane is held."""
         return self._holds[0][0] if self._holds else None
 
-    def finish(self, work: LaneWork, outcome: Outcome, now_ms: int, *, fault: str | None = None) -> bool:
+    def finish(
+        self, work: LaneWork, outcome: Outcome, now_ms: int, *, fault: str | None = None, is_counted: bool = True
+    ) -> bool:
         """Take the outcome of a record that `take` gave. Returns whether the record is done, and so not in hand any
         more.
 
-        `fault` is the failure of the handler; None if the handler has asked for the retry. An outcome for a partition
-        that has left does not count.
+        `fault` is the failure of the handler; None if the handler has asked for the retry. `is_counted`: whether the
+        call was an attempt. An outcome for a partition that has left does not count.
         """
         del self._works[work]
         lane_name: LaneName = work.record.offset if work.record.key is None else work.record.key
@@ -252,6 +268,8 @@ class Lanes:
         if is_done:
             partition.done.append(work.record.offset)
         elif isinstance(outcome, Retry) and not partition.is_leaving:
+            lane.attempts -= not is_counted
+            lane.failures += is_counted and outcome.after is None
             self._hold(work, partition, lane, outcome, now_ms, fault)
             return False
         self._remove(partition, lane.records.popleft())
@@ -295,10 +313,9 @@ class Lanes:
         self, work: LaneWork, partition: _Partition, lane: _KeyLane, outcome: Retry, now_ms: int, fault: str | None
     ) -> None:
         failure = self._failures.setdefault((work.name, lane.name), Failure(work.name, work.record, now_ms))
-        failure.attempts, failure.fault = work.attempt, fault or ""
+        failure.attempts, failure.fault = lane.attempts, fault or ""
         if outcome.after is None:
-            lane.failures += 1
-            hold_ms = pause_ms(lane.failures)
+            hold_ms = pause_ms(max(lane.failures, 1))
         else:
             hold_ms = int(min(outcome.after, LONGEST_WAIT_S) * 1000)
         lane.is_held = True

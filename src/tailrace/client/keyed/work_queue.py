@@ -5,14 +5,16 @@
    record waits wakes the next idle worker.
 3. The engine is notified of outcomes when it awaits them: once for many outcomes while records wait for their turn, and
    at once when no record waits. It is notified of each retry at once, since a retry has a time.
+4. While the breaker is open, a worker gets a record only when the breaker lets a call begin.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final
 
 from tailrace.client.group.range_progress import RangeBudget
+from tailrace.client.keyed.breaker import Breaker
 from tailrace.client.keyed.handler import fault_text
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics, held_key, running_key
 from tailrace.client.keyed.lanes import Lanes, LaneWork
@@ -33,6 +35,7 @@ class WorkQueue:
     def __init__(
         self,
         lanes: Lanes,
+        breaker: Breaker,
         now_ms: Callable[[], int],
         *,
         group: str,
@@ -41,6 +44,7 @@ class WorkQueue:
     ) -> None:
         """`on_outcomes` is called by a worker, outside the lock; then not before `begin_outcomes`."""
         self._lanes: Final = lanes
+        self._breaker: Final = breaker
         self._now_ms: Final = now_ms
         self._group: Final = group
         self._many: Final = max(most_records // MANY, 1)
@@ -79,21 +83,28 @@ class WorkQueue:
         `fault`: the exception of the handler that led to the outcome. An outcome of None is not counted: the call was
         cancelled, or the handler ends the program.
         """
-        shown = None
+        shown = notice = None
         if outcome is not DONE:
             shown = self._log(work, outcome, fault)
         now_ms = self._now_ms()
+        breaker = self._breaker
         with self._lock:
-            self._lanes.finish(work, outcome or _UNCOUNTED, now_ms, fault=shown)
-            is_retry = False
+            was_open = breaker.is_open
+            is_counted = self._tell_breaker(work, outcome, shown, now_ms)
+            self._lanes.finish(work, outcome or _UNCOUNTED, now_ms, fault=shown, is_counted=is_counted)
+            must_look = False
             if outcome is DONE:
                 self._done += 1
             else:
-                is_retry = self._count(outcome, fault)
+                must_look = self._count(outcome, fault)
+            if breaker.is_open is not was_open:
+                must_look, notice = True, breaker.notice(now_ms)
             self._outcomes += 1
             taken = self._take(now_ms, on_work)
-            notify = (is_retry or self._is_awaited) and self._must_notify(is_retry=is_retry, is_idle=taken is None)
+            notify = (must_look or self._is_awaited) and self._must_notify(must_look=must_look, is_idle=taken is None)
             wake = self._woken()
+        if notice is not None:
+            _log.warning("group %r: %s", self._group, notice)
         if notify:
             self._on_outcomes()
         if wake is not None:
@@ -102,21 +113,33 @@ class WorkQueue:
 
     def _take(self, now_ms: int, on_work: Callable[[], None]) -> LaneWork | None:
         lanes = self._lanes
-        if not self.is_stopped and (taken := lanes.take_next(now_ms)) is not None:
-            return taken
+        if not self.is_stopped:
+            taken = self._take_try(now_ms) if self._breaker.is_open else lanes.take_next(now_ms)
+            if taken is not None:
+                return taken
         if lanes.running < lanes.concurrency:
             self._idle[on_work] = None
         return None
 
+    def _take_try(self, now_ms: int) -> LaneWork | None:
+        if not self._breaker.may_begin(now_ms):
+            return None
+        taken = self._lanes.take_fresh(now_ms)
+        if taken is not None:
+            self._breaker.begin_try(taken, now_ms)
+        return taken
+
     def _woken(self) -> Callable[[], None] | None:
         """The call of an idle worker that is to take a record."""
-        if self._idle and self._lanes.has_waiting and not self.is_stopped:
-            return self._idle.popitem()[0]
-        return None
+        if not self._idle or not self._lanes.has_waiting or self.is_stopped:
+            return None
+        if self._breaker.is_open and not self._breaker.may_begin(self._now_ms()):
+            return None
+        return self._idle.popitem()[0]
 
-    def _must_notify(self, *, is_retry: bool, is_idle: bool) -> bool:
-        """Whether the engine, which awaits outcomes or has a retry to plan, is to be notified now."""
-        if self._is_notified or not (is_retry or is_idle or self._outcomes >= self._many):
+    def _must_notify(self, *, must_look: bool, is_idle: bool) -> bool:
+        """Whether the engine, which awaits outcomes or has something to plan, is to be notified now."""
+        if self._is_notified or not (must_look or is_idle or self._outcomes >= self._many):
             return False
         self._is_notified = True
         return True
@@ -136,6 +159,20 @@ class WorkQueue:
             self._done += 1
         return False
 
+    def _tell_breaker(self, work: LaneWork, outcome: Outcome | None, fault: str | None, now_ms: int) -> bool:
+        """Tell the breaker that the call with this record has ended. Returns whether the call was an attempt."""
+        breaker = self._breaker
+        if outcome is DONE and not breaker.is_open:
+            breaker.calls += 1
+        elif outcome is None or (isinstance(outcome, Retry) and outcome.after is not None):
+            breaker.passed_over(work, now_ms)
+        elif isinstance(outcome, Retry):
+            key: Hashable = (work.name, work.record.offset) if work.record.key is None else work.record.key
+            return breaker.failed(work, key, fault or "", began_ms=work.began_ms, now_ms=now_ms)
+        else:
+            breaker.succeeded(work, now_ms)
+        return True
+
     def _log(self, work: LaneWork, outcome: Outcome | None, fault: BaseException | None) -> str | None:
         """Log a skip, and the first failure of a record. Returns the text of the failure."""
         if isinstance(outcome, Skip):
@@ -143,7 +180,7 @@ class WorkQueue:
         if fault is None:
             return None
         shown = fault_text(fault)
-        if work.attempt == 1:
+        if work.attempt == 1 and not self._breaker.is_open:
             _log.warning(
                 "group %r: the handler has failed at offset %d of %s; its key is held and tried again: %s",
                 self._group,
@@ -213,9 +250,11 @@ class WorkQueue:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The time of the next retry; None: no key is held."""
+        """The time of the next retry, or of the next try while the breaker is open; None: there is no such time."""
+        now_ms = self._now_ms()
         with self._lock:
-            return self._lanes.next_deadline_ms
+            try_ms = self._breaker.next_try_ms
+            return self._lanes.next_deadline_ms if try_ms is None or try_ms <= now_ms else try_ms
 
     def end_holds(self) -> None:
         """Let the keys go on for which the time of a retry has come."""
@@ -269,4 +308,5 @@ class WorkQueue:
                 failed_total=self._failed,
                 corrupt_batches_skipped_total=corrupt_batches,
                 ranges=ranges,
+                breaker=self._breaker.state(now_ms),
             )

@@ -98,7 +98,7 @@ async def test_a_failure_of_a_handler_whose_text_fails_holds_its_key_too(
     tailrace_cluster: Cluster, topic: str, quick_pauses: None
 ) -> None:
     seen = Seen()
-    consumer = consumer_of(tailrace_cluster, topic)
+    consumer = consumer_of(tailrace_cluster, topic, breaker_failure_percent=None)
 
     async def handle(record: KeyedRecord) -> None:
         if record.attempt == 1:
@@ -220,6 +220,12 @@ async def test_a_keyed_consumer_runs_once_and_closes_in_any_state(tailrace_clust
         ({"topics": "orders"}, "several names"),
         ({"max_records_in_hand": 0}, "max_records_in_hand 0; at least 1"),
         ({"auto_commit_interval_ms": 0}, "auto.commit.interval.ms 0; at least 1"),
+        ({"breaker_failure_percent": 0}, "breaker_failure_percent 0; at least 1"),
+        ({"breaker_failure_percent": 100}, "breaker_failure_percent 100; 1 to 99, or None for no breaker"),
+        ({"breaker_failure_percent": True}, "breaker_failure_percent True; say a whole number"),
+        ({"breaker_min_calls": 0}, "breaker_min_calls 0; at least 1"),
+        ({"breaker_backoff_ms": 0}, "breaker_backoff_ms 0; at least 1"),
+        ({"breaker_backoff_ms": 30_001}, "breaker_backoff_ms 30001; at most breaker_backoff_max_ms, 30000"),
         ({"grace_ms": 300_001}, "at most max.poll.interval.ms, 300000"),
         ({"grace_ms": 4_000, "max_poll_interval_ms": 3_000}, "at most max.poll.interval.ms, 3000"),
     ],

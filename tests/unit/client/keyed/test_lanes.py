@@ -61,6 +61,23 @@ def test_partitions_take_turns() -> None:
     assert [work.name for work in lanes.take(0)] == [ONE, OTHER, ONE]
 
 
+def test_a_fresh_record_is_the_newest_whose_key_has_not_failed_of_the_partition_whose_turn_it_is() -> None:
+    lanes = lanes_of(1)
+    lanes.add(ONE, records(ONE, "pqabb"))
+    lanes.add(OTHER, records(OTHER, "x"))
+    for key in (b"p", b"x"):
+        (work,) = lanes.take(0)
+        assert work.record.key == key
+        lanes.finish(work, Retry(0), 0)
+    tried = []
+    for _ in range(7):
+        fresh = lanes.take_fresh(0)
+        assert fresh is not None
+        tried.append(fresh.record.key)
+        lanes.finish(fresh, Retry(0), 0, is_counted=False)
+    assert tried == [b"b", b"x", b"a", b"x", b"q", b"x", b"p"]
+
+
 def test_a_failure_holds_its_key_alone_and_twice_as_long_each_time() -> None:
     lanes = lanes_of(1)
     lanes.add(ONE, records(ONE, "aab"))
@@ -93,6 +110,24 @@ def test_a_success_ends_the_series_of_pauses() -> None:
     assert (work.record.offset, work.attempt) == (1, 1)
     lanes.finish(work, Retry(), 3_000)
     assert lanes.next_deadline_ms == 4_000
+
+
+def test_a_failure_that_is_not_counted_is_no_attempt_and_its_pause_stays() -> None:
+    lanes = lanes_of()
+    lanes.add(ONE, records(ONE, "a"))
+    now_ms = 0
+    for attempt, is_counted, counted, pause_ms in ((1, False, 0, 1_000), (1, True, 1, 1_000), (2, False, 1, 1_000)):
+        (work,) = lanes.take(now_ms)
+        assert work.attempt == attempt
+        assert not lanes.finish(work, Retry(), now_ms, fault="ConnectionError: down", is_counted=is_counted)
+        assert lanes.next_deadline_ms == now_ms + pause_ms
+        now_ms += pause_ms
+        assert lanes.oldest_failure is not None
+        assert lanes.oldest_failure.attempts == counted
+    (work,) = lanes.take(now_ms)
+    assert work.attempt == 2
+    lanes.finish(work, Retry(), now_ms)
+    assert lanes.next_deadline_ms == now_ms + 2_000
 
 
 def test_a_retry_after_a_time_comes_at_that_time() -> None:

@@ -37,7 +37,9 @@ async def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(tailrace_clus
     in_order: dict[bytes, list[int]] = defaultdict(list)
 
     async def live(most: int) -> None:
-        consumer = AsyncKeyedConsumer(tailrace_cluster.bootstrap_servers, group=name, topics=[name])
+        consumer = AsyncKeyedConsumer(
+            tailrace_cluster.bootstrap_servers, group=name, topics=[name], breaker_failure_percent=None
+        )
         is_last = most == records
 
         async def handle(record: KeyedRecord) -> Outcome:

@@ -5,6 +5,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 
+import pytest
+
+from tailrace.client.keyed.breaker import Breaker
 from tailrace.client.keyed.handler_work import HandlerWork
 from tailrace.client.keyed.lanes import Lanes, LaneWork
 from tailrace.client.keyed.outcomes import DONE, Done, KeyedRecord, Outcome, Retry, Skip
@@ -30,8 +33,14 @@ class QueueUnderTest:
         self.notices = 0
         self.woken: list[str] = []
         lanes = Lanes(concurrency, most_records=most_records, most_bytes=1 << 30)
+        self.breaker = Breaker(50, min_calls=5, pause_ms=100, longest_pause_ms=1_000)
         self.queue = WorkQueue(
-            lanes, lambda: self.now_ms, group="g", most_records=most_records, on_outcomes=self._note_outcomes
+            lanes,
+            self.breaker,
+            lambda: self.now_ms,
+            group="g",
+            most_records=most_records,
+            on_outcomes=self._note_outcomes,
         )
         self.queue.open(NAME)
         self._wakes: dict[str, Callable[[], None]] = {}
@@ -45,9 +54,22 @@ class QueueUnderTest:
     def take(self, worker: str) -> LaneWork | None:
         return self.queue.take(self._wake_of(worker))
 
-    def exchange(self, work: LaneWork | None, worker: str, outcome: Outcome | None = DONE) -> LaneWork | None:
+    def exchange(
+        self, work: LaneWork | None, worker: str, outcome: Outcome | None = DONE, fault: BaseException | None = None
+    ) -> LaneWork | None:
         assert work is not None
-        return self.queue.exchange(work, outcome, None, self._wake_of(worker))
+        return self.queue.exchange(work, outcome, fault, self._wake_of(worker))
+
+    def fail(self, work: LaneWork | None, worker: str) -> LaneWork | None:
+        return self.exchange(work, worker, Retry(), ConnectionError("down"))
+
+    def open_breaker(self, worker: str) -> None:
+        """The first records fail, which opens the breaker."""
+        work = self.take(worker)
+        for _ in range(5):
+            work = self.fail(work, worker)
+        assert work is None
+        assert self.breaker.is_open
 
 
 def test_an_idle_worker_is_woken_by_a_record_and_wakes_the_next_worker_if_another_record_waits() -> None:
@@ -163,6 +185,94 @@ def test_outcomes_are_counted_but_for_calls_that_were_cancelled() -> None:
     assert (metrics.in_hand, metrics.running, metrics.held) == (3, 1, 2)
     assert metrics.longest_running is not None
     assert (metrics.longest_running.key, metrics.longest_running.running_ms) == (b"e", 7)
+
+
+def test_an_open_breaker_gives_no_record_but_a_try_after_each_pause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tried = QueueUnderTest(2)
+    assert tried.take("idle") is None
+    tried.queue.add(NAME, records("abcdefgh"))
+    assert tried.woken == ["idle"]
+    tried.open_breaker("worker")
+    assert tried.notices == 1, "of the first retry; the engine has not looked yet"
+    tried.queue.begin_outcomes()
+    assert tried.take("other") is None
+    assert tried.queue.next_deadline_ms == 100
+    for now_ms in (99, 100):
+        tried.now_ms = now_ms
+        tried.woken.clear()
+        tried.queue.end_holds()
+        assert tried.woken == ["other"] * (now_ms == 100)
+    work = tried.take("other")
+    assert work is not None
+    assert work.record.key == b"h", "the newest"
+    assert tried.take("third") is None, "a try at a time"
+    assert tried.queue.next_deadline_ms == 300
+    assert tried.queue.metrics(corrupt_batches=0, ranges={}).breaker.name == "half-open"
+    assert tried.fail(work, "other") is None
+    assert tried.notices == 2, "the engine plans the next try"
+    (opened,) = [line for line in caplog.messages if "calls of the handler have failed" in line]
+    assert opened == (
+        "group 'g': 5 of the last 5 calls of the handler have failed, the last with ConnectionError: down; the"
+        " handler gets no records but for single tries, the first in 0.1 s, and failures count no attempt"
+    )
+    assert len([line for line in caplog.messages if "the handler has failed at offset" in line]) == 5
+
+
+def test_a_try_that_succeeds_lets_all_workers_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    tried = QueueUnderTest(2)
+    tried.queue.add(NAME, records("abcdefgh"))
+    tried.open_breaker("worker")
+    assert tried.take("other") is None
+    tried.now_ms = 100
+    tried.queue.end_holds()
+    assert tried.woken == ["other"]
+    work = tried.take("other")
+    tried.queue.begin_outcomes()
+    notices = tried.notices
+    following = tried.exchange(work, "other")
+    assert following is not None
+    assert following.record.key == b"f"
+    assert tried.woken == ["other", "worker"]
+    assert tried.notices == notices + 1, "the engine plans the retries anew"
+    assert tried.queue.next_deadline_ms == 1_000, "the time of the keys that had failed"
+    assert (
+        "group 'g': a call of the handler has succeeded after 0.1 s; the handler gets records again" in caplog.messages
+    )
+
+
+def test_failures_while_the_breaker_is_open_count_no_attempt() -> None:
+    tried = QueueUnderTest(3)
+    tried.queue.add(NAME, records("abcdefgh"))
+    late = tried.take("late")
+    tried.open_breaker("worker")
+    assert tried.fail(late, "late") is None
+    attempts: dict[bytes | None, int] = {}
+    for _ in range(8):
+        tried.now_ms += 1_000
+        work = tried.take("worker")
+        assert work is not None
+        attempts[work.record.key] = work.attempt
+        tried.fail(work, "worker")
+    assert attempts == {b"g": 1, b"h": 1, b"a": 1} | dict.fromkeys([b"b", b"c", b"d", b"e", b"f"], 2)
+    metrics = tried.queue.metrics(corrupt_batches=0, ranges={})
+    assert (metrics.failed_total, metrics.breaker.opened_total) == (14, 1)
+    assert metrics.oldest_held is not None
+    assert metrics.oldest_held.attempts == 1
+
+
+def test_an_outcome_without_a_sign_of_an_outage_does_not_open_the_breaker() -> None:
+    tried = QueueUnderTest(1)
+    tried.queue.add(NAME, records("abcdefghijklmnopqrst"))
+    work = tried.take("worker")
+    for outcome in (Retry(5), None, Skip("no"), Retry(0)) * 5:
+        work = tried.exchange(work, "worker", outcome)
+    assert not tried.breaker.is_open
+    tried.queue.add(NAME, records("uvwxyz", 20))
+    for _ in range(6):
+        work = tried.exchange(work, "worker", Retry())
+    assert tried.breaker.is_open, "the handler asks for the pause of a failure each time"
 
 
 def test_many_threads_keep_each_key_in_order_and_alone_and_leave_no_record() -> None:
