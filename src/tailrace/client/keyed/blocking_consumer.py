@@ -1,12 +1,13 @@
 """The keyed consumer without asyncio: `run` blocks, and its handler runs in threads."""
 
+from concurrent.futures import CancelledError
 from functools import partial
 
 from tailrace.client.construction import made_of
 from tailrace.client.keyed.handler import Handler
 from tailrace.client.keyed.keyed_engine import KeyedEngine
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics
-from tailrace.client.loop_thread import Facade, handler_thread
+from tailrace.client.loop_thread import Facade, handler_thread, loop_thread
 from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 
@@ -33,7 +34,9 @@ class KeyedConsumer(Facade[KeyedEngine]):
         run = engine.start(handler, concurrency, lambda: handler_thread().loop)
         try:
             end = run.ended.result()
-        except BaseException:
+        except BaseException as fault:
+            if isinstance(fault, CancelledError) and loop_thread().is_stopped:
+                return  # the interpreter ends, and this is a daemon thread: an exception would print a traceback
             if not run.ended.done():
                 self.stop()
                 try:

@@ -170,14 +170,45 @@ def test_the_end_of_the_interpreter_waits_for_a_handler_in_a_thread_and_begins_n
         [sys.executable, "-c", ENDING, tailrace_cluster.bootstrap_servers, topic],
         env={**os.environ, "PYTHONPATH": str(Path(tailrace.__file__).parent.parent)},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        output, _ = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert output == "begun\ndone 0\n"
+    assert (output, errors) == ("begun\ndone 0\n", "")
     assert process.returncode == 0
+
+
+ENDING_LOOP = """
+import asyncio, sys, threading
+from tailrace import KeyedConsumer
+servers, topic = sys.argv[1:]
+begun = threading.Event()
+
+async def handle(record):
+    begun.set()
+    await asyncio.sleep(3_600)
+
+consumer = KeyedConsumer(servers, group="group-" + topic, topics=[topic])
+threading.Thread(target=consumer.run, args=(handle,), daemon=True).start()
+begun.wait()
+"""
+
+
+def test_the_end_of_the_interpreter_ends_a_run_with_coroutines_in_a_daemon_thread_without_a_word(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING_LOOP, tailrace_cluster.bootstrap_servers, topic],
+        env={**os.environ, "PYTHONPATH": str(Path(tailrace.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 KILLED = """
