@@ -23,6 +23,9 @@ from tailrace.model.partitions import TopicPartition
 
 HANDLER_S = 0.003
 CONCURRENCY = 32
+SESSION_MS = 6_000
+CLASSIC_SESSION: dict[str, Any] = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 500}
+"""With KIP-848 both times are the broker's."""
 
 
 class Diary:
@@ -52,7 +55,7 @@ def noting_commits(diary: Diary) -> AbstractContextManager[object]:
     return patch.object(RangeProgress, "commit", noted)
 
 
-async def work(servers: str, group: str, topic: str, diary: Diary) -> None:
+async def work(servers: str, protocol: str, group: str, topic: str, diary: Diary) -> None:
     async def handle(record: KeyedRecord) -> Outcome | None:
         key = None if record.key is None else record.key.decode()
         diary.write(place=(record.topic, record.partition), offset=record.offset, key=key)
@@ -67,21 +70,21 @@ async def work(servers: str, group: str, topic: str, diary: Diary) -> None:
     consumer = KeyedConsumer(
         servers,
         group=group,
+        group_protocol=protocol,
         topics=[topic],
         auto_commit_interval_ms=300,
-        session_timeout_ms=6_000,
-        heartbeat_interval_ms=500,
         grace_ms=2_000,
         metadata_max_age_ms=2_000,
+        **(CLASSIC_SESSION if protocol == "classic" else {}),
     )
     await consumer.run(handle, concurrency=CONCURRENCY)
 
 
 def main() -> None:
-    servers, group, topic, path = sys.argv[1:]
+    servers, protocol, group, topic, path = sys.argv[1:]
     diary = Diary(Path(path))
     with noting_commits(diary):
-        asyncio.run(work(servers, group, topic, diary))
+        asyncio.run(work(servers, protocol, group, topic, diary))
 
 
 if __name__ == "__main__":

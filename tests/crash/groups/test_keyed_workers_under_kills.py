@@ -1,7 +1,8 @@
 """Keyed consumers on three brokers, with kill -9 of brokers and of workers: progress by key is kept (KIP-X).
 
-KEYED_FAULT_SECONDS in the environment says for how long; `make soak` takes a quarter of an hour. SEED=n chooses the
-same faults again. After each run anomalies are planted into what it has gathered: each must be found.
+KEYED_FAULT_SECONDS in the environment says for how long; `make soak` takes a quarter of an hour by each protocol of
+groups. SEED=n chooses the same faults again. After each run anomalies are planted into what it has gathered: each must
+be found.
 """
 
 import json
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from crash.groups.keyed_worker import SESSION_MS
 from crash.judge import Judge
 from crash.program import IMPORT_PATH
 from tailrace.client.blocking import Admin, NewTopic, Producer
@@ -50,6 +52,7 @@ TOPIC, GROUP, PARTITIONS = "orders", "workers", 4
 WORKERS = 3
 PAUSE_S = (0.5, 2.0)
 KEYS = 200
+CONFIG = {"min.insync.replicas": "2", "group.consumer.session.timeout.ms": str(SESSION_MS)}
 PRODUCE_PAUSE_S = 0.004
 
 
@@ -86,9 +89,10 @@ class ProducerThread:
 class WorkerProcess:
     """A worker that is killed and started again, with a file of its own for each life."""
 
-    def __init__(self, number: int, servers: str, directory: Path) -> None:
+    def __init__(self, number: int, servers: str, protocol: str, directory: Path) -> None:
         self._number = number
         self._servers = servers
+        self._protocol = protocol
         self._directory = directory
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -104,6 +108,7 @@ class WorkerProcess:
                     "-m",
                     "crash.groups.keyed_worker",
                     self._servers,
+                    self._protocol,
                     GROUP,
                     TOPIC,
                     str(self._directory / f"{name}.jsonl"),
@@ -122,16 +127,16 @@ class WorkerProcess:
         self._process.wait()
 
 
-def run(directory: Path, chance: random.Random) -> tuple[KeyedEvidence, dict[str, int]]:
+def run(directory: Path, protocol: str, chance: random.Random) -> tuple[KeyedEvidence, dict[str, int]]:
     """Let workers and brokers be killed for so long, then let the group finish."""
     counts: dict[str, int] = defaultdict(int)
     with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(brokers=3, config={"min.insync.replicas": "2"}))
+        cluster = stack.enter_context(Cluster(brokers=3, config=CONFIG))
         servers = cluster.bootstrap_servers
         with Admin(servers) as admin:
             admin.create_topics([NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3)])
         producer = ProducerThread(servers, chance)
-        workers = [WorkerProcess(number, servers, directory) for number in range(WORKERS)]
+        workers = [WorkerProcess(number, servers, protocol, directory) for number in range(WORKERS)]
         for worker in workers:
             stack.callback(worker.kill)
         began_s = time.monotonic()
@@ -200,14 +205,15 @@ def _evidence(
 
 @pytest.mark.crash
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_progress_by_key_survives_kills_of_brokers_and_workers(
-    tmp_path: Path, chance: random.Random, judge: Judge
+    tmp_path: Path, protocol: str, chance: random.Random, judge: Judge
 ) -> None:
-    evidence, counts = run(tmp_path, chance)
+    evidence, counts = run(tmp_path, protocol, chance)
     faults = broken_promises(evidence)
     places = {(delivery.partition, delivery.offset) for delivery in evidence.deliveries}
     figures = (
-        f"{dict(counts)}, {sum(map(len, evidence.produced.values()))} records acknowledged, "
+        f"{protocol}: {dict(counts)}, {sum(map(len, evidence.produced.values()))} records acknowledged, "
         f"{len(evidence.deliveries)} deliveries of {len(places)} records, {len(evidence.acknowledged)} commits of "
         f"ranges, {len(faults)} broken promises"
     )
