@@ -1,0 +1,123 @@
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.stream.Collectors;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.StringDeserializer;
+
+/** A member of an elastic group, with the ledger of elastic_member.py: SERVERS GROUP VIEW NAME LEDGER HANDLER_MS. */
+public class ElasticMember implements ConsumerRebalanceListener {
+    private static final long COMMIT_NS = 1_000_000_000L;
+    private final FileOutputStream ledger;
+    private final KafkaConsumer<String, String> consumer;
+    private final long handlerMs;
+    private final Map<TopicPartition, OffsetAndMetadata> done = new HashMap<>();
+    private volatile boolean isOver;
+
+    private ElasticMember(String[] args) throws IOException {
+        ledger = new FileOutputStream(args[4], true);
+        handlerMs = Long.parseLong(args[5]);
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", args[0]);
+        settings.put("group.id", args[1]);
+        settings.put("client.id", args[3]);
+        settings.put("group.protocol", "consumer");
+        settings.put("auto.offset.reset", "earliest");
+        settings.put("enable.auto.commit", "false");
+        settings.put("max.poll.records", "20");
+        consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
+        consumer.subscribe(List.of(args[2]), this);
+    }
+
+    public static void main(String[] args) throws Exception {
+        ElasticMember member = new ElasticMember(args);
+        Thread end = new Thread(member::waitForEnd);
+        end.setDaemon(true);
+        end.start();
+        member.work();
+        System.exit(0);
+    }
+
+    private void waitForEnd() {
+        try {
+            System.in.read();
+            note("\"leaving\":true");
+        } catch (IOException closed) {
+            // it has ended, too
+        }
+        isOver = true;
+    }
+
+    private void note(String facts) throws IOException {
+        ledger.write(("{\"at\":" + System.nanoTime() + "," + facts + "}\n").getBytes(StandardCharsets.UTF_8));
+    }
+
+    private void work() throws Exception {
+        long committed = System.nanoTime();
+        while (!isOver) {
+            for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(100))) handle(record);
+            if (System.nanoTime() - committed > COMMIT_NS) {
+                commit(Map.copyOf(done));
+                committed = System.nanoTime();
+            }
+        }
+        commit(Map.copyOf(done));
+        consumer.close();
+    }
+
+    private void handle(ConsumerRecord<String, String> record) throws Exception {
+        String place = "[" + record.partition() + "," + record.offset() + "]";
+        note("\"begin\":" + place + ",\"key\":\"" + record.key() + "\",\"number\":" + record.value());
+        Thread.sleep(handlerMs);
+        note("\"end\":" + place);
+        done.put(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1));
+    }
+
+    private void commit(Map<TopicPartition, OffsetAndMetadata> offsets) {
+        if (offsets.isEmpty()) return;
+        long sent = System.nanoTime();
+        boolean isAcknowledged = true;
+        try {
+            consumer.commitSync(offsets);
+            done.entrySet().removeAll(offsets.entrySet());
+        } catch (KafkaException fault) {
+            isAcknowledged = false;
+            fault.printStackTrace();
+        }
+        String slots = offsets.entrySet().stream()
+            .map(each -> "[" + each.getKey().partition() + ",[[0," + (each.getValue().offset() - 1) + "]]]")
+            .collect(Collectors.joining(","));
+        try {
+            note("\"sent\":" + sent + ",\"ok\":" + isAcknowledged + ",\"commit\":[" + slots + "]");
+        } catch (IOException fault) {
+            throw new KafkaException(fault);
+        }
+    }
+
+    @Override
+    public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
+        Map<TopicPartition, OffsetAndMetadata> leaving = new HashMap<>(done);
+        leaving.keySet().retainAll(partitions);
+        commit(leaving);
+        done.keySet().removeAll(partitions);
+    }
+
+    @Override
+    public void onPartitionsLost(Collection<TopicPartition> partitions) {
+        done.keySet().removeAll(partitions);
+    }
+
+    @Override
+    public void onPartitionsAssigned(Collection<TopicPartition> partitions) {}
+}
