@@ -31,6 +31,8 @@ class GroupConfig:
     names of 249 characters."""
     group_max_groups: int = 10_000
     """The most groups of a node; a setting of Tailrace."""
+    group_coordinator_rebalance_protocols: tuple[str, ...] = ("classic", "consumer", "streams")
+    """The protocols by which members may join. Kafka's default; a node has no groups of streams."""
     group_consumer_session_timeout_ms: int = 45_000
     """The session timeout of a member of a consumer group (KIP-848), set by the coordinator, not by the member."""
     group_consumer_heartbeat_interval_ms: int = 5_000
@@ -70,6 +72,11 @@ class GroupConfig:
         """The heartbeat interval of a member of this consumer group."""
         text = self.settings_of(group_id).get(HEARTBEAT_INTERVAL)
         return self.group_consumer_heartbeat_interval_ms if text is None else int(text)
+
+    @property
+    def has_consumer_groups(self) -> bool:
+        """Whether members may join by KIP-848."""
+        return "consumer" in self.group_coordinator_rebalance_protocols
 
     @property
     def upgrades(self) -> bool:

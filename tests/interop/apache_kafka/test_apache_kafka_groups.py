@@ -120,6 +120,9 @@ def test_a_broker_that_offers_only_the_classic_protocol_gets_that(classic_kafka:
     with Consumer(classic_kafka, group="c", topics=[topic], auto_offset_reset="earliest") as consumer:
         _read([consumer], 8 * PARTITIONS)
         assert _kind(classic_kafka, "c") == "classic"
+        with Admin(classic_kafka) as admin:
+            (described,) = admin.describe_groups(["c"])
+        assert [member.topics for member in described.members] == [{topic}]
     with (
         contextlib.closing(Consumer(classic_kafka, group="d", topics=[topic], group_protocol="consumer")) as consumer,
         pytest.raises(KafkaError) as caught,

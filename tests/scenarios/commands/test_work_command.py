@@ -19,19 +19,31 @@ from tailrace.cli.work import MOST_VARIABLE_BYTES, CommandFailed, Commands, vari
 from tailrace.client.blocking import Admin, KeyedRecord, Producer
 from tailrace.client.keyed.outcomes import Done, Retry
 from tailrace.testing import Cluster
+from testkit.nodes.group_protocols import GROUP_PROTOCOLS, cluster_of
 from testkit.programs.commands import CommandResult
 
 SECONDS = 60.0
 RECORD = KeyedRecord("orders", 1, 7, 1_000, b"k", b"value", (("h", b"x"), ("raw", b"\xff"), ("none", None)), None, 2)
 
 
+@pytest.fixture(scope="module", params=GROUP_PROTOCOLS)
+def protocol(request: pytest.FixtureRequest) -> str:
+    """The protocol of the groups. `tailrace work` has no choice: it takes what the node offers."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def cluster(protocol: str) -> Iterator[Cluster]:
+    yield from cluster_of(protocol)
+
+
 @pytest.fixture
-def topic(tailrace_cluster: Cluster) -> str:
+def topic(cluster: Cluster) -> str:
     """Twelve records of three keys in two partitions; the values of a key count up."""
     name = f"work-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+    with Admin(cluster.bootstrap_servers) as admin:
         admin.create_topics({name: 2})
-    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+    with Producer(cluster.bootstrap_servers) as producer:
         for number in range(12):
             producer.send(name, b"%d" % (number // 3), key=b"key-%d" % (number % 3))
     return name
@@ -95,10 +107,10 @@ def committed(cluster: Cluster, topic: str) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_a_command_gets_each_record_in_the_order_of_its_key(
-    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess], number: signal.Signals
+    cluster: Cluster, protocol: str, topic: str, processes: list[WorkProcess], number: signal.Signals
 ) -> None:
     script = 'echo "$TAILRACE_TOPIC $TAILRACE_KEY $(cat) $TAILRACE_ATTEMPT $1"'
-    processes.append(work := WorkProcess(tailrace_cluster, topic, "sh", "-c", script, "sh", "-x"))
+    processes.append(work := WorkProcess(cluster, topic, "sh", "-c", script, "sh", "-x"))
     values = defaultdict(list)
     for line in work.lines(12):
         name, key, value, attempt, argument = line.split()
@@ -107,20 +119,23 @@ def test_a_command_gets_each_record_in_the_order_of_its_key(
     assert values == {f"key-{number}": [0, 1, 2, 3] for number in range(3)}
     done = work.interrupted(number)
     assert (done.code, done.out, done.err) == (0, "", "12 records done\n")
-    assert committed(tailrace_cluster, topic) == 12
+    assert committed(cluster, topic) == 12
+    with Admin(cluster.bootstrap_servers) as admin:
+        (kind,) = [group.type for group in admin.list_groups() if group.group == topic]
+    assert kind == protocol
 
 
 def test_no_command_runs_for_a_record_of_an_aborted_transaction(
-    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess]
+    cluster: Cluster, topic: str, processes: list[WorkProcess]
 ) -> None:
-    with Producer(tailrace_cluster.bootstrap_servers, transactional_id=topic) as producer:
+    with Producer(cluster.bootstrap_servers, transactional_id=topic) as producer:
         producer.init_transactions()
         with suppress(ZeroDivisionError), producer.transaction():
             producer.send(topic, b"aborted", key=b"key-0")
             raise ZeroDivisionError
         with producer.transaction():
             producer.send(topic, b"committed", key=b"key-0")
-    processes.append(work := WorkProcess(tailrace_cluster, topic, "sh", "-c", 'echo "$(cat)"'))
+    processes.append(work := WorkProcess(cluster, topic, "sh", "-c", 'echo "$(cat)"'))
     values = work.lines(13)
     assert values.count("committed") == 1
     assert "aborted" not in values
@@ -128,7 +143,7 @@ def test_no_command_runs_for_a_record_of_an_aborted_transaction(
 
 
 def test_an_exit_code_holds_the_key_alone_until_the_command_succeeds(
-    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess]
+    cluster: Cluster, topic: str, processes: list[WorkProcess]
 ) -> None:
     script = """
         value=$(cat)
@@ -139,7 +154,7 @@ def test_an_exit_code_holds_the_key_alone_until_the_command_succeeds(
         esac
         echo "$TAILRACE_KEY $value $TAILRACE_ATTEMPT"
     """
-    processes.append(work := WorkProcess(tailrace_cluster, topic, "sh", "-c", script, output="json"))
+    processes.append(work := WorkProcess(cluster, topic, "sh", "-c", script, output="json"))
     lines = work.lines(12)
     assert sorted(lines[:4]) == [f"key-0 {value} 1" for value in range(4)]
     assert [line for line in lines if line.startswith("key-1")] == ["key-1 0 2", "key-1 1 1", "key-1 2 1", "key-1 3 1"]
@@ -185,7 +200,7 @@ def test_an_outage_of_all_commands_lets_single_commands_try_and_its_end_runs_eac
 
 
 def test_a_command_beyond_its_time_is_killed_and_its_record_comes_again(
-    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess]
+    cluster: Cluster, topic: str, processes: list[WorkProcess]
 ) -> None:
     script = """
         case "$TAILRACE_KEY $TAILRACE_OFFSET $TAILRACE_ATTEMPT" in
@@ -193,7 +208,7 @@ def test_a_command_beyond_its_time_is_killed_and_its_record_comes_again(
         esac
         echo "$TAILRACE_KEY $TAILRACE_ATTEMPT"
     """
-    work = WorkProcess(tailrace_cluster, topic, "sh", "-c", script, options=["--timeout", "0.5"])
+    work = WorkProcess(cluster, topic, "sh", "-c", script, options=["--timeout", "0.5"])
     processes.append(work)
     lines = work.lines(12)
     assert [line for line in lines if line.startswith("key-1")] == ["key-1 2", *["key-1 1"] * 3]
@@ -205,23 +220,23 @@ def test_a_command_beyond_its_time_is_killed_and_its_record_comes_again(
 
 
 def test_a_command_that_is_not_there_is_named_before_anything_is_read(
-    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess], tmp_path: Path
+    cluster: Cluster, topic: str, processes: list[WorkProcess], tmp_path: Path
 ) -> None:
     (plain := tmp_path / "plain").write_text("no program")
     for name, reason in (("no-such-command", "No such file or directory"), (str(plain), "Permission denied")):
-        processes.append(work := WorkProcess(tailrace_cluster, topic, name))
+        processes.append(work := WorkProcess(cluster, topic, name))
         done = work.finished()
         assert (done.code, done.out, done.err) == (1, "", f"tailrace: {name}: {reason}\n")
-    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+    with Admin(cluster.bootstrap_servers) as admin:
         assert topic not in [group.group for group in admin.list_groups()]
 
 
 def test_a_command_that_cannot_be_started_any_more_ends_the_run(
-    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess], tmp_path: Path
+    cluster: Cluster, topic: str, processes: list[WorkProcess], tmp_path: Path
 ) -> None:
     (program := tmp_path / "once").write_text('#!/bin/sh\nrm "$0"\n')
     program.chmod(0o755)
-    processes.append(work := WorkProcess(tailrace_cluster, topic, str(program)))
+    processes.append(work := WorkProcess(cluster, topic, str(program)))
     done = work.finished()
     assert (done.code, done.err.splitlines()[-1]) == (1, f"tailrace: {program}: No such file or directory")
 

@@ -52,6 +52,12 @@ class TestFirstHeartbeats:
     ) -> None:
         assert node.send(ConsumerGroupHeartbeatRequest(**{**VALID, **change}), 1).response.error_code == code
 
+    def test_a_node_without_the_protocol_refuses_its_members_and_keeps_classic_groups(self) -> None:
+        node = new_node(group_coordinator_rebalance_protocols="classic")
+        exchange = node.send(ConsumerGroupHeartbeatRequest(**VALID), 1)
+        assert exchange.response.error_code == E.UNSUPPORTED_VERSION
+        assert "group.coordinator.rebalance.protocols" in exchange.response.error_message
+
     def test_before_v1_of_a_heartbeat_the_coordinator_makes_the_member_id(self, node: GroupPath) -> None:
         answer = node.send(ConsumerGroupHeartbeatRequest(**{**VALID, "member_id": ""}), 0).response
         assert answer.error_code == E.NONE

@@ -83,8 +83,8 @@ async def _consumer_group(router: Router, connection: Connection, group: str) ->
         ConsumerGroupDescribeResponse,
     )
     described = response.groups[0]
-    if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return None
+    if described.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None  # Apache Kafka refuses the request where its settings leave KIP-848 out
     check(described.error_code, described.error_message or f"group {group!r} cannot be described")
     coordinator = await router.coordinator(group)
     return GroupDescription(

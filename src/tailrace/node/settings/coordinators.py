@@ -1,7 +1,7 @@
 """Settings of the coordinators: of groups and their offsets, and of transactions."""
 
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
-from tailrace.model.settings import BOOLEAN, INT, LONG, SHORT, STRING, setting
+from tailrace.model.settings import BOOLEAN, INT, LIST, LONG, SHORT, STRING, setting
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 
 GROUP_SETTINGS = (
@@ -11,6 +11,13 @@ GROUP_SETTINGS = (
         "group.initial.rebalance.delay.ms", INT, GroupConfig, "How long a new group waits for members.", at_least=0
     ),
     setting("group.max.size", INT, GroupConfig, "The most members of a classic group (Kafka: no limit).", at_least=1),
+    setting(
+        "group.coordinator.rebalance.protocols",
+        LIST,
+        GroupConfig,
+        "The protocols of groups. Without consumer, members of consumer groups (KIP-848) are refused.",
+        one_of=("classic", "consumer", "share", "streams"),
+    ),
     setting(
         "group.consumer.session.timeout.ms",
         INT,

@@ -64,7 +64,6 @@ WITHOUT_EFFECT = (
     # Groups and transactions
     _accepted("group.coordinator.threads", INT, 4),
     _accepted("group.coordinator.append.linger.ms", INT, 5),
-    _accepted("group.coordinator.rebalance.protocols", LIST, ("classic", "consumer", "streams")),
     _accepted("group.consumer.min.session.timeout.ms", INT, 45_000),
     _accepted("group.consumer.max.session.timeout.ms", INT, 60_000),
     _accepted("group.consumer.min.heartbeat.interval.ms", INT, 5_000),

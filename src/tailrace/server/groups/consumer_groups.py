@@ -47,6 +47,9 @@ class ConsumerGroupHeartbeatHandler:
 
     def handle(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
         coordinators, version = self._coordinators, context.api_version
+        if not coordinators.config.has_consumer_groups:
+            detail = "group.coordinator.rebalance.protocols leaves consumer groups (KIP-848) out"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
         try:
             check_heartbeat(request, version, max_bytes=coordinators.config.group_max_metadata_bytes)
         except KafkaError as refusal:
