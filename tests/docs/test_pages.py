@@ -4,15 +4,18 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace import Admin, Producer
+from tailrace import Admin, Producer, TopicPartition
+from tailrace.model.errors import KafkaError
 from tailrace.spark.java import JavaNotFound
 from tailrace.spark.session import local_session
 from tailrace.testing import Cluster
+from testkit.nodes.group_protocols import GROUP_PROTOCOLS, cluster_of
 from testkit.programs.commands import run_command
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,33 +30,83 @@ def _blocks(page: str, language: str = "python") -> list[str]:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def protocol() -> str:
+    """The protocol of the groups."""
+    return "consumer"
+
+
+@pytest.fixture
+def cluster(protocol: str) -> Iterator[Cluster]:
     """A node of its own: the pages' topics have names that topics of other tests may have."""
-    with Cluster() as cluster:
-        yield cluster
+    yield from cluster_of(protocol)
 
 
-def test_python(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+in_both_protocols = pytest.mark.parametrize("protocol", GROUP_PROTOCOLS)
+
+
+def _protocols(cluster: Cluster, *groups: str) -> set[str]:
+    """The protocols of these groups."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        return {str(group.type) for group in admin.list_groups() if group.group in groups}
+
+
+@in_both_protocols
+def test_python(cluster: Cluster, protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in _blocks("python.md"):
-        exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"'), names)
+        is_refused = protocol == "classic" and "pattern=" in block
+        refusal = pytest.raises(KafkaError, match="a pattern needs") if is_refused else nullcontext()
+        with refusal:
+            exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"'), names)
     names["test_greeting"](cluster)
     output = capsys.readouterr().out
     assert "b'alice' b'tea'" in output
     assert "UNKNOWN_TOPIC_OR_PARTITION" in output
     assert "topic='orders'" in output.splitlines()[-1]  # the last block, for asyncio
     assert names["rows"] == len(names["records"]) > 0
+    assert _protocols(cluster, "billing", "shipping", "packing") == {protocol}
 
 
-def test_transactions(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+@in_both_protocols
+def test_transactions(cluster: Cluster, protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in _blocks("guides/transactions.md"):
         exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"'), names)
     assert capsys.readouterr().out.splitlines()[-1] == "b'TEA 0' b'TEA 99'"
     with Admin(cluster.bootstrap_servers) as admin:
         assert {each.offset for each in admin.group_offsets("billing").values()} == {100}
+    assert _protocols(cluster, "billing", "readers") == {protocol}
 
 
+@in_both_protocols
+def test_key_ranges(cluster: Cluster, protocol: str) -> None:
+    """A block reads until `ship`, which the page leaves to the reader, ends it."""
+    plain, view, handler, slots = _blocks("guides/key-ranges.md")
+    partitions = [TopicPartition("orders", 0), *(TopicPartition("orders.shared-16", part) for part in range(16))]
+    with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers) as producer:
+        admin.create_topics({"orders": 1})
+        for number in range(20):
+            producer.send("orders", b"%d" % (number + 1), key=b"key-%d" % (number % 5))
+    shipped: list[int] = []
+
+    def ship(value: bytes | int) -> bool:
+        shipped.append(int(value))
+        if len(shipped) == 20:
+            raise SystemExit
+        return True
+
+    names: dict[str, Any] = {"ship": ship}
+    for block in (plain, view, handler, slots):
+        shipped.clear()
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.commit_offsets("shipping", dict.fromkeys(partitions, 0))
+        with pytest.raises(SystemExit):
+            exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"'), names)
+        assert sorted(shipped) == list(range(1, 21))
+    assert _protocols(cluster, "shipping", "packing") == {protocol}
+
+
+@in_both_protocols
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_spark(

@@ -25,12 +25,25 @@ from testkit.programs.waiting import wait_until
 Send = Callable[..., None]
 
 
+@pytest.fixture(params=["consumer", "classic"])
+def watchers(request: pytest.FixtureRequest, bootstrap: str, topic: str) -> str:
+    """A group of each protocol that has had a member, and has not committed."""
+    group = f"{topic}-watchers"
+    protocol = str(request.param)
+    with Consumer(bootstrap, group=group, topics=[topic], enable_auto_commit=False, group_protocol=protocol) as member:
+        wait_until(lambda: member.poll(0.1) == [] and len(member.assignment()) == 3, "the group has a member")
+    return group
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_a_consumer_group_that_cannot_be_updated_does_not_end_the_query(
-    bootstrap: str, admin: Admin, topic: str, send: Send
+    bootstrap: str, admin: Admin, topic: str, send: Send, protocol: str
 ) -> None:
     send(range(5))
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": f"{topic}-in-use"}
-    with Consumer(bootstrap, group=f"{topic}-in-use", topics=[topic], enable_auto_commit=False) as member:
+    with Consumer(
+        bootstrap, group=f"{topic}-in-use", topics=[topic], enable_auto_commit=False, group_protocol=protocol
+    ) as member:
         wait_until(lambda: member.poll(0.1) == [] and len(member.assignment()) == 3, "the group has a member")
         reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
@@ -47,23 +60,23 @@ def test_a_deleted_topic_does_not_hold_back_the_group_progress_of_other_topics(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     by: str,
+    watchers: str,
 ) -> None:
     """A stream under failOnDataLoss=false keeps a deleted topic in its offsets for ever."""
     for module in (planning, session):
         monkeypatch.setattr(module, "PROGRESS_TIMEOUT_MS", 60_000)
-    group = f"{topic}-watchers"
     send(range(7))
     end = {topic: {"0": 7}, f"{topic}-gone": {"0": 3}}
     if by == "source":
-        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": group}
+        options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": watchers}
         options["failOnDataLoss"] = "false"
         reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
         reader.latestOffset(end, ReadAllAvailable())
         reader.stop()
     else:
         progress = SimpleNamespace(name=None, sources=[SimpleNamespace(endOffset=json.dumps(end))])
-        GroupProgress(bootstrap, group).onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
-    assert {tp: found.offset for tp, found in admin.group_offsets(group).items()} == {TopicPartition(topic, 0): 7}
+        GroupProgress(bootstrap, watchers).onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
+    assert {tp: found.offset for tp, found in admin.group_offsets(watchers).items()} == {TopicPartition(topic, 0): 7}
     # No warning came from here; a listener of another test, on another thread, may have something to say.
     logged = [record for record in caplog.records if record.thread == threading.get_ident()]
     messages = [record.getMessage() for record in logged if record.name.startswith("tailrace.spark")]
@@ -71,13 +84,13 @@ def test_a_deleted_topic_does_not_hold_back_the_group_progress_of_other_topics(
 
 
 def test_the_consumer_group_of_a_triggered_run_shows_the_end_of_the_run(
-    spark: SparkSession, bootstrap: str, topic: str, admin: Admin, stream: Stream, send: Send
+    spark: SparkSession, bootstrap: str, watchers: str, admin: Admin, stream: Stream, send: Send
 ) -> None:
     """Spark asks once more after the last batch; a run without records shows where the query stands."""
-    monitored = {"kafka.group.id": f"{topic}-watchers", "maxOffsetsPerTrigger": 10}
+    monitored = {"kafka.group.id": watchers, "maxOffsetsPerTrigger": 10}
 
     def shown() -> dict[int, int]:
-        return {tp.partition: found.offset for tp, found in admin.group_offsets(f"{topic}-watchers").items()}
+        return {tp.partition: found.offset for tp, found in admin.group_offsets(watchers).items()}
 
     for records in (range(40), range(40, 50), range(0)):
         send(records)
@@ -114,33 +127,32 @@ def test_the_end_of_a_triggered_run_is_shown_to_its_group_after_a_fault_too(
 
 
 def test_the_end_of_every_batch_is_shown_to_its_group(
-    bootstrap: str, topic: str, admin: Admin, send: Send, monkeypatch: pytest.MonkeyPatch
+    bootstrap: str, topic: str, watchers: str, admin: Admin, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run first shows where it begins."""
     monkeypatch.setattr(planning, "PROGRESS_TIMEOUT_MS", 60_000)
     send(range(30))
-    group = f"{topic}-watchers"
-    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": group}
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": watchers}
     reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
     for done in (10, 20, 30):
         reader.latestOffset({topic: {"0": done}}, ReadMaxRows(10))
-        shown = {tp: found.offset for tp, found in admin.group_offsets(group).items()}
+        shown = {tp: found.offset for tp, found in admin.group_offsets(watchers).items()}
         assert shown == {TopicPartition(topic, 0): done}
     reader.stop()
 
 
 def test_a_listener_shows_the_progress_of_every_batch(
-    spark: SparkSession, bootstrap: str, admin: Admin, stream: Stream, send: Send
+    spark: SparkSession, bootstrap: str, admin: Admin, stream: Stream, send: Send, watchers: str
 ) -> None:
     """Spark reports a batch to the source too late; to the listener it reports the last batch as well."""
-    listener = GroupProgress(bootstrap, "shown")
+    listener = GroupProgress(bootstrap, watchers)
     spark.streams.addListener(listener)
     try:
         send(range(40))
         stream.run(maxOffsetsPerTrigger=10)
 
         def shown() -> dict[int, int]:
-            return {tp.partition: position.offset for tp, position in admin.group_offsets("shown").items()}
+            return {tp.partition: position.offset for tp, position in admin.group_offsets(watchers).items()}
 
         wait_until(lambda: shown().get(0) == 40, "the listener gets the last batch")
         assert shown() == {0: 40, 1: 0, 2: 0}

@@ -28,12 +28,16 @@ def topic(tailrace_cluster: Cluster) -> str:
     return name
 
 
-def test_a_handler_runs_in_threads_until_it_stops_the_run(tailrace_cluster: Cluster, topic: str) -> None:
+def test_a_handler_runs_in_threads_until_it_stops_the_run(
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
+) -> None:
     lock = threading.Lock()
     values: dict[bytes | None, list[int]] = {}
     retried: list[KeyedRecord] = []
     group = f"group-{topic}"
-    consumer = KeyedConsumer(tailrace_cluster.bootstrap_servers, group=group, topics=[topic], decode=int)
+    consumer = KeyedConsumer(
+        tailrace_cluster.bootstrap_servers, group=group, topics=[topic], decode=int, group_protocol=group_protocol
+    )
 
     def handle(record: KeyedRecord) -> Outcome:
         assert threading.current_thread().name.startswith("tailrace-handler")
@@ -111,7 +115,7 @@ def test_the_end_of_the_program_is_raised_by_the_run_and_the_loop_goes_on(
 PROGRAM = """
 import signal, sys
 from tailrace import KeyedConsumer
-servers, topic = sys.argv[1:]
+servers, topic, protocol = sys.argv[1:]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have its background processes ignore it
 
 def handle(record):
@@ -119,13 +123,15 @@ def handle(record):
     sys.stdin.readline()
     print("done", record.offset, flush=True)
 
-KeyedConsumer(servers, group="group-" + topic, topics=[topic]).run(handle, concurrency=1)
+KeyedConsumer(servers, group="group-" + topic, topics=[topic], group_protocol=protocol).run(handle, concurrency=1)
 """
 
 
-def test_an_interrupted_run_finishes_what_runs_and_commits_it(tailrace_cluster: Cluster, topic: str) -> None:
+def test_an_interrupted_run_finishes_what_runs_and_commits_it(
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, tailrace_cluster.bootstrap_servers, topic],
+        [sys.executable, "-c", PROGRAM, tailrace_cluster.bootstrap_servers, topic, group_protocol],
         env={**os.environ, "PYTHONPATH": str(Path(tailrace.__file__).parent.parent)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -15,10 +15,10 @@ from unit.client.keyed.keyed_runs import KEYS, RECORDS, SECONDS, Seen, consumer_
 
 
 async def test_a_keyed_consumer_works_on_each_key_in_order_beside_the_other_keys(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
     seen = Seen()
-    async with consumer_of(tailrace_cluster, topic) as consumer:
+    async with consumer_of(tailrace_cluster, topic, group_protocol=group_protocol) as consumer:
 
         async def handle(record: KeyedRecord) -> None:
             seen.begin(record)
@@ -37,12 +37,12 @@ async def test_a_keyed_consumer_works_on_each_key_in_order_beside_the_other_keys
 
 
 async def test_a_handler_that_is_a_plain_function_runs_in_as_many_threads_as_there_is_concurrency(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
     seen, lock = Seen(), threading.Lock()
     together = threading.Barrier(4)
     loop = asyncio.get_running_loop()
-    consumer = consumer_of(tailrace_cluster, topic)
+    consumer = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol)
 
     def handle(record: KeyedRecord) -> Outcome:
         with lock:
@@ -150,9 +150,9 @@ async def test_a_keyed_consumer_counts_skips_and_retries_and_a_wrong_result_is_a
 
 
 async def test_a_partition_full_of_a_held_key_stops_and_other_partitions_are_read_to_their_ends(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
-    consumer = consumer_of(tailrace_cluster, topic, max_records_in_hand=20)
+    consumer = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol, max_records_in_hand=20)
     ends = await ends_of(tailrace_cluster, topic)
     done: dict[int, int] = dict.fromkeys(range(3), 0)
     most_in_hand = 0
@@ -175,22 +175,22 @@ async def test_a_partition_full_of_a_held_key_stops_and_other_partitions_are_rea
 
 
 async def test_a_fault_that_no_retry_cures_ends_the_run_of_a_keyed_consumer(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
-    consumer = consumer_of(tailrace_cluster, topic, auto_offset_reset="none")
+    consumer = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol, auto_offset_reset="none")
     with pytest.raises(KafkaError, match=r"auto.offset.reset is none") as caught:
         await consumer.run(lambda record: None)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_the_end_of_the_program_in_a_handler_ends_the_run_of_a_keyed_consumer(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
     async def handle(record: KeyedRecord) -> None:
         raise SystemExit(3)
 
     with pytest.raises(SystemExit):
-        await consumer_of(tailrace_cluster, topic).run(handle)
+        await consumer_of(tailrace_cluster, topic, group_protocol=group_protocol).run(handle)
 
 
 async def test_a_keyed_consumer_runs_once_and_closes_in_any_state(tailrace_cluster: Cluster, topic: str) -> None:

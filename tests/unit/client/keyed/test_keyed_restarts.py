@@ -19,6 +19,7 @@ from unit.client.keyed.keyed_runs import (
     KEYS,
     RECORDS,
     Seen,
+    beats_often,
     consumer_of,
     ends_of,
     offsets_of,
@@ -30,13 +31,15 @@ from unit.client.keyed.keyed_runs import (
 
 
 async def test_a_stop_of_a_keyed_consumer_commits_what_is_done_and_a_restart_goes_on_there(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
     """With stable offsets a record may come again that was done behind an unfinished record; no record is left out."""
     seen = Seen()
     again: list[KeyedRecord] = []
     for is_second in (False, True):
-        consumer = consumer_of(tailrace_cluster, topic, grace_ms=10_000 if is_second else 1)
+        consumer = consumer_of(
+            tailrace_cluster, topic, group_protocol=group_protocol, grace_ms=10_000 if is_second else 1
+        )
 
         async def handle(
             record: KeyedRecord, is_second: bool = is_second, consumer: AsyncKeyedConsumer = consumer
@@ -60,9 +63,9 @@ async def test_a_stop_of_a_keyed_consumer_commits_what_is_done_and_a_restart_goe
 
 
 async def test_a_cancelled_run_of_a_keyed_consumer_finishes_what_runs_and_commits_it(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
-    consumer = consumer_of(tailrace_cluster, topic)
+    consumer = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol)
     began, go_on = asyncio.Event(), asyncio.Event()
     finished: list[KeyedRecord] = []
 
@@ -85,9 +88,9 @@ async def test_a_cancelled_run_of_a_keyed_consumer_finishes_what_runs_and_commit
 
 
 async def test_no_record_of_a_keyed_consumer_begins_while_its_partitions_leave(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
-    consumer = consumer_of(tailrace_cluster, topic)
+    consumer = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol)
     began, go_on = asyncio.Event(), asyncio.Event()
     count = 0
 
@@ -112,12 +115,11 @@ async def test_no_record_of_a_keyed_consumer_begins_while_its_partitions_leave(
 
 
 async def test_two_keyed_consumers_share_the_partitions_and_a_leaver_gives_its_own_to_the_other(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
     """Keys are in order over both members; what the first has running at the rebalance is done, and comes once."""
     seen = Seen()
-    settings = {"heartbeat_interval_ms": 50}
-    first, second = (consumer_of(tailrace_cluster, topic, **settings) for _ in range(2))
+    first, second = (consumer_of(tailrace_cluster, topic, **beats_often(group_protocol)) for _ in range(2))
     by: dict[str, set[int]] = {"first": set(), "second": set()}
     is_split = asyncio.Event()
 
@@ -151,11 +153,11 @@ async def test_two_keyed_consumers_share_the_partitions_and_a_leaver_gives_its_o
 
 
 async def test_a_handler_that_does_not_end_does_not_keep_its_partition(
-    tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+    tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture, group_protocol: str
 ) -> None:
     """After the grace the other member gets the record too; the first one's call is cancelled."""
-    first = consumer_of(tailrace_cluster, topic, heartbeat_interval_ms=50, grace_ms=50)
-    second = consumer_of(tailrace_cluster, topic, heartbeat_interval_ms=50)
+    first = consumer_of(tailrace_cluster, topic, grace_ms=50, **beats_often(group_protocol))
+    second = consumer_of(tailrace_cluster, topic, **beats_often(group_protocol))
     is_stuck = asyncio.Event()
     cancelled: set[tuple[int, int]] = set()
     taken_over = asyncio.Event()
@@ -226,14 +228,17 @@ async def test_a_kill_of_a_keyed_consumer_repeats_what_no_commit_covers_and_lose
 
 
 async def test_a_restart_of_a_keyed_consumer_with_ranges_repeats_exactly_what_no_commit_covers(
-    tailrace_cluster: Cluster, topic: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: str
 ) -> None:
     """A key is stuck from the first record on; records of the other keys are done and committed behind it."""
     ranges = RangesOfAGroup()
     handled: list[set[tuple[int, int]]] = [set(), set()]
     others = RECORDS - RECORDS // KEYS
     for is_second in (False, True):
-        consumer = with_ranges(consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=1, grace_ms=0), ranges)
+        consumer = with_ranges(
+            consumer_of(tailrace_cluster, topic, group_protocol=group_protocol, auto_commit_interval_ms=1, grace_ms=0),
+            ranges,
+        )
         wanted = RECORDS // KEYS if is_second else others
         done = asyncio.Event()
 
@@ -260,11 +265,11 @@ async def test_a_restart_of_a_keyed_consumer_with_ranges_repeats_exactly_what_no
 
 
 async def test_a_restart_of_a_keyed_consumer_repeats_what_the_commits_of_a_real_node_do_not_cover(
-    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, group_protocol: str
 ) -> None:
     """That is exactly the stuck key: the node knows ranges."""
     handled: list[set[tuple[int, int]]] = [set(), set()]
-    first = consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=1, grace_ms=0)
+    first = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol, auto_commit_interval_ms=1, grace_ms=0)
     # The stuck key was in hand at the commit before, and has its hole.
     written = written_since(monkeypatch, first, lambda: len(handled[0]) == RECORDS - RECORDS // KEYS, 3)
 
@@ -278,7 +283,7 @@ async def test_a_restart_of_a_keyed_consumer_repeats_what_the_commits_of_a_real_
     first.stop()
     await run
     committed = await offsets_of(tailrace_cluster, topic)
-    second = consumer_of(tailrace_cluster, topic)
+    second = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol)
 
     async def rest(record: KeyedRecord) -> None:
         assert record.offset >= committed.get(record.partition, 0)
@@ -291,11 +296,11 @@ async def test_a_restart_of_a_keyed_consumer_repeats_what_the_commits_of_a_real_
 
 
 async def test_a_task_of_a_keyed_consumer_that_is_cancelled_before_it_begins_gives_its_place_back(
-    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, group_protocol: str
 ) -> None:
     """The partitions leave in the turn of the loop in which their records are taken."""
     seen = Seen()
-    consumer = consumer_of(tailrace_cluster, topic)
+    consumer = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol)
     take, is_lost = HandlerTasks._take, False
 
     async def lose() -> None:

@@ -28,7 +28,9 @@ def write_keys(cluster: Cluster, topic: str, *, records: int, keys: int) -> dict
     return counts
 
 
-async def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(tailrace_cluster: Cluster) -> None:
+async def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(
+    tailrace_cluster: Cluster, group_protocol: str
+) -> None:
     """Three keys of ten fail until the last life: more keys are held than a periodic commit has holes, and the last
     commit of a life has more rectangles than a request may have."""
     name, records, lives = f"topic-{uuid4()}", 4_000, 5
@@ -38,7 +40,11 @@ async def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(tailrace_clus
 
     async def live(most: int) -> None:
         consumer = AsyncKeyedConsumer(
-            tailrace_cluster.bootstrap_servers, group=name, topics=[name], breaker_failure_percent=None
+            tailrace_cluster.bootstrap_servers,
+            group=name,
+            topics=[name],
+            group_protocol=group_protocol,
+            breaker_failure_percent=None,
         )
         is_last = most == records
 
@@ -63,10 +69,14 @@ async def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(tailrace_clus
 
 
 async def test_the_end_of_a_run_of_a_keyed_consumer_waits_and_commits_once(
-    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tailrace_cluster: Cluster,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    group_protocol: str,
 ) -> None:
     """A handler that hangs costs its grace once."""
-    consumer = consumer_of(tailrace_cluster, topic, grace_ms=50)
+    consumer = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol, grace_ms=50)
     write, last_commits, is_stopped = consumer._engine._store.write, 0, False
 
     async def counted(commits: Mapping[Any, Any]) -> Any:

@@ -12,7 +12,7 @@ from tailrace.client.keyed.outcomes import KeyedRecord
 from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
-from unit.client.keyed.keyed_runs import KEYS, write
+from unit.client.keyed.keyed_runs import KEYS, beats_often, consumer_of, write
 from unit.client.new_topics import new_topic
 
 SLOTS = 16
@@ -27,8 +27,8 @@ def shared(tailrace_cluster: Cluster) -> str:
     return name
 
 
-def _member(cluster: Cluster, topic: str, slots: int | str = SLOTS) -> AsyncKeyedConsumer:
-    return AsyncKeyedConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], slots=slots)
+def _member(cluster: Cluster, topic: str, group_protocol: str, slots: int | str = SLOTS) -> AsyncKeyedConsumer:
+    return consumer_of(cluster, topic, slots=slots, **beats_often(group_protocol))
 
 
 class DoneByMembers:
@@ -71,10 +71,10 @@ class DoneByMembers:
 
 
 async def test_members_beyond_the_partitions_share_by_key_and_a_later_owner_has_a_higher_epoch(
-    tailrace_cluster: Cluster, shared: str
+    tailrace_cluster: Cluster, shared: str, group_protocol: str
 ) -> None:
     work = DoneByMembers()
-    members = [_member(tailrace_cluster, shared) for _ in range(3)]
+    members = [_member(tailrace_cluster, shared, group_protocol) for _ in range(3)]
     runs = [work.start(members[0], 0)]
     await work.until(20)
     runs += [work.start(member, number) for number, member in enumerate(members[1:], start=1)]
@@ -91,21 +91,21 @@ async def test_members_beyond_the_partitions_share_by_key_and_a_later_owner_has_
         assert all(before[1] < after[1] for before, after in changes), "a fencing token"
 
 
-async def test_stops_and_starts_repeat_nothing(tailrace_cluster: Cluster, shared: str) -> None:
+async def test_stops_and_starts_repeat_nothing(tailrace_cluster: Cluster, shared: str, group_protocol: str) -> None:
     """The last commit of a slot covers exactly what is done, by ranges within the slot (KIP-X)."""
     work = DoneByMembers()
     lives = 0
     while len(work.done) < RECORDS:
-        consumer = _member(tailrace_cluster, shared)
+        consumer = _member(tailrace_cluster, shared, group_protocol)
         await work.start(consumer, lives, stop_at=min(len(work.done) + RECORDS // 8, RECORDS))
         lives += 1
     assert lives > 4, "a stop begins no more records"
     work.assert_whole(shared, RECORDS)
 
 
-async def test_slots_that_fit_the_topic_are_chosen(tailrace_cluster: Cluster, shared: str) -> None:
+async def test_slots_that_fit_the_topic_are_chosen(tailrace_cluster: Cluster, shared: str, group_protocol: str) -> None:
     work = DoneByMembers()
-    consumer = _member(tailrace_cluster, shared, "auto")
+    consumer = _member(tailrace_cluster, shared, group_protocol, "auto")
     run = work.start(consumer, 0)
     await work.until(RECORDS)
     await consumer.close()
@@ -122,7 +122,9 @@ def test_other_numbers_of_slots_are_refused(slots: int | str) -> None:
     assert caught.value.code is ErrorCode.INVALID_CONFIG
 
 
-async def test_a_group_with_progress_in_the_topic_is_refused_by_the_run(tailrace_cluster: Cluster, shared: str) -> None:
+async def test_a_group_with_progress_in_the_topic_is_refused_by_the_run(
+    tailrace_cluster: Cluster, shared: str, group_protocol: str
+) -> None:
     work = DoneByMembers()
     plain = AsyncKeyedConsumer(tailrace_cluster.bootstrap_servers, group=f"group-{shared}", topics=[shared])
     run = work.start(plain, 0)
@@ -130,4 +132,4 @@ async def test_a_group_with_progress_in_the_topic_is_refused_by_the_run(tailrace
     await plain.close()
     await run
     with pytest.raises(KafkaError, match="groups move"):
-        await work.start(_member(tailrace_cluster, shared), 1)
+        await work.start(_member(tailrace_cluster, shared, group_protocol), 1)
