@@ -37,6 +37,8 @@ class TableMember:
     rebalance_timeout_ms: int = 10_000
     epoch: int = 0
     owned: Owned = field(default_factory=dict)
+    interval_ms: int = 0
+    """The heartbeat interval in the last answer."""
 
     def join(self) -> ErrorCode:
         """Join, or join again after it was fenced."""
@@ -97,7 +99,7 @@ class TableMember:
 
     def _take(self, answer: ConsumerGroupHeartbeatResponse) -> ErrorCode:
         if not answer.error_code:
-            self.epoch = answer.member_epoch
+            self.epoch, self.interval_ms = answer.member_epoch, answer.heartbeat_interval_ms
             if answer.assignment is not None:
                 self.owned = {
                     TopicId(topic.topic_id): set(topic.partitions) for topic in answer.assignment.topic_partitions

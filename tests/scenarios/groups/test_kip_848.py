@@ -57,6 +57,41 @@ class TestConsumerGroupReconciliation:
         a.beat()
         assert a.epoch == 2
 
+    def test_a_partition_that_a_member_has_given_up_is_free_while_the_member_keeps_another(
+        self, node: GroupPath
+    ) -> None:
+        """In Kafka no revoked partition is free before the member has given up all of them."""
+        a, b = TableMember(node, "a", rebalance_timeout_ms=10_000), TableMember(node, "b")
+        a.join()
+        b.join()
+        held = set(a.partitions())
+        a.beat()
+        first, second = held - a.partitions()
+        a.owned[node.topic_id("orders")].add(second)
+        node.clock.advance(9_000)
+        assert (a.beat(), b.beat()) == (E.NONE, E.NONE)
+        assert (a.epoch, b.partitions()) == (1, {first})
+        node.clock.advance(1_000)
+        assert a.beat() is E.UNKNOWN_MEMBER_ID, "the rebalance timeout began with the revocation"
+        b.beat()
+        assert b.partitions() == held
+
+    def test_a_member_that_waits_for_partitions_of_others_has_a_short_heartbeat_interval(self, node: GroupPath) -> None:
+        a, b = TableMember(node, "a"), TableMember(node, "b")
+        a.join()
+        b.join()
+        assert (a.interval_ms, b.interval_ms) == (5_000, 250)
+        for member in (a, a, b):
+            member.beat()
+        assert (a.interval_ms, b.interval_ms) == (5_000, 5_000), "all have their partitions"
+
+    def test_in_a_large_group_the_heartbeats_of_members_that_wait_have_a_bounded_rate(self, node: GroupPath) -> None:
+        node.create_topics("many", partitions=100)
+        members = [TableMember(node, f"member-{number:02}", topics=("many",)) for number in range(100)]
+        for member in members:
+            member.join()
+        assert members[-1].interval_ms == 500
+
     def test_a_leaving_member_frees_its_partitions_at_once(self, node: GroupPath) -> None:
         a, b = two_members(node)
         assert b.leave() is E.NONE

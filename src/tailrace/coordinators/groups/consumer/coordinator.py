@@ -221,4 +221,4 @@ def _revokes_anew(before: ConsumerGroup | None, after: ConsumerGroup, member_id:
     member = after.members.get(member_id)
     if known is None or member is None:
         return False
-    return bool(known.pending_revocation) and known.pending_revocation != member.pending_revocation
+    return bool(known.pending_revocation) and not member.pending_revocation <= known.pending_revocation

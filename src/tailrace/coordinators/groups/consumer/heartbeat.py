@@ -12,6 +12,7 @@ from tailrace.coordinators.groups.consumer.group import (
     NOT_THERE,
     ConsumerGroup,
     ConsumerMember,
+    MemberState,
     Topics,
 )
 from tailrace.coordinators.groups.consumer_records import ConsumerGroupMemberMetadataValue
@@ -25,6 +26,10 @@ from tailrace.protocol.messages.consumer_groups import (
 HeartbeatDecision = ConsumerGroupDecision[ConsumerGroupHeartbeatResponse]
 
 JOINING, LEAVING = 0, -1
+WAITING_INTERVAL_MS: Final = 250
+"""The heartbeat interval of a member that waits for partitions of other members: its next heartbeat brings them."""
+_WAITING_MEMBER_MS: Final = 5
+"""In a large group many members may wait at once: that much more time between their heartbeats for each member."""
 MOST_EXPRESSIONS: Final = 100
 """The most different regular expressions of a group: at a change of topics every expression is matched again."""
 MOST_NAMES: Final = 50_000
@@ -69,10 +74,17 @@ def heartbeat(
         ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.epoch,
-            heartbeat_interval_ms=config.heartbeat_interval_ms(request.group_id),
+            heartbeat_interval_ms=_interval_ms(change.group, member, config.heartbeat_interval_ms(request.group_id)),
             assignment=member.assigned.answered() if is_news else None,
         )
     )
+
+
+def _interval_ms(group: ConsumerGroup, member: ConsumerMember, configured_ms: int) -> int:
+    """The time to the next heartbeat. No key may wait for long between two owners."""
+    if member.state is not MemberState.UNRELEASED_PARTITIONS:
+        return configured_ms
+    return min(configured_ms, max(WAITING_INTERVAL_MS, _WAITING_MEMBER_MS * len(group.members)))
 
 
 def _find_member(

@@ -197,17 +197,18 @@ def reconcile(
 ) -> ConsumerMember:
     """The member's next step. `owned` are the partitions in its request; None if the request states no partitions.
 
-    1. Revocation comes first: the member stays in its epoch until it owns none of the revoked partitions.
+    1. Revocation comes first: the member stays in its epoch until it owns none of the revoked partitions. Those of them
+       that it owns no more are free for other members at once.
     2. The member gets a new partition only when no other member owns that partition.
     3. The member enters the target's epoch when it has nothing to revoke. The member is stable when it also has every
        partition of the target.
     """
     if member.is_at(target_epoch):
         return member
-    if member.state is MemberState.UNREVOKED_PARTITIONS and (
-        owned is None or owns_any(owned, member.pending_revocation)
-    ):
-        return member
+    if member.state is MemberState.UNREVOKED_PARTITIONS:
+        unrevoked = member.pending_revocation if owned is None else member.pending_revocation & owned
+        if unrevoked:
+            return member if unrevoked == member.pending_revocation else replace(member, pending_revocation=unrevoked)
     kept, revoked = member.assigned & target, member.assigned - target
     if revoked and owns_any(owned, revoked):
         return replace(
