@@ -167,13 +167,10 @@ class ConsumerGroupMember(MemberHost):
             case SendConsumerLeave(member_epoch):
                 self._start(self._send_leave(member_epoch))
             case Release(partitions):
-                names = self._named(partitions)
-                self._listener.hold(names)
-                release = self._start(self._release(partitions, names))
-                self._releases.add(release)
-                release.add_done_callback(self._releases.discard)
+                self._begin_release(partitions)
             case Own(partitions):
-                self._listener.assigned_by_group(tuple(sorted(self._named(partitions))))
+                held = self._named(partitions | self._machine.releasing)
+                self._listener.assigned_by_group(tuple(sorted(held)))
             case Lost():
                 for release in self._releases:
                     release.cancel()
@@ -203,12 +200,24 @@ class ConsumerGroupMember(MemberHost):
             self._changed.set()
             self._listener.wake()
 
+    def _begin_release(self, partitions: Partitions) -> None:
+        """Hold the partitions, and release them: a partition in which work runs keeps no other partition back."""
+        by_name = {self._name_of(each): each for each in partitions}
+        self._listener.hold(frozenset(by_name))
+        for names in self._listener.apart(frozenset(by_name)):
+            release = self._start(self._release(frozenset(by_name[name] for name in names), names))
+            self._releases.add(release)
+            release.add_done_callback(self._releases.discard)
+
     async def _release(self, partitions: Partitions, names: frozenset[TopicPartition]) -> None:
         await self._listener.revoke(names)
         self._take(Released(partitions))
 
     def _named(self, partitions: Iterable[TopicIdPartition]) -> frozenset[TopicPartition]:
-        return frozenset(TopicPartition(self._names[each.topic_id], each.partition) for each in partitions)
+        return frozenset(map(self._name_of, partitions))
+
+    def _name_of(self, partition: TopicIdPartition) -> TopicPartition:
+        return TopicPartition(self._names[partition.topic_id], partition.partition)
 
     # heartbeats
 

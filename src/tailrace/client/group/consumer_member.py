@@ -186,6 +186,11 @@ class ConsumerMembership:
     _heard_at_ms: int = 0
 
     @property
+    def releasing(self) -> Partitions:
+        """The owned partitions that are being released: they are held, and not read."""
+        return self._releasing
+
+    @property
     def next_deadline_ms(self) -> int | None:
         """The time of the next Tick."""
         if self.state not in _IN_GROUP:

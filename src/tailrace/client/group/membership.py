@@ -3,6 +3,7 @@
 `classic_member` is the membership of Kafka's classic groups, `consumer_member` the membership of KIP-848.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
@@ -35,6 +36,10 @@ class RebalanceListener(Protocol):
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Return no more records of these partitions: they leave."""
+        ...
+
+    def apart(self, partitions: frozenset[TopicPartition]) -> Iterable[frozenset[TopicPartition]]:
+        """The partitions in sets: each set is revoked, and leaves, apart from the others."""
         ...
 
     async def revoke(self, partitions: frozenset[TopicPartition]) -> None:

@@ -6,10 +6,10 @@ Handlers run elsewhere: a handler that blocks its event loop keeps no heartbeat 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from tailrace.client.group.topic_views import Slot, slot_of
 from tailrace.client.keyed.done_offsets import ProgressCommit
@@ -19,7 +19,7 @@ from tailrace.client.keyed.keyed_metrics import KeyedMetrics
 from tailrace.client.keyed.keyed_partition import KeyedPartition
 from tailrace.client.keyed.keyed_run import KeyedRun
 from tailrace.client.keyed.outcomes import KeyedRecord, make_keyed_record
-from tailrace.client.keyed.progress_store import ProgressStore, WrittenProgress
+from tailrace.client.keyed.progress_store import OUT_OF_GROUP, RETRY_S, ProgressStore, WrittenProgress, answer_of
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.offsets import request_end
 from tailrace.client.reading.consumer_reader import ConsumerReader
@@ -29,28 +29,16 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record
 
 _POLL_MS: Final = 500
-_RETRY_S: Final = 0.1
-"""The pause after a failed request to the coordinator."""
-
 _CANCEL_S: Final = 1.0
 """The time of cancelled handlers to end before their partitions get other owners."""
+
+_LAST_COMMIT_MS: Final = 5_000
+"""The time for a last commit, while the coordinator has raised the epoch of the member and the member does not know the
+new epoch."""
 
 _LAST_TRIES: Final = 3
 """The further tries of a last commit that the server has no room for; each try has half as many holes as the try
 before."""
-
-_OUT_OF_GROUP = frozenset(
-    (
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.STALE_MEMBER_EPOCH,
-    )
-)
-"""The codes of a member that is out of its group: its partitions have left or will leave, and the next owner repeats
-the records that are not committed."""
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +55,9 @@ class KeyedEngine:
     def __init__(self, settings: KeyedConsumerSettings) -> None:
         self._settings = settings
         self._group = settings.group or ""
-        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_left=self._close_partitions)
+        self._reader = ConsumerReader(
+            settings, on_revoke=self._on_revoke, on_left=self._close_partitions, apart=self._apart
+        )
         self._store = ProgressStore(self._reader, self._reader.progress)
         self._work = HandlerWork(settings, on_outcomes=self._on_outcomes, on_end=self._on_handler_end)
         self._slot_of = slot_of if settings.shares_by_key else _whole
@@ -227,11 +217,11 @@ class KeyedEngine:
     async def _open(self, partition: KeyedPartition) -> None:
         """Read the progress of the group in a partition; then the records of the partition go to the handler."""
         name = partition.name
-        committed = await self._answer(name, lambda: self._store.read(name))
+        committed = await answer_of(name, self._storing, lambda: self._store.read(name))
         cut: int | None = None
         if committed is not None and partition.start < committed.end_offset:
             # The log is shorter than the group has read, or a commit came late: the end of the log tells which.
-            end = await self._answer(name, lambda: request_end(self._reader.router, name))
+            end = await answer_of(name, self._storing, lambda: request_end(self._reader.router, name))
             is_behind = partition.start < committed.stable_offset
             if is_behind and (partition.is_displaced or end < committed.stable_offset):
                 cut = partition.start
@@ -246,21 +236,6 @@ class KeyedEngine:
         else:
             self._work.queue.open(name)
             self._put_in_hand(partition, partition.open(committed))
-
-    async def _answer(self, name: TopicPartition, request: Callable[[], Awaitable[T]]) -> T:
-        """The answer to a request, which is repeated. Raises KafkaError for a fault that no retry cures.
-
-        It does not return while this member is out of its group: the partitions leave, and cancel their openings.
-        """
-        while True:
-            try:
-                async with self._storing:
-                    return await request()
-            except KafkaError as fault:
-                if not fault.code.retriable and fault.code not in _OUT_OF_GROUP:
-                    raise
-                _log.debug("progress of %s: %s", name, fault.detail)
-            await asyncio.sleep(_RETRY_S)
 
     # logs that were cut
 
@@ -278,8 +253,8 @@ class KeyedEngine:
     async def _take_note(self, partition: KeyedPartition, cut: int) -> None:
         name = partition.name
         if not partition.has_progress:  # the partition may have progress now, to which the cut refers
-            await self._answer(name, lambda: self._store.read(name))
-        await self._answer(name, lambda: self._store.cut(name, cut, not_done=partition.not_done))
+            await answer_of(name, self._storing, lambda: self._store.read(name))
+        await answer_of(name, self._storing, lambda: self._store.cut(name, cut, not_done=partition.not_done))
         if self._partitions.get(name) is partition and not partition.is_leaving:
             self._start_over(name)
 
@@ -307,12 +282,24 @@ class KeyedEngine:
 
     # partitions that leave
 
-    async def _on_revoke(self, leaving: frozenset[TopicPartition]) -> None:
-        """Give these partitions up: drop waiting records, let running handlers finish for a while, and commit."""
+    def _apart(self, leaving: frozenset[TopicPartition]) -> list[frozenset[TopicPartition]]:
+        """Partitions without a running handler leave together, any other partition leaves when its handlers finish."""
+        self._begin_leaving(leaving)
+        busy = [name for name in leaving if not self._work.queue.is_idle((name,))]
+        idle = leaving.difference(busy)
+        return [*((idle,) if idle else ()), *(frozenset((name,)) for name in busy)]
+
+    def _begin_leaving(self, leaving: frozenset[TopicPartition]) -> list[KeyedPartition]:
+        """Begin no more records of these partitions."""
         partitions = [partition for name, partition in self._partitions.items() if name in leaving]
         for partition in partitions:
             partition.is_leaving = True
             self._work.queue.drop_waiting(partition.name)
+        return partitions
+
+    async def _on_revoke(self, leaving: frozenset[TopicPartition]) -> None:
+        """Give these partitions up: drop waiting records, let running handlers finish for a while, and commit."""
+        partitions = self._begin_leaving(leaving)
         await cancelled(opening for opening in self._openings_of(partitions) if not self._openings[opening].is_cut)
         names = [partition.name for partition in partitions]
         try:
@@ -371,8 +358,8 @@ class KeyedEngine:
             except TimeoutError:
                 pass
             self._commit_due.clear()
-            if not await self._commit():
-                await asyncio.sleep(_RETRY_S)
+            if await self._commit() is not ErrorCode.NONE:
+                await asyncio.sleep(RETRY_S)
 
     async def _commit_last(self, leaving: Sequence[KeyedPartition]) -> None:
         """Commit exactly the done records, before these partitions leave. Partitions that stay are committed too."""
@@ -380,17 +367,22 @@ class KeyedEngine:
         def commit_of(partition: KeyedPartition) -> ProgressCommit | None:
             return partition.last_commit() if partition in leaving else partition.commit()
 
-        await self._commit(commit_of)
-        for _ in range(_LAST_TRIES):
-            if not any(partition.is_refused for partition in leaving):
+        last_ms = self._now_ms() + _LAST_COMMIT_MS
+        tries = 0
+        while True:
+            code = await self._commit(commit_of)
+            if code is ErrorCode.STALE_MEMBER_EPOCH and self._now_ms() < last_ms:
+                await asyncio.sleep(RETRY_S)  # the answer with the new epoch is on its way
+            elif tries == _LAST_TRIES or not any(partition.is_refused for partition in leaving):
                 return
-            await self._commit(commit_of)  # with fewer rectangles than before
+            else:
+                tries += 1  # with fewer rectangles than before
 
     async def _commit(
         self, commit_of: Callable[[KeyedPartition], ProgressCommit | None] = KeyedPartition.commit
-    ) -> bool:
-        """Commit what is done; False if a second try may help. The commit includes offsets that have not moved, so that
-        these offsets do not expire.
+    ) -> ErrorCode:
+        """Commit what is done; returns the code of a fault, after which a second try may help. The commit includes
+        offsets that have not moved, so that these offsets do not expire.
 
         A fault that no retry cures ends the run.
         """
@@ -400,20 +392,20 @@ class KeyedEngine:
             made = {name: (partition, commit_of(partition)) for name, partition in self._partitions.items()}
             commits = {name: commit for name, (_, commit) in made.items() if commit is not None}
             if not commits:
-                return True
+                return ErrorCode.NONE
             try:
                 written = await self._store.write(commits)
             except KafkaError as fault:
                 _log.debug("commit of group %r: %s", self._group, fault.detail)
-                if not fault.code.retriable and fault.code not in _OUT_OF_GROUP:
+                if not fault.code.retriable and fault.code not in OUT_OF_GROUP:
                     self._fail(fault)
-                return False
+                return fault.code
             for name, commit in commits.items():
                 partition = made[name][0]
                 if self._partitions.get(name) is partition and not partition.is_cut:
                     self._take_result(partition, commit, written)
         self._resume_where_room()
-        return True
+        return ErrorCode.NONE
 
     def _take_result(self, partition: KeyedPartition, commit: ProgressCommit, written: WrittenProgress) -> None:
         name = partition.name

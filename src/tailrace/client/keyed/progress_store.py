@@ -5,11 +5,12 @@ With a server that knows rectangles, a restart repeats only the records that no 
 such as Apache Kafka, the lowest offset in hand is committed, and a restart repeats the done records behind this offset.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.client.group.range_progress import RangeBudget
@@ -27,6 +28,40 @@ _OF_ONE_PARTITION = (
     ErrorCode.INVALID_REQUEST,
     ErrorCode.POLICY_VIOLATION,
 )
+
+
+RETRY_S: Final = 0.1
+"""The pause after a failed request to the coordinator."""
+
+OUT_OF_GROUP: Final = frozenset(
+    (
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    )
+)
+"""The codes of a member that is out of its group: its partitions have left or will leave, and the next owner repeats
+the records that are not committed."""
+
+T = TypeVar("T")
+
+
+async def answer_of(name: TopicPartition, storing: asyncio.Lock, request: Callable[[], Awaitable[T]]) -> T:
+    """The answer to a request about a partition, which is repeated. `storing` lets one request at a time through.
+
+    Raises KafkaError for a fault that no retry cures. It does not return while this member is out of its group: the
+    partitions leave, and cancel their requests.
+    """
+    while True:
+        try:
+            async with storing:
+                return await request()
+        except KafkaError as fault:
+            if not fault.code.retriable and fault.code not in OUT_OF_GROUP:
+                raise
+            _log.debug("progress of %s: %s", name, fault.detail)
+        await asyncio.sleep(RETRY_S)
 
 
 MOST_INVALID_COMMITS: Final = 3

@@ -39,7 +39,8 @@ class ConsumerReader:
     """Reads chosen partitions, or the partitions that its group assigns. Callbacks run on its event loop.
 
     `on_revoke` gets partitions that leave, and ends before they are given up. `on_left` gets partitions that have left:
-    after `on_revoke`, or without `on_revoke` when the group has removed this member.
+    after `on_revoke`, or without `on_revoke` when the group has removed this member. `apart` gets partitions that leave
+    and returns the sets, for each of which `on_revoke` is called; calls may overlap.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class ConsumerReader:
         *,
         on_revoke: Callable[[frozenset[TopicPartition]], Awaitable[None]],
         on_left: Callable[[frozenset[TopicPartition]], None],
+        apart: Callable[[frozenset[TopicPartition]], Iterable[frozenset[TopicPartition]]] = lambda leaving: (leaving,),
     ) -> None:
         self.router = Router(settings)
         self._on_revoke = on_revoke
         self._on_left = on_left
+        self._apart = apart
         self._group = settings.group
         self._progress = (
             None if settings.group is None else RangeProgress(self.router, settings.group, self.group_metadata)
@@ -312,6 +315,10 @@ class ConsumerReader:
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
         """Return no more records of these partitions: the group takes the partitions away."""
         self.assigned.hold(partitions)
+
+    def apart(self, partitions: frozenset[TopicPartition]) -> Iterable[frozenset[TopicPartition]]:
+        """The partitions in sets that leave apart from each other."""
+        return self._apart(partitions)
 
     async def revoke(self, partitions: frozenset[TopicPartition]) -> None:
         """Let the owner of this reader commit its progress in these partitions, which are held."""

@@ -12,7 +12,7 @@ from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.outcomes import KeyedRecord
 from tailrace.client.loop_thread import loop_thread
 from tailrace.model.committed_progress import CommittedProgress
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
 from testkit.clients.range_commits import RangesOfAGroup
 from unit.client.keyed.keyed_runs import (
@@ -60,6 +60,26 @@ async def test_a_stop_of_a_keyed_consumer_commits_what_is_done_and_a_restart_goe
     assert await offsets_of(tailrace_cluster, topic) == ends
     assert len(again) < 150
     seen.assert_whole()
+
+
+async def test_a_last_commit_in_an_epoch_that_has_passed_is_made_again(
+    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator raises the epoch of a member at a heartbeat, and the answer may come after the commit."""
+    seen = Seen()
+    consumer = consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=600_000)
+    store, refusals = consumer._engine._store, [ErrorCode.STALE_MEMBER_EPOCH] * 2
+    write = store.write
+
+    async def refused(commits: Any) -> Any:
+        if refusals:
+            raise KafkaError(refusals.pop(), "another epoch")
+        return await write(commits)
+
+    monkeypatch.setattr(store, "write", refused)
+    await consumer.run(seen.handler(consumer))
+    assert not refusals
+    assert await offsets_of(tailrace_cluster, topic) == await ends_of(tailrace_cluster, topic)
 
 
 async def test_a_cancelled_run_of_a_keyed_consumer_finishes_what_runs_and_commits_it(
@@ -150,6 +170,48 @@ async def test_two_keyed_consumers_share_the_partitions_and_a_leaver_gives_its_o
     await runs[0]
     seen.assert_whole(written)
     assert await offsets_of(tailrace_cluster, topic) == await ends_of(tailrace_cluster, topic)
+
+
+async def test_a_call_that_runs_keeps_its_own_partition_alone_from_the_next_member(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    """The other partitions that leave do not wait for the call, and the call ends in peace."""
+    first, second = (
+        consumer_of(tailrace_cluster, topic, group_protocol="consumer", slots=4, grace_ms=60_000) for _ in range(2)
+    )
+    ends, has_ended = asyncio.Event(), False
+    running: set[tuple[int, int | None]] = set()
+    by_second: dict[tuple[int, int | None], bool] = {}
+    changed = asyncio.Event()
+
+    async def slow(record: KeyedRecord) -> None:
+        nonlocal has_ended
+        running.add((record.partition, record.slot))
+        changed.set()
+        await ends.wait()
+        has_ended = True
+
+    async def handle(record: KeyedRecord) -> None:
+        by_second.setdefault((record.partition, record.slot), has_ended)
+        changed.set()
+
+    async def until(is_true: Callable[[], bool]) -> None:
+        while not is_true():
+            changed.clear()
+            await changed.wait()
+
+    runs = [asyncio.create_task(first.run(slow, concurrency=1))]
+    await until(lambda: bool(running))
+    runs.append(asyncio.create_task(second.run(handle)))
+    await until(lambda: len(by_second) > 2)
+    assert not any(by_second.values()), "the call still runs"
+    assert running.isdisjoint(by_second)
+    ends.set()
+    first.stop()
+    await runs[0]
+    second.stop()
+    await runs[1]
+    assert first.metrics().failed_total == first.metrics().retried_total == 0
 
 
 async def test_a_handler_that_does_not_end_does_not_keep_its_partition(
