@@ -4,7 +4,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks.lines.clusters import end_to_end, failover, racks
-from benchmarks.lines.key_ranges import handlers, key_filter, key_readers, lanes, range_commits
+from benchmarks.lines.key_ranges import (
+    elastic,
+    handlers,
+    joins,
+    key_filter,
+    key_readers,
+    lanes,
+    range_commits,
+    views,
+)
 from benchmarks.lines.metadata import catch_up, compaction, fence_stall, fencing, snapshots
 from benchmarks.lines.node import (
     frames,
@@ -222,6 +231,29 @@ LINES = {
         handlers.measure,
         warm_ups=1,
         size=handlers.DEFAULT,
+        experiment=KIP_X,
+    ),
+    views.NAME: Line(
+        "KIP-X: CPU of the broker for eight stock clients that read a view, beside eight partitions",
+        views.measure,
+        warm_ups=1,
+        size=views.DEFAULT,
+        experiment=KIP_X,
+    ),
+    elastic.NAME: Line(
+        "KIP-X: eight members that share one partition by key, 10 ms a record, beside one member",
+        elastic.measure,
+        rounds=3,
+        warm_ups=0,
+        size=elastic.DEFAULT,
+        experiment=KIP_X,
+    ),
+    joins.NAME: Line(
+        "KIP-X: how long slots and keys wait when members come and go",
+        joins.measure,
+        rounds=2,
+        warm_ups=0,
+        size=joins.DEFAULT,
         experiment=KIP_X,
     ),
     take_over.NAME: Line(
