@@ -325,3 +325,15 @@ def test_a_consumer_group_uses_the_assignor_that_most_members_ask_for(node: Grou
     assert group.assignor_name == "range"
     for member in group.members:
         assert len({topic.partitions for topic in member.assignment.topic_partitions}) == 1, "alike in both topics"
+
+
+def test_the_history_tells_which_partitions_get_another_owner() -> None:
+    node = new_node()
+    a, b = two_members(node)
+    b.leave()
+    assert a.beat() is E.NONE
+    request = ConsumerGroupDescribeRequest(group_ids=("g",), include_details=True)
+    (group,) = node.send(request, 0).response.groups
+    (details,) = group.details
+    assigned = [event.reason.partition(", members: ")[2] for event in details.events if event.kind == "assigned"]
+    assert assigned == ["1; a gets orders 0-3", "2; b gets orders 2-3 of a", "1; a gets orders 2-3"]

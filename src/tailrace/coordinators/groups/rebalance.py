@@ -19,6 +19,7 @@ from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.events import GroupEffects, WriteId
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory
+from tailrace.coordinators.groups.moves import moves_of_classic
 from tailrace.model.errors import ErrorCode
 
 
@@ -168,7 +169,9 @@ class Rebalance:
             return
         group = self._group
         group.transition_to(GroupState.STABLE)
-        self._history.add(GroupEventKind.ASSIGNED, now_ms, f"generation {group.generation_id}")
+        before = {member.member_id: member.assignment for member in group.members.values()}
+        moves = moves_of_classic(group.protocol_type, before, self._assignments)
+        self._history.add(GroupEventKind.ASSIGNED, now_ms, f"generation {group.generation_id}{moves}")
         for member in group.members.values():
             member.assignment = self._assignments.get(member.member_id, b"")
             if member.syncing is not None:

@@ -4,7 +4,7 @@
 new epoch needs a new target assignment. 4. The member goes one step towards its target.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -20,7 +20,9 @@ from tailrace.coordinators.groups.consumer_records import (
     TargetAssignmentMetadataValue,
 )
 from tailrace.coordinators.groups.history import GroupEventKind
+from tailrace.coordinators.groups.moves import MOST_PARTITIONS, moves_in_words
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
 
 
 def check_size(change: GroupChange, config: GroupConfig) -> None:
@@ -125,12 +127,32 @@ def _assign(change: GroupChange, topics: Topics) -> None:
     ]
     name = group.assignor(DEFAULT_ASSIGNOR)
     counts = {topic.topic_id: topic.partition_count for topic in known.values()}
+    before: dict[str, Assignment] = {}
+    after: dict[str, Assignment] = {}
     for member_id, target in ASSIGNORS[name](members, counts).items():
-        if group.targets.get(member_id) != target:
+        former = group.targets.get(member_id)
+        if former != target:
+            before[member_id], after[member_id] = former or NOTHING, target
             value = TargetAssignmentMemberValue(topic_partitions=target.stored())
             change.emit(Kind.TARGET_MEMBER, value, member_id)
     change.emit(Kind.TARGET, TargetAssignmentMetadataValue(assignment_epoch=group.epoch or 0))
-    change.add_event(GroupEventKind.ASSIGNED, f"epoch {group.epoch}: assignor: {name}, members: {len(members)}")
+    moves = ""
+    if sum(counts.values()) <= MOST_PARTITIONS:
+        names = {topic.topic_id: found for found, topic in known.items()}
+        moves = moves_in_words(_named(before, names), _named(after, names))
+    change.add_event(GroupEventKind.ASSIGNED, f"epoch {group.epoch}: assignor: {name}, members: {len(members)}{moves}")
+
+
+def _named(assignments: Mapping[str, Assignment], names: Mapping[bytes, str]) -> dict[str, list[TopicPartition]]:
+    return {
+        member_id: [
+            TopicPartition(names[topic_id], number)
+            for topic_id, numbers in assignment
+            if topic_id in names
+            for number in numbers
+        ]
+        for member_id, assignment in assignments.items()
+    }
 
 
 def _wish(member: ConsumerMember) -> tuple[int, str | None]:
