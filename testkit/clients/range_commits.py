@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from tailrace.client.group.range_progress import RangeBudget
+from tailrace.client.group.range_progress import NO_NOTES, RangeBudget
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -28,6 +28,8 @@ class RangesOfAGroup:
         self.cuts: list[tuple[TopicPartition, int]] = []
         """The cuts that were taken."""
         self.refused_cuts: dict[TopicPartition, ErrorCode] = {}
+        self.notes: dict[TopicPartition, str] = {}
+        """The text of the latest commit, by partition."""
         self.knows = knows
         self.answers: dict[TopicPartition, ProgressOfAGroup] = {}
         """Answers in place of the progress, by partition."""
@@ -87,14 +89,16 @@ class RangesOfAGroup:
         return None if found is None else ProgressOfAGroup(found.stable_offset, tuple(found.rectangles()))
 
     async def commit(
-        self, *, ranges: Mapping[TopicPartition, Sequence[Rectangle]]
+        self, *, ranges: Mapping[TopicPartition, Sequence[Rectangle]], notes: Mapping[TopicPartition, str] = NO_NOTES
     ) -> Mapping[TopicPartition, RangeBudget]:
         try:
-            return self._commit(ranges)
+            return self._commit(ranges, notes)
         finally:
             self._check_waiting()
 
-    def _commit(self, ranges: Mapping[TopicPartition, Sequence[Rectangle]]) -> Mapping[TopicPartition, RangeBudget]:
+    def _commit(
+        self, ranges: Mapping[TopicPartition, Sequence[Rectangle]], notes: Mapping[TopicPartition, str]
+    ) -> Mapping[TopicPartition, RangeBudget]:
         uses = {}
         for name, rectangles in ranges.items():
             code = self.refused.get(name)
@@ -103,5 +107,6 @@ class RangesOfAGroup:
             known = self.progress.get(name, CommittedProgress(0))
             self.progress[name] = known.with_committed(rectangles)
             self.commits.append({name: tuple(rectangles)})
+            self.notes[name] = notes.get(name, "")
             uses[name] = RangeBudget(self.progress[name].rectangle_count, 4_096)
         return uses

@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tailrace.aio import KeyedConsumer
-from tailrace.client.group.range_progress import RangeBudget, RangeProgress
+from tailrace.client.group.range_progress import NO_NOTES, RangeBudget, RangeProgress
 from tailrace.client.keyed.outcomes import KeyedRecord, Outcome, Retry
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.partitions import TopicPartition
@@ -43,11 +43,14 @@ def noting_commits(diary: Diary) -> AbstractContextManager[object]:
     commit = RangeProgress.commit
 
     async def noted(
-        progress: RangeProgress, ranges: Mapping[TopicPartition, Iterable[Rectangle]]
+        progress: RangeProgress,
+        ranges: Mapping[TopicPartition, Iterable[Rectangle]],
+        *,
+        notes: Mapping[TopicPartition, str] = NO_NOTES,
     ) -> dict[TopicPartition, RangeBudget]:
         taken = {name: tuple(rectangles) for name, rectangles in ranges.items()}
         sent_ns = time.monotonic_ns()
-        budgets = await commit(progress, taken)
+        budgets = await commit(progress, taken, notes=notes)
         for name in budgets:
             diary.write(commit=name, sent=sent_ns, rectangles=taken[name])
         return budgets

@@ -33,6 +33,7 @@ _FIRST_FETCH_WITH_RANGES: Final = 8
 _LAST_WITH_NAMES: Final = 9
 _NO_OFFSET: Final = -1
 _FIRST_WITH_FEATURES: Final = 3
+NO_NOTES: Final[Mapping[TopicPartition, str]] = {}
 
 
 class KeyProgress:
@@ -148,9 +149,11 @@ class RangeProgress:
     async def commit(
         self,
         ranges: Mapping[TopicPartition, Iterable[Rectangle]],
+        *,
+        notes: Mapping[TopicPartition, str] = NO_NOTES,
     ) -> dict[TopicPartition, RangeBudget]:
         """Commit that these records are done, in addition to the records that are committed already. A repeated commit
-        does no harm.
+        does no harm. `notes` are the texts that are stored with the progress (the metadata of an offset).
 
         More ranges of a partition than a request may have go in several requests: commits unite. Raises KafkaError of
         the first partition that is refused; the other partitions are committed. UNSUPPORTED_VERSION if the coordinator
@@ -161,13 +164,13 @@ class RangeProgress:
         budgets: dict[TopicPartition, RangeBudget] = {}
         for first in range(0, max(map(len, wanted.values()), default=0), MAX_RANGES_PER_COMMIT):
             piece = {name: found[first : first + MAX_RANGES_PER_COMMIT] for name, found in wanted.items()}
-            budgets |= await self._commit_piece({name: found for name, found in piece.items() if found})
+            budgets |= await self._commit_piece({name: found for name, found in piece.items() if found}, notes)
         return budgets
 
     async def _commit_piece(
-        self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]]
+        self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], notes: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, RangeBudget]:
-        request = self._request(ranges, self._author())
+        request = self._request(ranges, notes, self._author())
 
         async def ask(connection: Connection) -> OffsetCommitResponse:
             answer = await self._ask_to_commit(connection, request)
@@ -218,7 +221,10 @@ class RangeProgress:
         return await self._router.ask(connection, request, OffsetCommitResponse, max_version=_LAST_WITH_NAMES)
 
     def _request(
-        self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], member: ConsumerGroupMetadata
+        self,
+        ranges: Mapping[TopicPartition, tuple[Rectangle, ...]],
+        notes: Mapping[TopicPartition, str],
+        member: ConsumerGroupMetadata,
     ) -> OffsetCommitRequest:
         topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
         for partition, rectangles in ranges.items():
@@ -227,7 +233,7 @@ class RangeProgress:
                 OffsetCommitRequestPartition(
                     partition_index=partition.partition,
                     committed_offset=_NO_OFFSET if known is None else known.stable_offset,
-                    committed_metadata="",
+                    committed_metadata=notes.get(partition, ""),
                     ranges=tuple(
                         WireRectangle(
                             first_offset=rectangle.first_offset,

@@ -31,6 +31,8 @@ class ProgressCommit(NamedTuple):
     holes: int
     left_out: int
     """The number of old records without a hole, since the limit was reached: these records hold back the frontier."""
+    note: str = ""
+    """The text that is stored with the progress."""
 
 
 class DoneOffsets:

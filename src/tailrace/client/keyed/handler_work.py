@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Final
 
+from tailrace.client.group.running_notes import RunningNote
 from tailrace.client.keyed.breaker import Breaker
 from tailrace.client.keyed.call_watch import CallWatch
 from tailrace.client.keyed.handler import Handler, is_coroutine_handler, name_of
@@ -18,6 +19,8 @@ from tailrace.client.loop_thread import loop_thread
 from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.partitions import TopicPartition
 
+LONG_MS: Final = 3_000
+"""A handler that has been running for this time is noted in the group's progress."""
 LANE_RECORDS: Final = 16
 LEAST_RECORDS_IN_HAND: Final = 1_000
 """The limit of records in hand: LANE_RECORDS for each lane, LEAST_RECORDS_IN_HAND at least."""
@@ -125,6 +128,18 @@ class HandlerWork:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def notes(self, member_id: str) -> dict[TopicPartition, str]:
+        """The note of the handler that has been running for the longest time, by partition, where it runs for long."""
+        now, clock_ms = now_ms(), time.time_ns() // 1_000_000
+        notes: dict[TopicPartition, str] = {}
+        for work in self.queue.works:
+            running_ms = now - work.began_ms
+            if running_ms < LONG_MS:
+                break  # later works began later
+            if work.name not in notes:
+                notes[work.name] = RunningNote(work.record.offset, clock_ms - running_ms, member_id).text()
+        return notes
 
     def close(self, name: TopicPartition) -> None:
         """Drop the records of this partition, and cancel its calls of the handler if they can be cancelled."""

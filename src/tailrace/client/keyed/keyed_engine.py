@@ -387,8 +387,10 @@ class KeyedEngine:
         A fault that no retry cures ends the run.
         """
         async with self._storing:
-            for partition in self._partitions.values():
+            notes = self._work.notes(self._reader.member_id)
+            for name, partition in self._partitions.items():
                 self._note_done(partition)
+                partition.note = notes.get(name, "")
             made = {name: (partition, commit_of(partition)) for name, partition in self._partitions.items()}
             commits = {name: commit for name, (_, commit) in made.items() if commit is not None}
             if not commits:

@@ -31,6 +31,8 @@ class KeyedPartition:
         """Whether the group takes the partition away: the handler gets no more records of it."""
         self.is_cut = False
         """Whether the log was cut. Reading starts over as soon as the group's progress is cut at the same offset."""
+        self.note = ""
+        """The text of the next commit: a handler that runs for long."""
         self.use: RangeBudget | None = None
         self.is_refused = False
         """Whether the server had no room for the latest commit."""
@@ -90,7 +92,10 @@ class KeyedPartition:
     def commit(self) -> ProgressCommit | None:
         """The commit of this moment; None while the group's progress is unknown, or has yet to be cut as the log
         was."""
-        return None if self.done is None or self.is_cut else self.done.commit(self._holes)
+        if self.done is None or self.is_cut:
+            return None
+        commit = self.done.commit(self._holes)
+        return commit._replace(note=self.note) if self.note and not self.is_leaving else commit
 
     def last_commit(self) -> ProgressCommit | None:
         """The last commit of a partition that leaves: covers exactly the done records, if the server keeps that many

@@ -133,9 +133,9 @@ class RangeCommits(Protocol):
         ...
 
     async def commit(
-        self, *, ranges: Mapping[TopicPartition, Sequence[Rectangle]]
+        self, *, ranges: Mapping[TopicPartition, Sequence[Rectangle]], notes: Mapping[TopicPartition, str]
     ) -> Mapping[TopicPartition, RangeBudget]:
-        """Commit these rectangles."""
+        """Commit these rectangles, and store the notes with them."""
         ...
 
     async def cut(self, name: TopicPartition, offset: int) -> None:
@@ -189,7 +189,7 @@ class ProgressStore:
                     return  # the offset was reset: nothing is committed beyond the new offset
                 if fault.code not in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.POLICY_VIOLATION):
                     raise
-        await self._commit_offsets({name: min(offset, not_done)})
+        await self._commit_offsets({name: (min(offset, not_done), "")})
 
     async def write(self, commits: Mapping[TopicPartition, ProgressCommit]) -> WrittenProgress:
         """Commit this progress. Raises the KafkaErrors of the server, except for the faults that `WrittenProgress`
@@ -202,13 +202,17 @@ class ProgressStore:
                 written = await _write_ranges(self._ranges, wanted)
                 self._count_invalid(written)
                 self._without_ranges.update(name.topic for name in written.without_ranges)
-                rest = {name: commit for name, commit in commits.items() if name.topic in self._without_ranges}
+                rest = {
+                    name: commit
+                    for name, commit in commits.items()
+                    if name.topic in self._without_ranges or (commit.note and not _rectangles_of(commit))
+                }
             except KafkaError as fault:
                 if fault.code != ErrorCode.UNSUPPORTED_VERSION:
                     raise
                 _log.debug("the coordinator knows no ranges any more: %s", fault.detail)
         if rest:
-            await self._commit_offsets({name: commit.stable_offset for name, commit in rest.items()})
+            await self._commit_offsets({name: (commit.stable_offset, commit.note) for name, commit in rest.items()})
         return written
 
     def _count_invalid(self, written: WrittenProgress) -> None:
@@ -227,10 +231,13 @@ class ProgressStore:
                 written.invalid.remove(name)
                 (written.was_reset if starts_over else written.without_ranges).add(name)
 
-    async def _commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def _commit_offsets(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         epoch_before = self._offsets.epoch_before
         await self._offsets.commit(
-            {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in offsets.items()}
+            {
+                name: OffsetAndMetadata(offset, epoch_before(name, offset), note)
+                for name, (offset, note) in offsets.items()
+            }
         )
 
 
@@ -241,13 +248,23 @@ def _is_possible(rectangle: Rectangle) -> bool:
     )
 
 
+def _rectangles_of(commit: ProgressCommit) -> tuple[Rectangle, ...]:
+    """The rectangles of a commit. A note is stored with a rectangle: a note alone goes with the record below the stable
+    offset, which is done."""
+    if commit.rectangles or not commit.note or not commit.stable_offset:
+        return commit.rectangles
+    return (Rectangle(commit.stable_offset - 1, commit.stable_offset - 1),)
+
+
 async def _write_ranges(ranges: RangeCommits, commits: Mapping[TopicPartition, ProgressCommit]) -> WrittenProgress:
-    wanted = {name: commit.rectangles for name, commit in commits.items() if commit.rectangles}
+    wanted = {name: found for name, commit in commits.items() if (found := _rectangles_of(commit))}
     written = WrittenProgress()
     if not wanted:
         return written
     try:
-        budgets = await ranges.commit(ranges=wanted)
+        budgets = await ranges.commit(
+            ranges=wanted, notes={name: commit.note for name, commit in commits.items() if commit.note}
+        )
     except KafkaError as fault:
         if fault.code not in _OF_ONE_PARTITION:
             raise

@@ -293,6 +293,11 @@ class ConsumerReader:
         """The epoch of the member in its group, or the generation of a classic group; -1 outside a group."""
         return -1 if self._member is None else self._member.identity.generation_id
 
+    @property
+    def member_id(self) -> str:
+        """The id of the member in its group; empty outside a group."""
+        return "" if self._member is None else self._member.identity.member_id
+
     def check_member(self) -> None:
         """Raise KafkaError without a group, and after the group has removed this member until it has joined again."""
         if self._group is None:

@@ -57,6 +57,25 @@ def test_a_server_with_rectangles_gets_and_gives_them() -> None:
     assert asyncio.run(store.read(ONE)) == CommittedProgress(10).with_committed([Rectangle(12, 14, 0, 99)])
 
 
+def test_a_note_is_stored_with_the_progress() -> None:
+    """With rectangles, with the record below the stable offset where nothing else is new, and with a stable offset."""
+    offsets, ranges = OffsetsOfAGroup(), RangesOfAGroup()
+    store = ProgressStore(offsets, ranges)
+    asyncio.run(store.write({ONE: COMMITS[ONE]._replace(note="first"), OTHER: COMMITS[OTHER]}))
+    assert (ranges.notes, offsets.offsets) == ({ONE: "first", OTHER: ""}, {})
+    nothing_new = ProgressCommit(10, (), 20, 0, 0, "second")
+    before = ranges.progress[ONE]
+    asyncio.run(store.write({ONE: nothing_new, OTHER: nothing_new._replace(note="")}))
+    assert ranges.notes == {ONE: "second", OTHER: ""}
+    assert ranges.progress[ONE] == before
+    assert len(ranges.commits) == 3, "a commit of nothing is not sent"
+    asyncio.run(store.write({ELSEWHERE: ProgressCommit(0, (), 20, 0, 0, "at the beginning")}))
+    assert offsets.offsets == {ELSEWHERE: OffsetAndMetadata(0, 7, "at the beginning")}
+    without = OffsetsOfAGroup()
+    asyncio.run(ProgressStore(without, RangesOfAGroup(knows=False)).write({ONE: nothing_new}))
+    assert without.offsets == {ONE: OffsetAndMetadata(10, 7, "second")}
+
+
 @pytest.mark.parametrize(
     ("code", "of"),
     [
