@@ -157,6 +157,7 @@ class Admin(Facade[AsyncAdmin]):
     move_group = blocking(AsyncAdmin.move_group)
     group_lag = blocking(AsyncAdmin.group_lag)
     partition_health = blocking(AsyncAdmin.partition_health)
+    first_records = blocking(AsyncAdmin.first_records)
 
     def commit_offsets(
         self,

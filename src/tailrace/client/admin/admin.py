@@ -11,6 +11,7 @@ from tailrace.client.admin import (
     configs,
     eligible_leaders,
     fetch_sessions,
+    first_records,
     group_health,
     group_moves,
     groups,
@@ -121,3 +122,4 @@ class AsyncAdmin(AsyncClient[ClientSettings]):
     move_group = _method(group_moves.move_group)
     group_lag = _method(groups.group_lag)
     partition_health = _method(group_health.partition_health)
+    first_records = _method(first_records.first_records)

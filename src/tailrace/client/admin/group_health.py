@@ -19,24 +19,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tailrace.client.admin.first_records import NO_PROGRESS, FirstRecord, first_records
+from tailrace.client.group.range_progress import KeyProgress
 from tailrace.client.offsets import EARLIEST, LATEST, OffsetAt, RecordCount, list_offsets
-from tailrace.client.reading.ranged_fetch import AsyncRangedFetch
 from tailrace.client.router import Router
-from tailrace.client.settings import RangedFetchSettings
-from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.views import parse_view
 from tailrace.protocol.messages.groups import GroupDetails, MemberDetails, PartitionProgress
-from tailrace.protocol.records.batch import iter_batches
-from tailrace.protocol.records.record import read_records
 
 STUCK_AFTER_MS = 60_000
 SLOW_BELOW = 0.95
 """A member is slow if it commits less than this share of the records that arrived; commits are a little uneven."""
 
 
-_ONE_BATCH_BYTES = 1
-"""A fetch brings at least one whole batch, however large."""
 _MOST_COUNTS = 20
 """The most questions for a count that becomes better with each; the last answer may be an estimate."""
 
@@ -65,6 +60,8 @@ class PartitionHealth:
     """Records that were appended while the commits advanced from `progress.earlier_offset` to `progress.offset`."""
     count: RecordCount | None = None
     """The unread records of a view partition, whose offsets are those of a whole partition."""
+    first: FirstRecord | None = None
+    """The first record that is not done."""
 
     @property
     def lag(self) -> int | None:
@@ -137,28 +134,33 @@ async def partition_health(
     committed: Mapping[TopicPartition, int | None],
     details: GroupDetails | None,
     *,
+    ranged: Mapping[TopicPartition, KeyProgress] = NO_PROGRESS,
     timeout_ms: int,
 ) -> dict[TopicPartition, PartitionHealth]:
     """The health of a group with these committed offsets in these partitions, which must exist.
 
-    Raises KafkaError if a leader does not answer in time.
+    `ranged` is the progress beyond the offsets, of partitions in which there is some. Raises KafkaError if a leader
+    does not answer in time.
     """
     starts = await list_offsets(router, dict.fromkeys(committed, EARLIEST), timeout_ms=timeout_ms)
     ends = await _ends(router, committed, timeout_ms)
     progress = progress_of(details)
     arrived = await _arrived(router, {p: found for p, found in progress.items() if p in committed}, timeout_ms)
+    positions = {p: max(offset, starts[p].offset) for p, offset in committed.items() if offset is not None}
+    behind = {p: position for p, position in positions.items() if position < ends[p].offset}
+    firsts = await first_records(router, behind, ranged, timeout_ms=timeout_ms)
     health: dict[TopicPartition, PartitionHealth] = {}
     for partition, offset in committed.items():
-        start, end = starts[partition].offset, ends[partition].offset
-        position = max(offset, start) if offset is not None else end
+        first = firsts.get(partition)
         health[partition] = PartitionHealth(
             committed=offset,
-            log_start_offset=start,
-            end_offset=end,
-            unread_since_ms=await _timestamp(router, partition, position, timeout_ms) if position < end else None,
+            log_start_offset=starts[partition].offset,
+            end_offset=ends[partition].offset,
+            unread_since_ms=None if first is None else first.timestamp,
             progress=progress.get(partition),
             arrived=arrived.get(partition),
             count=ends[partition].record_count,
+            first=first,
         )
     return health
 
@@ -196,20 +198,3 @@ async def _arrived(
         return end if found < 0 else found
 
     return {p: offset_at(after[p].offset, ends[p].offset) - offset_at(before[p].offset, ends[p].offset) for p in paced}
-
-
-async def _timestamp(router: Router, partition: TopicPartition, offset: int, timeout_ms: int) -> int | None:
-    """The timestamp of the first record at or after this offset, or None if it cannot be read."""
-    settings = RangedFetchSettings.on(router.settings, max_bytes=_ONE_BATCH_BYTES, timeout_ms=timeout_ms)
-    reader = AsyncRangedFetch.of(settings, router)
-    try:
-        async for chunk in reader.fetch_range(partition, offset, offset + 1):
-            for buffer in chunk.buffers:
-                for position, _ in iter_batches(buffer):
-                    for record in read_records(buffer, position):
-                        if record.offset >= offset:
-                            return record.timestamp
-    except KafkaError:
-        # The record was deleted meanwhile, or its codec is not installed: the answer has the rest.
-        return None
-    return None

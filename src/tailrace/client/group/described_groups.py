@@ -31,6 +31,8 @@ class DescribedMember:
     assignment: tuple[TopicPartition, ...]
     topics: frozenset[str] = frozenset()
     """The names of topics to which the member subscribes. Empty for a member of a classic group that rebalances."""
+    epoch: int | None = None
+    """The member epoch (KIP-848); None for a member of a classic group, whose generation no server tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,7 @@ async def _consumer_group(router: Router, connection: Connection, group: str) ->
                     for partition in topic.partitions
                 ),
                 topics=frozenset(member.subscribed_topic_names),
+                epoch=member.member_epoch,
             )
             for member in described.members
         ),

@@ -1,21 +1,20 @@
 """`tailrace groups`: list, describe, history, reset-offsets, move, delete."""
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, say, show
+from tailrace.cli.groups.rows import MEMBER_COLUMNS, STATE_COLUMNS, lag_columns, lag_rows, member_row, state_row
+from tailrace.cli.groups.states import states_of
+from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
 from tailrace.cli.times import parse_time
-from tailrace.client.admin.group_health import PartitionHealth, progress_of, verdict
-from tailrace.client.blocking import Admin, KeyProgress
-from tailrace.client.group.described_groups import DescribedMember, GroupDescription
+from tailrace.client.blocking import Admin
+from tailrace.client.group.described_groups import GroupDescription
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.views import parse_view
 from tailrace.protocol.messages.groups import GroupDetails, GroupEventDetails
 
 _COLUMNS = ("TIME", "EVENT", "CONSUMER-ID", "REASON", "COUNT")
@@ -69,29 +68,6 @@ def _row(details: GroupDetails, event: GroupEventDetails) -> Row:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-_LAG_COLUMNS = (
-    "GROUP",
-    "TOPIC",
-    "PARTITION",
-    "CURRENT-OFFSET",
-    "LOG-END-OFFSET",
-    "LAG",
-    "CONSUMER-ID",
-    "HOST",
-    "CLIENT-ID",
-    "LAG-MS",
-    "LOST",
-    "VERDICT",
-)
-"""The columns of Kafka's tool, then the columns of Tailrace."""
-_RANGE_COLUMNS = ("AHEAD", "RANGES", "OLDEST-GAP", "GAP-MS")
-"""Columns of groups that split partitions by key; shown if there is such a group."""
-_VIEW_COLUMNS = ("SLOWEST-OF",)
-"""Columns of groups that read views; shown if a partition of theirs is behind."""
-_MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT", "VERDICT")
-_STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
-_ENDS_TIMEOUT_MS = 5_000
-
 
 @app.command("list")
 def list_groups(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, output: Output = Format.TABLE) -> None:
@@ -121,8 +97,9 @@ def describe(
 ) -> None:
     """Show committed offsets, log ends, lag and the health of the members.
 
-    Without names, of all groups. LAG counts records from the log start on; LOST counts records deleted unread.
-    LAG-MS is the age of the first unread record. VERDICT: idle, working, slow, stuck or gone.
+    Without names, of all groups. LAG counts records from the log start on, of a view those of the view partition alone;
+    LOST counts records deleted unread. LAG-MS is the age of the first record that is not done. VERDICT: idle, working,
+    slow, stuck or gone.
 
     Of groups that split partitions by key: AHEAD counts, about, the records done beyond the committed offset; RANGES is
     the number of ranges stored for them, and the limit; OLDEST-GAP has the key hashes that hold the committed offset
@@ -130,6 +107,9 @@ def describe(
 
     Of groups that read views: SLOWEST-OF names the partition of the topic of which this view partition has the largest
     lag.
+
+    Of both: EPOCH is the owner's member epoch (KIP-848), FIRST-KEY the key of the first record that is not done, whose
+    age is LAG-MS. RUNNING-MS is the time for which a handler has had the record with RUNNING-KEY.
     """
     if members and state:
         raise typer.BadParameter("say either --members or --state", param_hint="--members")
@@ -139,11 +119,11 @@ def describe(
         if not described:
             _say_none()
         if state:
-            show([_state_row(group) for group in described], _STATE_COLUMNS, output)
+            show([state_row(group) for group in described], STATE_COLUMNS, output)
         elif members:
-            health, fault = _health_of(admin, described)
-            rows = [_member_row(group, member, health[group.group]) for group in described for member in group.members]
-            show(rows, _MEMBER_COLUMNS, output)
+            states, fault = states_of(admin, described, has_progress=False)
+            rows = [member_row(state, member) for state in states for member in state.group.members]
+            show(rows, MEMBER_COLUMNS, output)
             _say_states(described)
             if fault is not None:
                 raise fault
@@ -160,170 +140,15 @@ def _say_states(described: Iterable[GroupDescription]) -> None:
             say(f"Warning: Consumer group '{group.group}' is rebalancing.")
 
 
-Health = Mapping[TopicPartition, PartitionHealth]
-
-
 def _show_lag(admin: Admin, described: list[GroupDescription], output: Format) -> None:
-    health, fault = _health_of(admin, described)
-    ranged = {group.group: _progress(admin, group) for group in described}
-    rows = [row for group in described for row in _lag_rows(group, health[group.group], ranged[group.group])]
-    columns = [*_LAG_COLUMNS]
-    if any(ranged.values()):
-        columns += _RANGE_COLUMNS
-    if any(row["SLOWEST-OF"] for row in rows):
-        columns += _VIEW_COLUMNS
-    show(rows, columns, output)
+    states, fault = states_of(admin, described, has_progress=True)
+    rows = [row for state in states for row in lag_rows(state)]
+    show(rows, lag_columns(states, rows), output)
+    if any(known.count is not None and not known.count.is_exact for state in states for known in state.health.values()):
+        say("LAG of views with a long backlog is estimated, from a sample of the unread records")
     _say_states(described)
     if fault is not None:
         raise fault
-
-
-def _health_of(admin: Admin, described: list[GroupDescription]) -> tuple[dict[str, Health], KafkaError | None]:
-    """The health of each group's partitions. With a fault, some have only the committed offset."""
-    health: dict[str, Health] = {}
-    committed = {group.group: _committed(admin, group) for group in described}
-    counts: Mapping[str, int] = {}
-    if any(committed.values()):
-        names = sorted({partition.topic for offsets in committed.values() for partition in offsets})
-        counts = {topic.name: len(topic.partitions) for topic in admin.existing_topics(names)}
-    fault: KafkaError | None = None
-    for group in described:
-        offsets = committed[group.group]
-        known: Health = {}
-        alive = {p: offset for p, offset in offsets.items() if p.partition < counts.get(p.topic, 0)}
-        if alive and fault is None:
-            try:
-                known = admin.partition_health(alive, group.details, timeout_ms=_ENDS_TIMEOUT_MS)
-            except KafkaError as error:
-                fault = error
-        health[group.group] = {p: known.get(p, PartitionHealth(committed=offset)) for p, offset in offsets.items()}
-    return health, fault
-
-
-def _committed(admin: Admin, group: GroupDescription) -> dict[TopicPartition, int | None]:
-    """The committed offset of each partition, None for an assigned partition without an offset."""
-    offsets: dict[TopicPartition, int | None] = {
-        partition: committed.offset for partition, committed in admin.group_offsets(group.group).items()
-    }
-    for member in group.members:
-        for partition in member.assignment:
-            offsets.setdefault(partition, None)
-    return offsets
-
-
-def _progress(admin: Admin, group: GroupDescription) -> dict[TopicPartition, KeyProgress]:
-    """The progress by offsets and key hashes in the partitions in which there is some."""
-    if group.details is None or not group.details.max_ranges:
-        return {}
-    return {partition: found for partition, found in admin.group_progress(group.group).items() if found.ranges}
-
-
-def _lag_rows(group: GroupDescription, health: Health, ranged: Mapping[TopicPartition, KeyProgress]) -> list[Row]:
-    owners = {partition: member for member in group.members for partition in member.assignment}
-    slowest = {partition: stored for stored, partition in _slowest(health).items()}
-    rows: list[Row] = [
-        {
-            **_lag_row(group, partition, health, owners.get(partition)),
-            **_range_cells(group, ranged.get(partition), partition),
-            "SLOWEST-OF": str(slowest[partition]) if partition in slowest else None,
-        }
-        for partition in sorted(health)
-    ]
-    idle = (member for member in group.members if not member.assignment)
-    return [
-        *rows,
-        *(
-            {
-                "GROUP": group.group,
-                **dict.fromkeys(_LAG_COLUMNS[1:6]),
-                **_member_cells(member),
-                "LAG-MS": None,
-                "LOST": None,
-                "VERDICT": _verdict(group, member, health),
-                **dict.fromkeys((*_RANGE_COLUMNS, *_VIEW_COLUMNS)),
-            }
-            for member in idle
-        ),
-    ]
-
-
-def _slowest(health: Health) -> dict[TopicPartition, TopicPartition]:
-    """By partition of a topic, the view partition with the largest lag, if any is behind."""
-    found: dict[TopicPartition, tuple[int, TopicPartition]] = {}
-    for partition, state in sorted(health.items()):
-        view = parse_view(partition.topic)
-        if view is None or not state.lag:
-            continue
-        stored = TopicPartition(view.topic, partition.partition // view.fan_out)
-        if stored not in found or found[stored][0] < state.lag:
-            found[stored] = (state.lag, partition)
-    return {stored: partition for stored, (_, partition) in found.items()}
-
-
-def _lag_row(group: GroupDescription, partition: TopicPartition, health: Health, owner: DescribedMember | None) -> Row:
-    found = health[partition]
-    return {
-        "GROUP": group.group,
-        "TOPIC": partition.topic,
-        "PARTITION": partition.partition,
-        "CURRENT-OFFSET": found.committed,
-        "LOG-END-OFFSET": found.end_offset,
-        "LAG": found.lag,
-        **_member_cells(owner),
-        "LAG-MS": found.lag_ms(_now_ms(group)),
-        "LOST": found.lost,
-        "VERDICT": None if owner is None else _verdict(group, owner, health),
-    }
-
-
-def _range_cells(group: GroupDescription, found: KeyProgress | None, partition: TopicPartition) -> dict[str, Cell]:
-    if found is None or group.details is None:
-        return dict.fromkeys(_RANGE_COLUMNS)
-    stands = progress_of(group.details).get(partition)
-    return {
-        "AHEAD": found.ahead,
-        "RANGES": f"{len(found.ranges)}/{group.details.max_ranges}",
-        "OLDEST-GAP": str(found.oldest_gap),
-        "GAP-MS": None if stands is None else max(group.details.now_ms - stands.moved_at_ms, 0),
-    }
-
-
-def _verdict(group: GroupDescription, member: DescribedMember, health: Health) -> str | None:
-    known = {} if group.details is None else {found.member_id: found for found in group.details.members}
-    return verdict(known.get(member.member_id), [health[p] for p in member.assignment], _now_ms(group))
-
-
-def _now_ms(group: GroupDescription) -> int:
-    """The time of the coordinator's clock if known: its commits have this clock's timestamps."""
-    return int(time.time() * 1000) if group.details is None else group.details.now_ms
-
-
-def _member_cells(member: DescribedMember | None) -> dict[str, Cell]:
-    return {
-        "CONSUMER-ID": member.member_id if member else None,
-        "HOST": member.host if member else None,
-        "CLIENT-ID": member.client_id if member else None,
-    }
-
-
-def _member_row(group: GroupDescription, member: DescribedMember, health: Health) -> Row:
-    return {
-        "GROUP": group.group,
-        **_member_cells(member),
-        "#PARTITIONS": len(member.assignment),
-        "ASSIGNMENT": [str(partition) for partition in sorted(member.assignment)],
-        "VERDICT": _verdict(group, member, health),
-    }
-
-
-def _state_row(group: GroupDescription) -> Row:
-    return {
-        "GROUP": group.group,
-        "COORDINATOR (ID)": f"{group.coordinator} ({group.coordinator_id})",
-        "ASSIGNMENT-STRATEGY": group.assignor,
-        "STATE": group.state,
-        "#MEMBERS": len(group.members),
-    }
 
 
 app.command("history")(command)
