@@ -9,7 +9,7 @@ MIN_CALLS, PAUSE_MS, LONGEST_PAUSE_MS = 10, 100, 700
 CALL = st.tuples(st.sampled_from([None, None, 0, 1, 2, 3, 4, 5, 6, 7]), st.integers(0, 400))
 
 
-@given(st.lists(CALL, min_size=30, max_size=200), st.sampled_from([1, 50, 99]))
+@given(st.lists(CALL, min_size=20, max_size=100), st.sampled_from([1, 50, 99]))
 def test_the_breaker_opens_by_the_last_calls_and_lets_few_calls_begin(
     calls: list[tuple[int | None, int]], percent: int
 ) -> None:

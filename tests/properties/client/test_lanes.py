@@ -130,7 +130,7 @@ class LanesUnderTest:
     def check(self) -> None:
         in_hand = [record for queue in self.queues.values() for record in queue]
         assert self.lanes.records == len(in_hand)
-        assert self.lanes.bytes == sum(map(size_of, in_hand))
+        assert self.lanes.bytes == size_of(in_hand)
         assert self.lanes.running == len(self.running) <= self.concurrency
 
     def finish_all(self) -> None:

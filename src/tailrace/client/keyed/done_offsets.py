@@ -81,9 +81,11 @@ class DoneOffsets:
         """Note that the reader has read up to this offset; every record below it was added."""
         self.read_to = max(self.read_to, read_to)
 
-    def done(self, offset: int) -> None:
-        """Note that this record is done, and so not in hand any more."""
-        del self._in_hand[offset]
+    def done(self, *offsets: int) -> None:
+        """Note that these records are done, and so not in hand any more."""
+        in_hand = self._in_hand
+        for offset in offsets:
+            del in_hand[offset]
 
     @property
     def stable_offset(self) -> int:

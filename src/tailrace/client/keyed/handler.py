@@ -36,12 +36,15 @@ def ends_program(fault: BaseException) -> bool:
     return not isinstance(fault, Exception | asyncio.CancelledError)
 
 
-async def within(awaitable: Awaitable[object], limit_ms: int | None) -> object:
-    """The result of the awaitable. Raises TimeoutError when the awaitable was cancelled at the limit."""
+async def within(awaitable: Awaitable[object], limit_ms: int | None, began: float | None = None) -> object:
+    """The result of the awaitable, which began at this time of the loop; None: now. Raises TimeoutError when the
+    awaitable was cancelled at the limit."""
     if limit_ms is None:
         return await awaitable
+    if began is None:
+        began = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(limit_ms / 1000) as limit:
+        async with asyncio.timeout_at(began + limit_ms / 1000) as limit:
             return await awaitable
     except TimeoutError:
         if limit.expired():

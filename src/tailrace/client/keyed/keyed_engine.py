@@ -336,9 +336,10 @@ class KeyedEngine:
 
     def _note_done(self, partition: KeyedPartition) -> None:
         """Take over the records that workers have done since the last call."""
-        for offset in self._work.queue.take_done(partition.name):
+        offsets = self._work.queue.take_done(partition.name)
+        if offsets:
             assert partition.done is not None, "its records were in hand"
-            partition.done.done(offset)
+            partition.done.done(*offsets)
 
     def _on_outcomes(self) -> None:
         self._finished.set()

@@ -47,9 +47,12 @@ class KeyedPartition:
         if self.done is None:
             self._early.extend(records)
             return []
-        new = [record for record in records if not self.done.is_committed(record.offset, record.key)]
+        new = list(records)
+        if records and records[0].offset < self.done.known_end:
+            new = [record for record in records if not self.done.is_committed(record.offset, record.key)]
+        add = self.done.add
         for record in new:
-            self.done.add(record.offset, record.key)
+            add(record.offset, record.key)
         self.done.advance(read_to)
         return new
 

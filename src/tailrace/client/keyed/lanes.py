@@ -15,8 +15,8 @@
 Times are in ms, of any clock that does not go back.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
@@ -29,19 +29,6 @@ RECORD_BYTES: Final = 200
 
 LaneName = bytes | int
 """The key of its records, or the offset of the one record without a key."""
-
-
-@dataclass(slots=True, eq=False)
-class LaneWork:
-    """A record for the handler. Two are equal if they are the same object."""
-
-    name: TopicPartition
-    record: KeyedRecord
-    attempt: int
-    """The number of the handler's call for this record; 1 for the first call."""
-    epoch: int
-    """The number of the opening of the partition, which each opening changes."""
-    began_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -57,30 +44,55 @@ class Failure:
 
 
 class _KeyLane:
-    __slots__ = ("attempts", "failures", "is_held", "is_running", "name", "records")
+    """The records in hand of a key. Values that most lanes never change are defaults of the class."""
+
+    later: deque[KeyedRecord] | None = None
+    """The records behind the first record."""
+    is_running = is_held = False
+    attempts = 0
+    """The calls for the first record that have ended with a retry, and count."""
+    failures = 0
+    """Failures in a row that pause the lane for longer each time."""
 
     def __init__(self, name: LaneName, record: KeyedRecord) -> None:
         self.name = name
-        self.records = deque((record,))
-        """The first record waits, runs or is held."""
-        self.is_running = self.is_held = False
-        self.attempts = 0
-        self.failures = 0
-        """Failures in a row that pause the lane for longer each time."""
+        self.record = record
+        """The first record, which waits, runs or is held."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Partition:
+    name: TopicPartition
     epoch: int
     lanes: dict[LaneName, _KeyLane] = field(default_factory=dict)
-    waiting: OrderedDict[LaneName, _KeyLane] = field(default_factory=OrderedDict)
+    waiting: deque[_KeyLane] = field(default_factory=deque)
     records: int = 0
     bytes: int = 0
+    """The bytes of the records in hand; `records` is their number. Done records from `counted` on are in both still."""
     held: int = 0
-    done: list[int] = field(default_factory=list)
-    """The offsets of done records since `take_done`."""
+    done: list[KeyedRecord] = field(default_factory=list)
+    """Done records since `take_done`."""
+    counted: int = 0
     is_leaving: bool = False
     """Whether no record of the partition begins to run any more."""
+    is_closed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class LaneWork:
+    """A record for the handler. Two are equal if they are the same object."""
+
+    partition: _Partition
+    lane: _KeyLane
+    record: KeyedRecord
+    attempt: int
+    """The number of the handler's call for this record; 1 for the first call."""
+    began_ms: int
+
+    @property
+    def name(self) -> TopicPartition:
+        """The partition of the record, or the slot."""
+        return self.partition.name
 
 
 class Lanes:
@@ -91,7 +103,7 @@ class Lanes:
         self._most_records = most_records
         self._most_bytes = most_bytes
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._turns: OrderedDict[TopicPartition, _Partition] = OrderedDict()
+        self._turns: deque[_Partition] = deque()
         """The partitions in which a lane waits, in the order of their turns."""
         self._holds: list[tuple[int, int, TopicPartition, int, LaneName]] = []
         """A heap of (end, number, partition, its epoch, lane)."""
@@ -103,9 +115,7 @@ class Lanes:
         self._works: dict[LaneWork, None] = {}
         """The records that the handler has now, in the order in which they began, records of partitions that have left
         included."""
-        self.records = 0
-        self.bytes = 0
-        """The bytes of the records in hand; `records` is their number."""
+        self._records = self._bytes = 0
 
     # partitions
 
@@ -113,7 +123,7 @@ class Lanes:
         """Take records of this partition from now on."""
         assert name not in self._partitions, f"{name} is open already"
         self._epochs += 1
-        self._partitions[name] = _Partition(self._epochs)
+        self._partitions[name] = _Partition(name, self._epochs)
 
     def drop_waiting(self, name: TopicPartition) -> None:
         """Drop the records of this partition that do not run: no record of the partition begins to run any more."""
@@ -122,13 +132,16 @@ class Lanes:
             return
         partition.is_leaving = True
         for lane in list(partition.lanes.values()):
-            while len(lane.records) > lane.is_running:
-                self._remove(partition, lane.records.pop())
+            for record in lane.later or ():
+                self._remove(partition, record)
+            lane.later = None
             self._end_hold(partition, lane)
-            if not lane.records:
-                self._forget_lane(name, partition, lane)
-        partition.waiting.clear()
-        self._turns.pop(name, None)
+            if not lane.is_running:
+                self._remove(partition, lane.record)
+                self._forget_lane(partition, lane)
+        if partition.waiting:
+            partition.waiting.clear()
+            self._turns.remove(partition)
 
     def close(self, name: TopicPartition) -> None:
         """Close a partition that has left: outcomes of records that still run do not count."""
@@ -136,55 +149,59 @@ class Lanes:
         partition = self._partitions.pop(name, None)
         if partition is None:
             return
+        partition.is_closed = True
+        self._count_done(partition)
         for lane in list(partition.lanes.values()):
             self._left[name, lane.name] = partition.epoch
-            self._remove(partition, lane.records[0])
-            self._forget_lane(name, partition, lane)
+            self._remove(partition, lane.record)
+            self._forget_lane(partition, lane)
 
     def take_done(self, name: TopicPartition) -> list[int]:
         """The offsets of the records of this partition that are done since the last call."""
         partition = self._partitions.get(name)
         if partition is None:
             return []
-        done, partition.done = partition.done, []
-        return done
+        self._count_done(partition)
+        done, partition.done, partition.counted = partition.done, [], 0
+        return [record.offset for record in done]
 
     def is_idle(self, names: Iterable[TopicPartition]) -> bool:
         """Whether no record of these partitions runs."""
-        partitions = (self._partitions.get(name) for name in names)
-        return not any(
-            lane.is_running for partition in partitions if partition is not None for lane in partition.lanes.values()
-        )
+        wanted = frozenset(names)
+        return not any(work.name in wanted and not work.partition.is_closed for work in self._works)
 
     # records
 
-    def add(self, name: TopicPartition, records: Iterable[KeyedRecord]) -> None:
+    def add(self, name: TopicPartition, records: Sequence[KeyedRecord]) -> None:
         """Take these records in hand, behind the records of their partitions that were added before."""
         partition = self._partitions[name]
         assert not partition.is_leaving, f"{name} leaves"
         lanes = partition.lanes
-        count = size = 0
+        fresh: list[_KeyLane] = []
         for record in records:
-            count += 1
-            size += size_of(record)
-            lane_name: LaneName = record.offset if record.key is None else record.key
+            key = record.key
+            lane_name: LaneName = record.offset if key is None else key
             lane = lanes.get(lane_name)
             if lane is None:
                 lanes[lane_name] = lane = _KeyLane(lane_name, record)
-                self._let_wait(name, partition, lane)
+                fresh.append(lane)
+            elif lane.later is None:
+                lane.later = deque((record,))
             else:
-                lane.records.append(record)
-        partition.records, partition.bytes = partition.records + count, partition.bytes + size
-        self.records, self.bytes = self.records + count, self.bytes + size
+                lane.later.append(record)
+        for lane in fresh:
+            self._let_wait(partition, lane)
+        self._take_in_hand(partition, len(records), size_of(records))
 
     def is_full(self, name: TopicPartition) -> bool:
         """Whether no more records of this partition are to be read now."""
         partition = self._partitions.get(name)
         if partition is None:
             return False
+        self._count_all_done()
         count = len(self._partitions)
-        return self._is_beyond(partition.records, self.records, self._most_records, count) or self._is_beyond(
-            partition.bytes, self.bytes, self._most_bytes, count
+        return self._is_beyond(partition.records, self._records, self._most_records, count) or self._is_beyond(
+            partition.bytes, self._bytes, self._most_bytes, count
         )
 
     @staticmethod
@@ -199,17 +216,17 @@ class Lanes:
         """The next record that begins to run now; None if there is no record, or the concurrency is used up."""
         if self._holds and self._holds[0][0] <= now_ms:
             self.end_holds(now_ms)
-        if not self._turns or len(self._works) >= self.concurrency:
+        turns = self._turns
+        if not turns or len(self._works) >= self.concurrency:
             return None
-        name, partition = next(iter(self._turns.items()))
-        _, lane = partition.waiting.popitem(last=False)
+        partition = turns[0]
+        lane = partition.waiting.popleft()
         if not partition.waiting:
-            del self._turns[name]
-        elif len(self._turns) > 1:
-            self._turns.move_to_end(name)
+            turns.popleft()
+        elif len(turns) > 1:
+            turns.rotate(-1)
         lane.is_running = True
-        lane.attempts += 1
-        work = LaneWork(name, lane.records[0], lane.attempts, partition.epoch, now_ms)
+        work = LaneWork(partition, lane, lane.record, lane.attempts + 1, now_ms)
         self._works[work] = None
         return work
 
@@ -220,11 +237,11 @@ class Lanes:
         """
         self.end_holds(now_ms)
         if self._turns:
-            name, partition = next(iter(self._turns.items()))
-            for lane_name in reversed(partition.waiting):
-                if (name, lane_name) not in self._failures:
-                    partition.waiting.move_to_end(lane_name, last=False)
-                    break
+            partition = self._turns[0]
+            fresh = (lane for lane in reversed(partition.waiting) if (partition.name, lane.name) not in self._failures)
+            if (lane := next(fresh, None)) is not None:
+                partition.waiting.remove(lane)
+                partition.waiting.appendleft(lane)
         return self.take_next(now_ms)
 
     @property
@@ -257,61 +274,89 @@ class Lanes:
         call was an attempt. An outcome for a partition that has left does not count.
         """
         del self._works[work]
-        lane_name: LaneName = work.record.offset if work.record.key is None else work.record.key
-        partition = self._partitions.get(work.name)
-        if partition is None or partition.epoch != work.epoch:
-            self._finish_left(work, lane_name)
+        partition, lane = work.partition, work.lane
+        if partition.is_closed:
+            self._finish_left(work)
             return False
-        lane = partition.lanes[lane_name]
         lane.is_running = False
         is_done = not isinstance(outcome, Retry)
         if is_done:
-            partition.done.append(work.record.offset)
+            partition.done.append(work.record)
         elif isinstance(outcome, Retry) and not partition.is_leaving:
-            lane.attempts -= not is_counted
-            lane.failures += is_counted and outcome.after is None
-            self._hold(work, partition, lane, outcome, now_ms, fault)
+            self._hold(work, outcome, now_ms, fault, is_counted=is_counted)
             return False
-        self._remove(partition, lane.records.popleft())
-        if self._failures:
-            self._failures.pop((work.name, lane_name), None)
-        lane.attempts = lane.failures = 0
-        if lane.records:
-            self._let_wait(work.name, partition, lane)
         else:
-            self._forget_lane(work.name, partition, lane)
+            self._remove(partition, work.record)
+        if not lane.later:
+            self._forget_lane(partition, lane)
+            return is_done
+        lane.record = lane.later.popleft()
+        lane.attempts = lane.failures = 0
+        if self._failures:
+            self._failures.pop((partition.name, lane.name), None)
+        self._let_wait(partition, lane)
         return is_done
 
-    def _finish_left(self, work: LaneWork, lane_name: LaneName) -> None:
-        if self._left.get((work.name, lane_name)) == work.epoch:
-            del self._left[work.name, lane_name]
+    def _finish_left(self, work: LaneWork) -> None:
+        place = work.name, work.lane.name
+        if self._left.get(place) == work.partition.epoch:
+            del self._left[place]
             partition = self._partitions.get(work.name)
-            lane = None if partition is None else partition.lanes.get(lane_name)
+            lane = None if partition is None else partition.lanes.get(work.lane.name)
             if partition is not None and lane is not None:
-                self._let_wait(work.name, partition, lane)
+                self._let_wait(partition, lane)
 
-    def _let_wait(self, name: TopicPartition, partition: _Partition, lane: _KeyLane) -> None:
-        if self._left and (name, lane.name) in self._left:
+    def _let_wait(self, partition: _Partition, lane: _KeyLane) -> None:
+        if self._left and (partition.name, lane.name) in self._left:
             return  # an earlier run of the key has to end first
         if not partition.waiting:
-            self._turns[name] = partition
-        partition.waiting[lane.name] = lane
+            self._turns.append(partition)
+        partition.waiting.append(lane)
 
-    def _remove(self, partition: _Partition, record: KeyedRecord) -> None:
-        size = size_of(record)
-        partition.records, partition.bytes = partition.records - 1, partition.bytes - size
-        self.records, self.bytes = self.records - 1, self.bytes - size
-
-    def _forget_lane(self, name: TopicPartition, partition: _Partition, lane: _KeyLane) -> None:
+    def _forget_lane(self, partition: _Partition, lane: _KeyLane) -> None:
         del partition.lanes[lane.name]
         if self._failures:
-            self._failures.pop((name, lane.name), None)
+            self._failures.pop((partition.name, lane.name), None)
+
+    # records in hand
+
+    @property
+    def records(self) -> int:
+        """The number of records in hand."""
+        self._count_all_done()
+        return self._records
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the records in hand."""
+        self._count_all_done()
+        return self._bytes
+
+    def _count_all_done(self) -> None:
+        for partition in self._partitions.values():
+            self._count_done(partition)
+
+    def _count_done(self, partition: _Partition) -> None:
+        """Count the records that are done since the last call: they are not in hand any more."""
+        if partition.counted < len(partition.done):
+            done = partition.done[partition.counted :]
+            partition.counted = len(partition.done)
+            self._take_in_hand(partition, -len(done), -size_of(done))
+
+    def _remove(self, partition: _Partition, record: KeyedRecord) -> None:
+        self._take_in_hand(partition, -1, -size_of((record,)))
+
+    def _take_in_hand(self, partition: _Partition, count: int, size: int) -> None:
+        """Count so many more records, and bytes."""
+        partition.records, partition.bytes = partition.records + count, partition.bytes + size
+        self._records, self._bytes = self._records + count, self._bytes + size
 
     # holds
 
-    def _hold(
-        self, work: LaneWork, partition: _Partition, lane: _KeyLane, outcome: Retry, now_ms: int, fault: str | None
-    ) -> None:
+    def _hold(self, work: LaneWork, outcome: Retry, now_ms: int, fault: str | None, *, is_counted: bool) -> None:
+        partition, lane = work.partition, work.lane
+        lane.attempts += is_counted
+        lane.failures += is_counted and outcome.after is None
         failure = self._failures.setdefault((work.name, lane.name), Failure(work.name, work.record, now_ms))
         failure.attempts, failure.fault = lane.attempts, fault or ""
         if outcome.after is None:
@@ -338,7 +383,7 @@ class Lanes:
             lane = partition.lanes.get(lane_name)
             if lane is not None and lane.is_held:
                 self._end_hold(partition, lane)
-                self._let_wait(name, partition, lane)
+                self._let_wait(partition, lane)
 
     @property
     def held(self) -> int:
@@ -351,9 +396,14 @@ class Lanes:
         return next(iter(self._failures.values()), None)
 
 
-def size_of(record: KeyedRecord) -> int:
-    """The bytes of memory that a record takes, approximately."""
-    size = RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
-    for name, content in record.headers:
-        size += len(name) + len(content or b"")
+def size_of(records: Sequence[KeyedRecord]) -> int:
+    """The bytes of memory that the records take, approximately."""
+    size = RECORD_BYTES * len(records)
+    for record in records:
+        if (key := record.key) is not None:
+            size += len(key)
+        if (value := record.value) is not None:
+            size += len(value)
+        for name, content in record.headers:
+            size += len(name) + len(content or b"")
     return size

@@ -10,7 +10,8 @@
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from time import sleep
 from typing import Final
 
 from tailrace.client.group.range_progress import RangeBudget
@@ -24,6 +25,8 @@ from tailrace.model.partitions import TopicPartition
 MANY: Final = 4
 """The engine is notified of outcomes for a MANYth part of the records that may be in hand."""
 
+_TRIES: Final = 100
+"""The tries of a worker to get the lock, before it waits for the lock."""
 _UNCOUNTED: Final = Retry()
 
 _log = logging.getLogger(__name__)
@@ -87,22 +90,30 @@ class WorkQueue:
         if outcome is not DONE:
             shown = self._log(work, outcome, fault)
         now_ms = self._now_ms()
-        breaker = self._breaker
-        with self._lock:
-            was_open = breaker.is_open
-            is_counted = self._tell_breaker(work, outcome, shown, now_ms)
-            self._lanes.finish(work, outcome or _UNCOUNTED, now_ms, fault=shown, is_counted=is_counted)
-            must_look = False
-            if outcome is DONE:
+        lanes, breaker = self._lanes, self._breaker
+        must_look = False
+        if not self._lock.acquire(blocking=False):
+            self._acquire()
+        try:
+            if outcome is DONE and not breaker.is_open:
+                breaker.calls += 1
                 self._done += 1
+                lanes.finish(work, DONE, now_ms)
             else:
+                was_open = breaker.is_open
+                is_counted = self._tell_breaker(work, outcome, shown, now_ms)
+                lanes.finish(work, outcome or _UNCOUNTED, now_ms, fault=shown, is_counted=is_counted)
                 must_look = self._count(outcome, fault)
-            if breaker.is_open is not was_open:
-                must_look, notice = True, breaker.notice(now_ms)
+                if breaker.is_open is not was_open:
+                    must_look, notice = True, breaker.notice(now_ms)
             self._outcomes += 1
-            taken = self._take(now_ms, on_work)
+            taken = None if self.is_stopped or breaker.is_open else lanes.take_next(now_ms)
+            if taken is None:
+                taken = self._take(now_ms, on_work)
             notify = (must_look or self._is_awaited) and self._must_notify(must_look=must_look, is_idle=taken is None)
-            wake = self._woken()
+            wake = self._woken() if self._idle else None
+        finally:
+            self._lock.release()
         if notice is not None:
             _log.warning("group %r: %s", self._group, notice)
         if notify:
@@ -110,6 +121,19 @@ class WorkQueue:
         if wake is not None:
             wake()
         return taken
+
+    def _acquire(self) -> None:
+        """Acquire the lock without a place in its queue, if that is possible in a while.
+
+        The lock of a thread that has lost the interpreter goes to the next thread in the queue, which has to wait for
+        the interpreter: from then on every exchange would cost two changes of threads.
+        """
+        acquire = self._lock.acquire
+        for _ in range(_TRIES):
+            sleep(0)
+            if acquire(blocking=False):
+                return
+        acquire()
 
     def _take(self, now_ms: int, on_work: Callable[[], None]) -> LaneWork | None:
         lanes = self._lanes
@@ -162,9 +186,7 @@ class WorkQueue:
     def _tell_breaker(self, work: LaneWork, outcome: Outcome | None, fault: str | None, now_ms: int) -> bool:
         """Tell the breaker that the call with this record has ended. Returns whether the call was an attempt."""
         breaker = self._breaker
-        if outcome is DONE and not breaker.is_open:
-            breaker.calls += 1
-        elif outcome is None or (isinstance(outcome, Retry) and outcome.after is not None):
+        if outcome is None or (isinstance(outcome, Retry) and outcome.after is not None):
             breaker.passed_over(work, now_ms)
         elif isinstance(outcome, Retry):
             key: Hashable = (work.name, work.record.offset) if work.record.key is None else work.record.key
@@ -203,7 +225,7 @@ class WorkQueue:
         with self._lock:
             self._lanes.open(name)
 
-    def add(self, name: TopicPartition, records: Iterable[KeyedRecord]) -> None:
+    def add(self, name: TopicPartition, records: Sequence[KeyedRecord]) -> None:
         """Take these records in hand, behind the records of their partition that were added before."""
         with self._lock:
             self._lanes.add(name, records)

@@ -177,11 +177,15 @@ class ConsumedPartition:
         if not self._records:
             self._read(self._batches[0], self.next_offset)
             self._batches.popleft()
-        while self._records and limit:
-            record = self._records.popleft()
-            self.next_offset = record.offset + 1
-            taken.append((self.name, record))
-            limit -= 1
+        records, name = self._records, self.name
+        if len(records) <= limit:
+            batch = list(records)
+            records.clear()
+        else:
+            batch = [records.popleft() for _ in range(limit)]
+        if batch:
+            self.next_offset = batch[-1].offset + 1
+            taken += [(name, record) for record in batch]
         if self.is_drained:
             self._settle()
 
@@ -194,7 +198,10 @@ class ConsumedPartition:
         """Keep the batch's records from this offset on, or step over the batch. Raises CorruptRecords."""
         if not isinstance(batch, CorruptBatch):
             try:
-                self._records.extend(record for record in read_records(batch) if record.offset >= start)
+                records = read_records(batch)
+                if records and records[0].offset < start:
+                    records = [record for record in records if record.offset >= start]
+                self._records.extend(records)
                 return
             except CorruptRecords as fault:
                 batch = corrupt_batch(batch, 0, len(batch), fault)

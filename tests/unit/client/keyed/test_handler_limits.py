@@ -13,7 +13,7 @@ from tailrace import aio
 from tailrace.client.keyed import call_watch
 from tailrace.client.keyed.call_watch import GRACE_MS, CallWatch
 from tailrace.client.keyed.keyed_metrics import RunningKey
-from tailrace.client.keyed.lanes import LaneWork
+from tailrace.client.keyed.lanes import Lanes, LaneWork
 from tailrace.client.keyed.outcomes import KeyedRecord
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -104,8 +104,11 @@ async def test_a_thread_beyond_its_limit_is_named_and_holds_its_key_alone(
 
 
 def work_of(offset: int, began_ms: int) -> LaneWork:
-    record = KeyedRecord(*NAME, offset, 0, b"key-%d" % offset, b"", ())
-    return LaneWork(NAME, record, 1, 1, began_ms)
+    lanes = Lanes(1, most_records=1, most_bytes=1)
+    lanes.open(NAME)
+    lanes.add(NAME, [KeyedRecord(*NAME, offset, 0, b"key-%d" % offset, b"", ())])
+    (work,) = lanes.take(began_ms)
+    return work
 
 
 def test_each_call_beyond_the_limit_is_named_at_once_and_then_every_thirty_seconds(

@@ -375,7 +375,7 @@ async def test_a_task_of_a_keyed_consumer_that_is_cancelled_before_it_begins_giv
         if self._tasks and not is_lost:
             is_lost = True
             asyncio.run_coroutine_threadsafe(lose(), loop_thread().loop).result()
-            self._cancel(frozenset(self._tasks.values()))
+            self._cancel(frozenset(worker.work for worker in self._tasks.values() if worker.work is not None))
 
     monkeypatch.setattr(HandlerTasks, "_take", take_and_lose)
     await consumer.run(seen.handler(consumer), concurrency=2)

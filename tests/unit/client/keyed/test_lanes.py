@@ -174,7 +174,7 @@ def test_partitions_together_have_the_bound() -> None:
 def test_bytes_are_bounded_too() -> None:
     lanes = lanes_of(most_bytes=10_000)
     large = records(ONE, "a")[0]._replace(value=b"v" * 9_000, headers=(("name", b"h" * 800), ("none", None)))
-    assert size_of(large) == RECORD_BYTES + 1 + 9_000 + 804 + 4
+    assert size_of([large]) == RECORD_BYTES + 1 + 9_000 + 804 + 4
     lanes.add(ONE, [large])
     assert lanes.is_full(ONE)
     lanes.finish(lanes.take(0)[0], Done(), 0)

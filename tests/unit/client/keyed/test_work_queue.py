@@ -275,6 +275,28 @@ def test_an_outcome_without_a_sign_of_an_outage_does_not_open_the_breaker() -> N
     assert tried.breaker.is_open, "the handler asks for the pause of a failure each time"
 
 
+def test_an_exchange_waits_for_the_engine_that_has_the_lock() -> None:
+    tried = QueueUnderTest(1)
+    tried.queue.add(NAME, records("ab"))
+    work, begins = tried.take("worker"), threading.Event()
+    taken: list[LaneWork | None] = []
+
+    def exchange() -> None:
+        begins.set()
+        taken.append(tried.exchange(work, "worker"))
+
+    thread = threading.Thread(target=exchange)
+    with tried.queue._lock:
+        thread.start()
+        assert begins.wait(SECONDS)
+        thread.join(0.05)
+        assert taken == []
+    thread.join(SECONDS)
+    (following,) = taken
+    assert following is not None
+    assert following.record.key == b"b"
+
+
 def test_many_threads_keep_each_key_in_order_and_alone_and_leave_no_record() -> None:
     """Records come while threads work; some outcomes are retries, so that keys are held and go on."""
     count, keys, lock, is_done = 3_000, 37, threading.Lock(), threading.Event()
