@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, Subscriber, assign_uniform
 from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import TopicId
 from testkit.coordinators.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
 from testkit.coordinators.replayed_node import ReplayedNode
 
@@ -26,6 +27,9 @@ ACTIONS = st.tuples(
             "beat",
             "beat",
             "mute",
+            "slow",
+            "slow",
+            "release",
             "leave",
             "away",
             "subscribe",
@@ -40,6 +44,13 @@ ACTIONS = st.tuples(
 )
 
 
+PARTS_OF_A_REVOCATION = [
+    (name, action, TOPICS)
+    for words in ("a join, b join, a slow, a release, b beat", "c join, a slow, a release, b beat, c beat, a release")
+    for name, action in map(str.split, words.split(", "))
+]
+
+
 class _ConsumerGroupHistory(ReplayedNode):
     """A node, three clients that obey it, and what must hold after each step."""
 
@@ -50,6 +61,8 @@ class _ConsumerGroupHistory(ReplayedNode):
             for name in NAMES
         }
         self.joined: set[str] = set()
+        self.releasing: dict[str, set[tuple[TopicId, int]]] = {name: set() for name in NAMES}
+        """The partitions that leave, and that a slow member has not released yet."""
 
     def act(self, name: str, action: str, topics: tuple[str, ...]) -> None:
         member = self.members[name]
@@ -67,6 +80,12 @@ class _ConsumerGroupHistory(ReplayedNode):
                 self._settle(name, member.beat())
             case "mute":
                 self._settle(name, member.beat(says_owned=False))
+            case "slow":
+                self._beat_slowly(name)
+            case "release" if self.releasing[name]:
+                topic_id, partition = min(self.releasing[name])
+                member.owned.get(topic_id, set()).discard(partition)
+                self._settle(name, member.beat())
             case "old":
                 member.beat(epoch=max(member.epoch - 1, 1))
             case "subscribe":
@@ -79,7 +98,19 @@ class _ConsumerGroupHistory(ReplayedNode):
                 member.leave(LEAVE_FOR_A_WHILE if action == "away" and member.instance_id else -1)
                 self.joined.discard(name)
 
+    def _beat_slowly(self, name: str) -> None:
+        """A heartbeat of a member that keeps the partitions that it is to give up."""
+        member = self.members[name]
+        before = {topic_id: set(partitions) for topic_id, partitions in member.owned.items()}
+        self._settle(name, member.beat())
+        for topic_id, partitions in before.items() if name in self.joined else ():
+            gone = partitions - member.owned.get(topic_id, set())
+            member.owned.setdefault(topic_id, set()).update(gone)
+            self.releasing[name].update((topic_id, partition) for partition in gone)
+
     def _settle(self, name: str, code: ErrorCode) -> None:
+        owned = self.members[name].owned
+        self.releasing[name] = {each for each in self.releasing[name] if each[1] in owned.get(each[0], ())}
         if code is ErrorCode.NONE:
             self.joined.add(name)
         else:
@@ -106,6 +137,9 @@ class _ConsumerGroupHistory(ReplayedNode):
 
     def converge(self) -> None:
         """No member leaves: the group comes to rest with every partition read once."""
+        for name, places in self.releasing.items():
+            for topic_id, partition in places:
+                self.members[name].owned.get(topic_id, set()).discard(partition)
         for _ in range(12):
             for name in NAMES:
                 if name not in self.joined:
@@ -128,6 +162,7 @@ class _ConsumerGroupHistory(ReplayedNode):
 @settings(max_examples=25, deadline=None)
 @given(st.lists(ACTIONS, max_size=25), st.randoms(use_true_random=False))
 @example([("b", "join", TOPICS), ("b", "move", TOPICS)], Random(0))
+@example(PARTS_OF_A_REVOCATION, Random(0))
 def test_no_history_gives_a_partition_to_two_and_every_group_comes_to_rest(
     actions: list[tuple[str, str, tuple[str, ...]]], luck: Random
 ) -> None:
