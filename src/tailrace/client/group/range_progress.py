@@ -1,5 +1,6 @@
 """A group's progress by offsets and key hashes (KIP-X, individual commits): OffsetFetch, OffsetCommit with ranges."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
@@ -168,6 +169,20 @@ class RangeProgress:
         return budgets
 
     async def _commit_piece(
+        self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], notes: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, RangeBudget]:
+        deadline_ms = self._router.now_ms() + COMMIT_TIMEOUT_MS
+        while True:
+            try:
+                return await self._commit_once(ranges, notes)
+            except KafkaError as fault:
+                # The coordinator has raised the epoch of the member, and the answer with the new epoch is on its way.
+                pause_ms = self._router.retry_backoff_ms
+                if fault.code is not ErrorCode.STALE_MEMBER_EPOCH or self._router.now_ms() + pause_ms > deadline_ms:
+                    raise
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def _commit_once(
         self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], notes: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, RangeBudget]:
         request = self._request(ranges, notes, self._author())

@@ -14,6 +14,7 @@ from tailrace.client.group.consumer_member import SendConsumerHeartbeat
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.outcomes import KeyedRecord
 from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -239,3 +240,22 @@ async def test_a_member_that_is_not_polled_leaves_and_comes_back(cluster: Cluste
             await consumer.commit()
         while not await consumer.poll(0.05):
             pass
+
+
+async def test_a_commit_of_ranges_in_an_epoch_that_was_raised_just_now_is_sent_again(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator has raised the epoch, and the answer with the new epoch is on its way: a keyed consumer that
+    stops in this moment repeats nothing."""
+    name = TopicPartition(topic, 0)
+    async with AsyncConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]) as consumer:
+        while name not in consumer.assignment:
+            await consumer.poll(0.05)
+        progress, member = consumer._reader.progress, consumer.group_metadata()
+        authors = [member._replace(generation_id=member.generation_id - 1), member]
+        monkeypatch.setattr(progress, "_author", lambda: authors.pop(0))
+        await consumer.commit(ranges={name: [Rectangle(0, 1)]})
+        found = await consumer.committed(name)
+    assert authors == []
+    assert found is not None
+    assert found.stable_offset == 2
