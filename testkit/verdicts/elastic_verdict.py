@@ -8,8 +8,9 @@
 5. A record that was committed when its owner got the slot is not handled by this owner. A client that knows no ranges
    of keys is bound by the offset alone.
 6. A record is handled again only if its former owner was removed from the group before the record was committed, by a
-   kill, a stop, or silence; or if the former owner has tried to commit in vain. In a time without faults no record is
-   handled again.
+   kill, a stop, or silence; or if the former owner has tried to commit in vain, as a member whose epoch is too old.
+   In a time without faults no record is handled again, unless a client that is not ours has tried to commit in vain:
+   it gives up by its own clock.
 7. Each acknowledged record is handled to the end, and committed in the end.
 8. An acknowledged commit is in the log by then, and its author owned the slot when the commit was sent.
 
@@ -43,6 +44,10 @@ FENCED: Final = "a commit without the slot is acknowledged"
 
 KEYED: Final = "keyed"
 """The kind of client that knows ranges of keys: it leaves out records that are committed beyond the offset."""
+PLAIN: Final = "plain"
+OURS: Final = (KEYED, PLAIN)
+FAILED_COMMIT: Final = "failed commit"
+"""A cause of repeats."""
 CLOCK_NS: Final = 3_000_000
 """Times of the coordinator's log may be so much lower than the time of the write, and clocks differ by less."""
 
@@ -117,7 +122,7 @@ class ElasticEvidence:
     quiet: tuple[int, int]
     """The time without faults."""
     most_in_hand: int
-    """The most records that a process has read and not handled."""
+    """The most records that a process may handle before it learns of the removal of its member."""
 
     @cached_property
     def slots(self) -> SlotOwnerships:
@@ -133,6 +138,8 @@ class ElasticJudgement:
         self._owned = evidence.slots.of_processes()
         self.repeats: Counter[str] = Counter()
         """The records that were handled again, by the cause."""
+        self.quiet_repeats: Counter[str] = Counter()
+        """The repeats in the time without faults."""
         self.zombies: Counter[tuple[str, int]] = Counter()
         """The records that each process has handled after the removal of its member, by the time of the removal."""
         self._handlings = sorted(
@@ -244,7 +251,10 @@ class ElasticJudgement:
             if fault is not None:
                 yield f"{fault}: {_told(handling)} ({cause}), before that {_told(before)}"
             if first_ns <= handling.begin_ns <= last_ns:
-                yield f"{RESTLESS}: {_told(handling)} ({cause})"
+                self.quiet_repeats[cause] += 1
+                is_ours = self._evidence.ledgers[before.process].kind in OURS
+                if is_ours or cause != FAILED_COMMIT:
+                    yield f"{RESTLESS}: {_told(handling)} ({cause}), before that {_told(before)}"
 
     def _judge_repeat(self, before: Handling, handling: Handling) -> tuple[str | None, str]:
         """The broken promise, if there is any, and the cause."""
@@ -255,12 +265,12 @@ class ElasticJudgement:
             return AGAIN, "committed"
         if former is None:
             return None, "after a zombie"
-        if former is owner:
-            return REPEATED, "by the same owner"
-        if not self._is_in_order(former):
+        if former is not owner and not self._is_in_order(former):
             return None, self._cause(former)
         if self._has_failed_to_commit(before, handling.begin_ns):
-            return None, "failed commit"
+            return None, FAILED_COMMIT
+        if former is owner:
+            return REPEATED, "by the same owner"
         if owner.progress.is_committed(handling.offset, _hash(handling)):
             return None, "committed by key, to a client without ranges"
         return REPEATED, "in order"

@@ -19,6 +19,8 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 /** A member of an elastic group, with the ledger of elastic_member.py: SERVERS GROUP VIEW NAME LEDGER HANDLER_MS. */
 public class ElasticMember implements ConsumerRebalanceListener {
     private static final long COMMIT_NS = 1_000_000_000L;
+    private static final int COMMIT_TRIES = 20;
+    private static final long COMMIT_PAUSE_MS = 100;
     private final FileOutputStream ledger;
     private final KafkaConsumer<String, String> consumer;
     private final long handlerMs;
@@ -84,15 +86,28 @@ public class ElasticMember implements ConsumerRebalanceListener {
         done.put(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1));
     }
 
+    /** A commit is refused while the answer with the member's next epoch is on its way: it is sent again. */
     private void commit(Map<TopicPartition, OffsetAndMetadata> offsets) {
-        if (offsets.isEmpty()) return;
+        for (int tries = 0; !offsets.isEmpty() && isStale(offsets) && tries < COMMIT_TRIES; tries++) {
+            try {
+                Thread.sleep(COMMIT_PAUSE_MS);
+            } catch (InterruptedException fault) {
+                throw new KafkaException(fault);
+            }
+        }
+    }
+
+    /** Commit once; whether the member's epoch was stale. */
+    private boolean isStale(Map<TopicPartition, OffsetAndMetadata> offsets) {
         long sent = System.nanoTime();
         boolean isAcknowledged = true;
+        boolean isStale = false;
         try {
             consumer.commitSync(offsets);
             done.entrySet().removeAll(offsets.entrySet());
         } catch (KafkaException fault) {
             isAcknowledged = false;
+            isStale = fault.getMessage().contains("stale member epoch");
             fault.printStackTrace();
         }
         String slots = offsets.entrySet().stream()
@@ -103,6 +118,7 @@ public class ElasticMember implements ConsumerRebalanceListener {
         } catch (IOException fault) {
             throw new KafkaException(fault);
         }
+        return isStale;
     }
 
     @Override

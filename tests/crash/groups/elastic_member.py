@@ -33,8 +33,12 @@ FAN_OUT: Final = 64
 VIEW: Final = View(TOPIC, FAN_OUT).name
 HANDLER_S: Final = 0.003
 COMMIT_S: Final = 1.0
+COMMIT_TRIES: Final = 20
+COMMIT_PAUSE_S: Final = 0.1
+"""A commit is refused while the answer with the member's next epoch is on its way: it is sent again. Our clients do
+this by themselves."""
 IN_HAND: Final = 64
-"""The most records that a member of ours has in hand. librdkafka's member has a single record."""
+"""The most records that a keyed member has in hand."""
 
 
 def slot_of_key(partition: int, key: bytes | None) -> int:
@@ -93,11 +97,11 @@ def _noting_ranges(ledger: MemberLedger) -> AbstractContextManager[object]:
     commit = RangeProgress.commit
 
     async def noted(
-        progress: RangeProgress, ranges: Mapping[TopicPartition, Iterable[Rectangle]]
+        progress: RangeProgress, ranges: Mapping[TopicPartition, Iterable[Rectangle]], **settings: Any
     ) -> dict[TopicPartition, RangeBudget]:
         taken = {name: tuple(rectangles) for name, rectangles in ranges.items()}
         with ledger.commit({name.partition: rectangles for name, rectangles in taken.items()}):
-            return await commit(progress, taken)
+            return await commit(progress, taken, **settings)
 
     return patch.object(RangeProgress, "commit", noted)
 
@@ -213,17 +217,26 @@ class LibrdkafkaMember:
         if not offsets:
             return
         wanted = [confluent_kafka.TopicPartition(VIEW, slot, offset) for slot, offset in offsets.items()]
-        try:
-            with self._ledger.commit(_up_to(offsets)):
-                for answer in self._consumer.commit(offsets=wanted, asynchronous=False) or ():
-                    if answer.error is not None:
-                        raise confluent_kafka.KafkaException(answer.error)
-        except confluent_kafka.KafkaException as fault:
-            sys.stderr.write(f"commit: {fault}\n")
-        else:
-            for slot, offset in offsets.items():
-                if self._done.get(slot) == offset:
-                    del self._done[slot]
+        for _ in range(COMMIT_TRIES):
+            try:
+                with self._ledger.commit(_up_to(offsets)):
+                    for answer in self._consumer.commit(offsets=wanted, asynchronous=False) or ():
+                        if answer.error is not None:
+                            raise confluent_kafka.KafkaException(answer.error)
+            except confluent_kafka.KafkaException as fault:
+                sys.stderr.write(f"commit: {fault}\n")
+                if fault.args[0].code() != confluent_kafka.KafkaError.STALE_MEMBER_EPOCH:
+                    return
+                time.sleep(COMMIT_PAUSE_S)
+            else:
+                self._forget(offsets)
+                return
+
+    def _forget(self, offsets: Mapping[int, int]) -> None:
+        """Forget these offsets, which are committed."""
+        for slot, offset in offsets.items():
+            if self._done.get(slot) == offset:
+                del self._done[slot]
 
     def _on_revoke(self, _: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]) -> None:
         slots = [partition.partition for partition in partitions]

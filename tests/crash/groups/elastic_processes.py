@@ -15,9 +15,8 @@ from crash.groups.elastic_member import GROUP, HANDLER_S, VIEW
 from crash.program import IMPORT_PATH
 from interop import kafka_tools
 from tailrace.model.committed_progress import Rectangle
-from testkit.verdicts.elastic_verdict import KEYED, CommitAttempt, Handling, ProcessLedger
+from testkit.verdicts.elastic_verdict import KEYED, PLAIN, CommitAttempt, Handling, ProcessLedger
 
-PLAIN: Final = "plain"
 LIBRDKAFKA: Final = "librdkafka"
 JAVA: Final = "java"
 _GONE_S: Final = 240.0

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from crash.groups.elastic_member import FAN_OUT, GROUP, IN_HAND, TOPIC
+from crash.groups.elastic_member import FAN_OUT, GROUP, TOPIC
 from crash.groups.elastic_processes import ElasticProcess, MemberFactory, kinds
 from crash.groups.elastic_producer import NumberingProducer
 from crash.replicas.replicated_load import wait_until_whole
@@ -40,6 +40,8 @@ FIRST_PAUSE_S: Final = (0.2, 1.0)
 QUIET_PAUSE_S: Final = (1.0, 8.0)
 STOP_S: Final = (SESSION_S + 1, SESSION_S + 4)
 DRAINED_S: Final = 240.0
+MOST_OF_A_ZOMBIE: Final = 1_000
+"""The records that a member handles in some seconds: a heartbeat has an answer by then on a busy machine too."""
 _LOG: Final = TopicPartition(GROUP_OFFSETS_TOPIC, 0)
 
 JOIN, LEAVE, STOP, KILL = "join", "leave in order", "SIGSTOP", "kill -9 of a member"
@@ -220,7 +222,7 @@ class ElasticRun:
             killed={each.name: each.killed_ns for each in self._factory.started if each.killed_ns is not None},
             stopped={each.name: each.stops for each in self._factory.started if each.stops},
             quiet=(self._quiet_from_ns, end_ns),
-            most_in_hand=2 * IN_HAND,
+            most_in_hand=MOST_OF_A_ZOMBIE,
         )
 
     def _coordinator_log(self) -> list[CoordinatorRecord]:

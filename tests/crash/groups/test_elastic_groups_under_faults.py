@@ -41,7 +41,8 @@ def _figures(run: ElasticRun, evidence: ElasticEvidence, judged: ElasticJudgemen
         f"of slots acknowledged, {len(evidence.coordinator)} records in the coordinator's log"
     )
     yield (
-        f"  {judged.repeats.total()} repeats {dict(judged.repeats)}, {judged.zombies.total()} records handled by "
+        f"  {judged.repeats.total()} repeats {dict(judged.repeats)}, in quiet times {dict(judged.quiet_repeats) or 0}; "
+        f"{judged.zombies.total()} records handled by "
         f"{len(judged.zombies)} zombies, {max(judged.zombies.values(), default=0)} at most"
     )
     yield f"  {len(judged.faults)} broken promises"

@@ -155,6 +155,25 @@ def test_a_commit_in_vain_explains_a_repeat() -> None:
     assert (judged.faults, judged.repeats) == ([], {"failed commit": 1})
 
 
+def fenced_by_its_epoch(kind: str, *attempts: CommitAttempt) -> ElasticEvidence:
+    """The evidence of an owner that reads its slot a second time, in the time without faults."""
+    read = [handling("second", 320, 2), handling("second", 340, 3), handling("second", 500, 3)]
+    return with_second(kind=kind, handlings=read, attempts=[commit(600, 4), *attempts])
+
+
+def test_an_owner_that_begins_anew_has_tried_to_commit_in_vain() -> None:
+    log = [*GOOD.coordinator[:-1], committed(605, 0, CommittedProgress(4))]
+    in_vain = commit(350, 4, is_acknowledged=False)
+    for kind, attempts, broken in (
+        ("stock", [], {REPEATED, RESTLESS}),
+        ("stock", [in_vain], set()),
+        (KEYED, [in_vain], {RESTLESS}),
+    ):
+        judged = ElasticJudgement(replace(fenced_by_its_epoch(kind, *attempts), coordinator=log))
+        assert {fault.partition(":")[0] for fault in judged.faults} == broken
+        assert judged.quiet_repeats.total() == 1
+
+
 def test_a_client_without_ranges_repeats_what_is_committed_by_key() -> None:
     key_hash = hash_of(KEY.encode(), 2)
     progress = CommittedProgress(1).with_committed([Rectangle(2, 2, key_hash, key_hash)])
