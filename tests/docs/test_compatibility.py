@@ -19,6 +19,7 @@ from interop.differential.listed import DIFFERENCES
 from interop.differential.listed_replicated import REPLICATED
 from interop.differential.listed_transactions import TRANSACTIONS
 from interop.differential.listed_wrong_batches import WRONG_BATCHES, WRONG_BATCHES_OF_TOPICS
+from interop.differential.members.listed_members import MEMBERS
 from interop.groups.test_group_rebalance import EVERY_CLIENT
 from interop.kafka_tools import MAIN_CLASSES
 from interop.suites import test_kafka_python_suite
@@ -138,6 +139,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 MEASURED: dict[str, Callable[[], str]] = {
     "differences": lambda: table(DIFFERENCES),
     "differences of clusters": lambda: table(REPLICATED),
+    "differences of members": lambda: table(MEMBERS),
     "differences of transactions": lambda: table(TRANSACTIONS),
     "differences of wrong batches": lambda: table((*WRONG_BATCHES, *WRONG_BATCHES_OF_TOPICS)),
 }

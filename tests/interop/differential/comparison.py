@@ -168,22 +168,27 @@ class Runner:
         else:
             trees = [self._tree(names, answer) for names, answer in zip(self._names, answers, strict=True)]
         ours, theirs = trees
-        compared = list(_leaves(ours, theirs))
-        codes = {path: str(code) for path, _, code in compared if path.endswith("error_code")}
-        found = [
-            Finding(
-                name, api, version, path, our_value, their_value, codes.get(f"{path.rpartition('.')[0]}.error_code", "")
-            )
-            for path, our_value, their_value in compared
-            if our_value != their_value
-        ]
-        return found, len(compared)
+        return findings_of(name, api, version, ours, theirs)
 
     def _tree(self, names: Names, answer: Any) -> Tree:
         if isinstance(answer, bytes):
             return {"answer": answer.hex()}
         names.learn_topics(answer)
         return tree_of(answer, names)
+
+
+def findings_of(step: str, api: str, version: int, ours: Tree, theirs: Tree) -> tuple[list[Finding], int]:
+    """The findings in two trees, and the number of fields that were compared."""
+    compared = list(_leaves(ours, theirs))
+    codes = {path: str(code) for path, _, code in compared if path.endswith("error_code")}
+    found = [
+        Finding(
+            step, api, version, path, our_value, their_value, codes.get(f"{path.rpartition('.')[0]}.error_code", "")
+        )
+        for path, our_value, their_value in compared
+        if our_value != their_value
+    ]
+    return found, len(compared)
 
 
 def _outcome(answer: Any) -> str:
