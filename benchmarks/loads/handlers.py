@@ -1,9 +1,10 @@
 """A handler that does nothing, called for each record of a topic, in a process of its own.
 
-`python -m benchmarks.loads.handlers threads|asyncio keyed|by-hand BOOTSTRAP TOPIC GROUP COUNT` prints as JSON the
-records a second and the CPU time of the process in microseconds a record, both from the first call of the handler to
-the last. `keyed` is a keyed consumer. `by-hand` is the least that a user writes over confluent-kafka for the same
-order: a queue for each key, and threads or tasks that empty the queues, without commits, retries and rebalances.
+`python -m benchmarks.loads.handlers threads|asyncio keyed|by-hand|by-hand-over-ours BOOTSTRAP TOPIC GROUP COUNT` prints
+as JSON the records a second and the CPU time of the process in microseconds a record, both from the first call of the
+handler to the last. `keyed` is a keyed consumer. `by-hand` is the least that a user writes over confluent-kafka for the
+same order: a queue for each key, and threads or tasks that empty the queues, without commits, retries and rebalances;
+`by-hand-over-ours` is the same over `tailrace.Consumer`.
 """
 
 import asyncio
@@ -14,17 +15,20 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
 
-from tailrace import KeyedConsumer, KeyedRecord
+from tailrace import Consumer, KeyedConsumer, KeyedRecord
 
 LANES = 16
 MOST_IN_HAND = 1_000
 _CHUNK = 500
 
-Lane = tuple[int, bytes]
+Lane = tuple[int, bytes | None]
+Read = Callable[[float], list[tuple[Lane, Any]]]
+"""The next records with their lanes, after so many seconds at most."""
 
 
 class Stopwatch:
@@ -94,16 +98,38 @@ def by_hand(kind: str, bootstrap: str, topic: str, group: str, count: int) -> di
         }
     )
     consumer.subscribe([topic])
+
+    def read(timeout_s: float) -> list[tuple[Lane, Any]]:
+        return [((message.partition(), message.key()), message) for message in consumer.consume(_CHUNK, timeout_s)]
+
+    result = _in_lanes(kind, read, count)
+    consumer.close()
+    return result
+
+
+def by_hand_over_ours(kind: str, bootstrap: str, topic: str, group: str, count: int) -> dict[str, float]:
+    """Lanes over our own consumer."""
+    with Consumer(
+        bootstrap, group=group, topics=[topic], auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+
+        def read(timeout_s: float) -> list[tuple[Lane, Any]]:
+            records = consumer.poll(timeout_s, max_records=_CHUNK)
+            return [((record.partition, record.key), record) for record in records]
+
+        return _in_lanes(kind, read, count)
+
+
+def _in_lanes(kind: str, read: Read, count: int) -> dict[str, float]:
     watch = Stopwatch(count)
     if kind == "threads":
-        _work_in_threads(consumer, watch, count)
+        _work_in_threads(read, watch, count)
     else:
-        asyncio.run(_work_on_a_loop(consumer, watch, count))
-    consumer.close()
+        asyncio.run(_work_on_a_loop(read, watch, count))
     return watch.result
 
 
-def _work_in_threads(consumer: Any, watch: Stopwatch, count: int) -> None:
+def _work_in_threads(read: Read, watch: Stopwatch, count: int) -> None:
     lanes: dict[Lane, deque[Any]] = {}
     ready: queue.SimpleQueue[Lane | None] = queue.SimpleQueue()
     lock = threading.Lock()
@@ -126,14 +152,13 @@ def _work_in_threads(consumer: Any, watch: Stopwatch, count: int) -> None:
 
     for _ in range(LANES):
         threading.Thread(target=work, daemon=True).start()
-    read = 0
+    begun = 0
     while done < count:
-        if read - done > MOST_IN_HAND:
+        if begun - done > MOST_IN_HAND:
             time.sleep(0.0005)
             continue
-        for message in consumer.consume(_CHUNK, 0.1):
-            read += 1
-            lane = message.partition(), message.key()
+        for lane, message in read(0.1):
+            begun += 1
             with lock:
                 records = lanes.get(lane)
                 if records is None:
@@ -143,11 +168,11 @@ def _work_in_threads(consumer: Any, watch: Stopwatch, count: int) -> None:
                     records.append(message)
 
 
-async def _work_on_a_loop(consumer: Any, watch: Stopwatch, count: int) -> None:
+async def _work_on_a_loop(read: Read, watch: Stopwatch, count: int) -> None:
     lanes: dict[Lane, deque[Any]] = {}
     tasks: set[asyncio.Task[None]] = set()
     places = asyncio.Semaphore(LANES)
-    done = read = 0
+    done = begun = 0
 
     async def handle(message: Any) -> None:
         watch.call()
@@ -163,10 +188,9 @@ async def _work_on_a_loop(consumer: Any, watch: Stopwatch, count: int) -> None:
         del lanes[lane]
 
     while done < count:
-        if read - done < MOST_IN_HAND:
-            for message in consumer.consume(_CHUNK, 0 if read > done else 0.1):
-                read += 1
-                lane = message.partition(), message.key()
+        if begun - done < MOST_IN_HAND:
+            for lane, message in read(0 if begun > done else 0.1):
+                begun += 1
                 if lane in lanes:
                     lanes[lane].append(message)
                 else:
@@ -179,5 +203,5 @@ async def _work_on_a_loop(consumer: Any, watch: Stopwatch, count: int) -> None:
 
 if __name__ == "__main__":
     kind, client, bootstrap, topic, group, count = sys.argv[1:]
-    work = keyed if client == "keyed" else by_hand
-    print(json.dumps(work(kind, bootstrap, topic, group, int(count))))
+    works = {"keyed": keyed, "by-hand": by_hand, "by-hand-over-ours": by_hand_over_ours}
+    print(json.dumps(works[client](kind, bootstrap, topic, group, int(count))))

@@ -1,4 +1,4 @@
-"""The cost of a keyed consumer for a handler that does nothing, beside lanes made by hand over confluent-kafka."""
+"""The cost of a keyed consumer for a handler that does nothing, beside lanes made by hand."""
 
 import json
 import subprocess
@@ -14,6 +14,8 @@ NAME = "handlers"
 DEFAULT = 200_000
 """Records of a round."""
 BY_HAND: Final = "lanes by hand"
+BY_HAND_OVER_OURS: Final = "lanes by hand, our consumer"
+CLIENTS: Final = {TAILRACE: "keyed", BY_HAND: "by-hand", BY_HAND_OVER_OURS: "by-hand-over-ours"}
 KINDS: Final = {"threads": 8.0, "asyncio": 6.0}
 """The most microseconds of CPU a record, by the kind of the handler."""
 MOST_TIMES_BY_HAND: Final = 3.0
@@ -25,8 +27,9 @@ _TIMEOUT_S: Final = 300
 CONDITIONS = (
     f"One node, {PARTITIONS} partitions, {KEYS:,} keys, records of 100 B; a client in a process of its own calls a "
     "handler that does nothing, 16 records at a time: a plain function in threads, or a coroutine function on an event "
-    "loop. By hand: a queue for each key over confluent-kafka, emptied by 16 threads or by tasks, without commits and "
-    "retries. CPU: of the client's process, reading included, from the first call of the handler to the last."
+    "loop. By hand: a queue for each key over confluent-kafka, or over tailrace.Consumer, emptied by 16 threads or by "
+    "tasks, without commits and retries. CPU: of the client's process, reading included, from the first call of the "
+    "handler to the last."
 )
 
 
@@ -35,11 +38,11 @@ def measure(rounds: Rounds, count: int) -> Section:
         write(peer, count)
         for number in rounds:
             for kind in KINDS:
-                for name in rounds.in_turn([TAILRACE, BY_HAND]):
-                    client = "keyed" if name == TAILRACE else "by-hand"
+                for name in rounds.in_turn(list(CLIENTS)):
+                    client = CLIENTS[name]
                     rounds.record(kind, name, **_load(peer, kind, client, f"{kind}-{client}-{number}", count))
     columns = (
-        Column("cpu_us", "CPU us/record", digits=1, beside=(BY_HAND,), shows_rounds=True),
+        Column("cpu_us", "CPU us/record", digits=1, beside=(BY_HAND, BY_HAND_OVER_OURS), shows_rounds=True),
         Column("rate", "records/s"),
     )
     targets = [
