@@ -177,9 +177,8 @@ class KeyedEngine:
         epoch = self._reader.member_epoch
         for name, records in groupby(taken, itemgetter(0)):
             topic, partition, number = (self._slot_of(name)) or (*name, None)
-            by_name[name] += [
-                make_keyed_record((topic, partition, *record, None, 1, number, epoch)) for _, record in records
-            ]
+            place, rest = (topic, partition), (None, 1, number, epoch)
+            by_name[name] += [make_keyed_record(place + record + rest) for _, record in records]
         for name in self._reader.names:
             position = self._reader.assigned.position(name)
             if position is not None:
