@@ -54,6 +54,12 @@ GROUPS = (
         _KEPT_BY_REFUSED,
     ),
     Difference("DescribeGroups", ("a group described twice",), {"groups": MISSING}, _ONCE),
+    Difference(
+        "ConsumerGroupHeartbeat",
+        ("pair: the second joins", "pair: the second still waits"),
+        {"heartbeat_interval_ms": (250, 5_000)},
+        "a member that waits for partitions of others asks again soon",
+    ),
     Difference("ConsumerGroupDescribe", ("groups of both kinds described",), {"groups": MISSING}, _ONCE),
     Difference(
         "DescribeGroups",
