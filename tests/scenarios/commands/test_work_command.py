@@ -125,6 +125,25 @@ def test_a_command_gets_each_record_in_the_order_of_its_key(
     assert kind == protocol
 
 
+def test_with_slots_a_command_gets_the_slot_of_its_key_and_the_epoch_of_its_member(
+    cluster: Cluster, topic: str, processes: list[WorkProcess]
+) -> None:
+    script = 'echo "$TAILRACE_PARTITION $TAILRACE_KEY $(cat) $TAILRACE_SLOT $TAILRACE_MEMBER_EPOCH"'
+    processes.append(work := WorkProcess(cluster, topic, "sh", "-c", script, options=["--slots", "4"]))
+    values, places = defaultdict(list), defaultdict(set)
+    for line in work.lines(12):
+        partition, key, value, slot, epoch = line.split()
+        values[key].append(int(value))
+        places[key].add((int(partition), int(slot)))
+        assert int(epoch) > 0
+    assert values == {f"key-{number}": [0, 1, 2, 3] for number in range(3)}
+    assert all(len(found) == 1 for found in places.values()), "a key has one partition and one slot"
+    assert {slot for found in places.values() for _, slot in found} <= {0, 1, 2, 3}
+    assert work.interrupted().err == "12 records done\n"
+    with Admin(cluster.bootstrap_servers) as admin:
+        assert {name.topic for name in admin.group_offsets(topic)} == {f"{topic}.shared-4"}
+
+
 def test_no_command_runs_for_a_record_of_an_aborted_transaction(
     cluster: Cluster, topic: str, processes: list[WorkProcess]
 ) -> None:
