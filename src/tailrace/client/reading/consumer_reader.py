@@ -93,6 +93,8 @@ class ConsumerReader:
         self._next_check_ms = 0
         self._is_closed = False
         self._has_lost_partitions = False
+        self._losses = 0
+        """The number of times that the group has removed this member."""
         self._first_topics: tuple[str, ...] = tuple(settings.topics)
         """The topics of the constructor, until the first poll subscribes to these topics."""
         self._is_subscribed = False
@@ -258,7 +260,7 @@ class ConsumerReader:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int = COMMIT_TIMEOUT_MS
     ) -> None:
         """Commit these offsets as this member; before the first poll, as a client outside the group."""
-        deadline_ms = self.router.now_ms() + timeout_ms
+        deadline_ms, losses = self.router.now_ms() + timeout_ms, self._losses
         while offsets:
             member = ConsumerGroupMetadata(self._group or "") if self._first_topics else self.group_metadata()
             try:
@@ -269,6 +271,8 @@ class ConsumerReader:
                 if fault.code is not ErrorCode.STALE_MEMBER_EPOCH or self.router.now_ms() + pause_ms > deadline_ms:
                     raise
                 await asyncio.sleep(pause_ms / 1000)
+                if losses != self._losses:  # the partitions may have had other readers meanwhile, further on
+                    raise
             else:
                 return
 
@@ -345,6 +349,7 @@ class ConsumerReader:
         """Stop reading: the group has removed this member, and other members may read its partitions already."""
         self.assigned_by_group(())
         self._has_lost_partitions = True
+        self._losses += 1
 
     # the end
 

@@ -13,6 +13,7 @@ from tailrace.client.group.consumer_host import ConsumerGroupMember
 from tailrace.client.group.consumer_member import SendConsumerHeartbeat
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.outcomes import KeyedRecord
+from tailrace.client.reading import consumer_reader
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -259,3 +260,26 @@ async def test_a_commit_of_ranges_in_an_epoch_that_was_raised_just_now_is_sent_a
     assert authors == []
     assert found is not None
     assert found.stable_offset == 2
+
+
+async def test_a_commit_is_not_sent_again_after_the_group_has_removed_the_member(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another member may have read and committed the partition meanwhile: the old offset would rewind the group."""
+    name = TopicPartition(topic, 0)
+    codes: list[ErrorCode] = []
+    async with AsyncConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]) as consumer:
+        while name not in consumer.assignment:
+            await consumer.poll(0.05)
+
+        async def refuse(*_: object, **__: object) -> None:
+            codes.append(ErrorCode.STALE_MEMBER_EPOCH)
+            consumer._reader.lost()
+            consumer._reader.assigned_by_group((name,))
+            raise KafkaError(codes[-1], "refused")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer_reader, "commit_group_offsets", refuse)
+            with pytest.raises(KafkaError, match="refused"):
+                await consumer.commit({name: 1})
+    assert len(codes) == 1
