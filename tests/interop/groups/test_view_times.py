@@ -1,6 +1,7 @@
 """Clients that know no views ask a view for offsets by time, and read up to a time."""
 
 from collections.abc import Callable, Mapping
+from uuid import uuid4
 
 import kafka
 import pytest
@@ -41,7 +42,7 @@ def by_kafka_python(bootstrap: str, view: str, times: Times) -> Times:
 def test_a_time_leads_to_the_first_record_of_the_view_partition(
     tailrace_cluster: Cluster, ask: Callable[[str, str, Times], Times]
 ) -> None:
-    bootstrap, topic = tailrace_cluster.bootstrap_servers, f"times-{ask.__name__.replace('_', '-')}"
+    bootstrap, topic = tailrace_cluster.bootstrap_servers, f"times-{uuid4()}"
     with Admin(bootstrap) as admin:
         admin.create_topics([NewTopic(name=topic, partitions=1)])
     with Producer(bootstrap, linger_ms=2) as producer:

@@ -188,15 +188,15 @@ def test_an_exit_code_holds_the_key_alone_until_the_command_succeeds(
 
 
 def test_an_outage_of_all_commands_lets_single_commands_try_and_its_end_runs_each_record_once(
-    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess], tmp_path: Path
+    cluster: Cluster, topic: str, processes: list[WorkProcess], tmp_path: Path
 ) -> None:
     up, keys = tmp_path / "up", [f"more-{number}" for number in range(12)]
-    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+    with Producer(cluster.bootstrap_servers) as producer:
         for value in (b"0", b"1"):
             for key in keys:
                 producer.send(topic, value, key=key.encode())
     script = f'[ -e {up} ] || exit 3; echo "$TAILRACE_KEY $(cat)"'
-    work = WorkProcess(tailrace_cluster, topic, "sh", "-c", script, options=["--breaker", "90"])
+    work = WorkProcess(cluster, topic, "sh", "-c", script, options=["--breaker", "90"])
     processes.append(work)
     assert work.process.stderr is not None
     begun = [work.process.stderr.readline().decode()]
