@@ -1,6 +1,7 @@
 """A real client's group of KIP-848 as our own tools see it."""
 
 from contextlib import closing
+from uuid import uuid4
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_a_subscription_by_regular_expression_follows_the_topics(
 ) -> None:
     if why := absent(client):
         pytest.skip(why)
-    bootstrap, prefix = tailrace_cluster.bootstrap_servers, f"patterned-{client.name}"
+    bootstrap, prefix = tailrace_cluster.bootstrap_servers, f"patterned-{uuid4()}"
     read: list[Message] = []
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
         admin.create_topics({f"{prefix}-1": 2, f"not-{prefix}": 1})
@@ -44,7 +45,7 @@ def test_a_subscription_by_regular_expression_follows_the_topics(
 
 @pytest.mark.interop
 def test_a_group_is_listed_described_and_judged(tailrace_cluster: Cluster) -> None:
-    bootstrap, topic, group = tailrace_cluster.bootstrap_servers, "judged", "group-judged"
+    bootstrap, topic, group = tailrace_cluster.bootstrap_servers, f"judged-{uuid4()}", f"group-{uuid4()}"
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
         admin.create_topics({topic: 1})
         producer.send(topic, value=b"1")

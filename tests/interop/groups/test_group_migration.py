@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from uuid import uuid4
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_a_running_group_changes_over_and_back(
 ) -> None:
     if why := absent(classic):
         pytest.skip(why)
-    bootstrap, topic = tailrace_cluster.bootstrap_servers, f"migrates-{classic.name}"
+    bootstrap, topic = tailrace_cluster.bootstrap_servers, f"migrates-{uuid4()}"
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer, ExitStack() as stack:
         admin.create_topics({topic: PARTITIONS})
         group = _Group(bootstrap, topic, producer)

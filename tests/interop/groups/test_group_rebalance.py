@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from uuid import uuid4
 
 import pytest
 
@@ -44,7 +45,7 @@ def _poll_until(members: list[Member], seen: list[Message], holds: Callable[[], 
 def test_two_members_share_and_take_over(tailrace_cluster: Cluster, client: ForeignClient) -> None:
     if why := absent(client):
         pytest.skip(why)
-    bootstrap, topic, group = tailrace_cluster.bootstrap_servers, f"shared-{client.name}", f"group-{client.name}"
+    bootstrap, topic, group = tailrace_cluster.bootstrap_servers, f"shared-{uuid4()}", f"group-{uuid4()}"
     with Admin(bootstrap) as admin:
         admin.create_topics({topic: PARTITIONS})
     seen: list[Message] = []

@@ -1,6 +1,7 @@
 """Members of ours, of librdkafka and of Java in one group by KIP-848: each partition has one owner."""
 
 from contextlib import ExitStack, closing
+from uuid import uuid4
 
 import pytest
 
@@ -14,7 +15,6 @@ from testkit.programs.waiting import wait_until
 
 PARTITIONS = 6
 EVERYTHING = set(range(PARTITIONS))
-TOPIC, GROUP = "mixed", "group-mixed"
 CLIENTS: tuple[ForeignClient, ...] = (OwnConsumerProtocol(), ConfluentConsumerProtocol(), JavaConsumerProtocol())
 
 
@@ -27,11 +27,11 @@ def _has_one_owner_each(members: list[Member]) -> bool:
 def test_members_of_three_clients_share_and_take_over(tailrace_cluster: Cluster) -> None:
     if why := next(filter(None, map(absent, CLIENTS)), None):
         pytest.skip(why)
-    bootstrap = tailrace_cluster.bootstrap_servers
+    bootstrap, topic, group = tailrace_cluster.bootstrap_servers, f"mixed-{uuid4()}", f"group-{uuid4()}"
     seen: list[Message] = []
     sent = 0
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer, ExitStack() as stack:
-        admin.create_topics({TOPIC: PARTITIONS})
+        admin.create_topics({topic: PARTITIONS})
 
         def settle(members: list[Member]) -> None:
             nonlocal sent
@@ -46,7 +46,7 @@ def test_members_of_three_clients_share_and_take_over(tailrace_cluster: Cluster)
 
             wait_until(is_shared, f"{len(members)} members share all partitions")
             for number in range(sent, sent + 2 * PARTITIONS):
-                producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
+                producer.send(topic, b"%d" % number, partition=number % PARTITIONS)
             producer.flush()
             sent += 2 * PARTITIONS
             wanted = {b"%d" % number for number in range(sent)}
@@ -59,7 +59,7 @@ def test_members_of_three_clients_share_and_take_over(tailrace_cluster: Cluster)
 
         members: list[Member] = []
         for client in CLIENTS:
-            members.append(stack.enter_context(closing(client.join(bootstrap, TOPIC, GROUP))))
+            members.append(stack.enter_context(closing(client.join(bootstrap, topic, group))))
             settle(members)
         while len(members) > 1:
             members.pop(0).close()

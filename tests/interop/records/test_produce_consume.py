@@ -1,5 +1,7 @@
 """Every client's records, in every codec, are read back by every client as they were sent."""
 
+from uuid import uuid4
+
 import pytest
 
 from interop.clients import CLIENTS, CODECS, ForeignClient, absent, as_kept, knows
@@ -34,7 +36,7 @@ def test_every_client_reads_the_records_of_each_other_client(
 ) -> None:
     if why := absent(client):
         pytest.skip(why)
-    bootstrap, topic = tailrace_cluster.bootstrap_servers, f"exchange-{client.name}-{codecs[0]}"
+    bootstrap, topic = tailrace_cluster.bootstrap_servers, f"exchange-{uuid4()}"
     with Admin(bootstrap) as admin:
         admin.create_topics({topic: 1})
         for codec in codecs:
