@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -74,8 +75,10 @@ def test_a_deleted_topic_does_not_hold_back_the_group_progress_of_other_topics(
         reader.latestOffset(end, ReadAllAvailable())
         reader.stop()
     else:
-        progress = SimpleNamespace(name=None, sources=[SimpleNamespace(endOffset=json.dumps(end))])
-        GroupProgress(bootstrap, watchers).onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
+        event: Any = SimpleNamespace(
+            progress=SimpleNamespace(name=None, sources=[SimpleNamespace(endOffset=json.dumps(end))])
+        )
+        GroupProgress(bootstrap, watchers).onQueryProgress(event)
     assert {tp: found.offset for tp, found in admin.group_offsets(watchers).items()} == {TopicPartition(topic, 0): 7}
     # No warning came from here; a listener of another test, on another thread, may have something to say.
     logged = [record for record in caplog.records if record.thread == threading.get_ident()]

@@ -150,7 +150,7 @@ def test_a_note_that_no_owner_has_written_is_not_shown(
             producer.send(name, b"value", key=key, partition=0)
         producer.flush()
     where = ("--bootstrap-server", tailrace_cluster.bootstrap_servers)
-    forged = RunningNote(1, 5, "nobody").text()
+    forged = RunningNote(1, 5, "another-member").text()
     with Admin(tailrace_cluster.bootstrap_servers) as admin:
         admin.commit_offsets(name, {TopicPartition(name, 0): OffsetAndMetadata(0, metadata=forged)})
     (row,) = json.loads(run_command(("groups", "describe", name, "-o", "json", *where), capfdbinary).out)

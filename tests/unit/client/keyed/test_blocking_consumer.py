@@ -195,7 +195,7 @@ begun = threading.Event()
 
 async def handle(record):
     begun.set()
-    await asyncio.sleep(3_600)
+    await asyncio.Event().wait()
 
 consumer = KeyedConsumer(servers, group="group-" + topic, topics=[topic])
 threading.Thread(target=consumer.run, args=(handle,), daemon=True).start()

@@ -40,7 +40,8 @@ class Calls:
                 self._ended.set()
             return exchange(work, outcome, fault, on_work)
 
-        self.work.queue.exchange = noted  # type: ignore[method-assign]
+        queue: Any = self.work.queue
+        queue.exchange = noted
         self.work.queue.open(NAME)
         self.work.queue.add(NAME, [KeyedRecord(*NAME, offset, 0, b"%d" % offset, b"", ()) for offset in range(count)])
 

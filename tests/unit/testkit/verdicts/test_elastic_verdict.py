@@ -1,6 +1,7 @@
 """The verdict on elastic groups: each planted anomaly is named, and repeats have causes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -117,8 +118,8 @@ def laws(evidence: ElasticEvidence) -> set[str]:
     return {fault.partition(":")[0] for fault in ElasticJudgement(evidence).faults}
 
 
-def with_second(**changes: object) -> ElasticEvidence:
-    ledger = replace(GOOD.ledgers["second"], **changes)  # type: ignore[arg-type]
+def with_second(**changes: Any) -> ElasticEvidence:
+    ledger = replace(GOOD.ledgers["second"], **changes)
     return replace(GOOD, ledgers={**GOOD.ledgers, "second": ledger})
 
 
