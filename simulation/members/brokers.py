@@ -67,7 +67,8 @@ class GroupBrokers(SimulatedCluster[CoordinatorBroker, MemberPlan]):
     def __init__(self, seed: int, plan: MemberPlan) -> None:
         super().__init__(seed, plan)
         self.nodes = {node_id: CoordinatorBroker(node_id, self._elect) for node_id in _BROKERS}
-        self.topics = FixedTopics({f"topic-{number}": count for number, count in enumerate(plan.topics)})
+        suffix = ".shared-8" if plan.has_slots else ""
+        self.topics = FixedTopics({f"topic-{number}{suffix}": count for number, count in enumerate(plan.topics)})
         self.slots = range(_FIRST_MEMBER, _FIRST_MEMBER + plan.members)
         """The node ids of members."""
         self.processes: dict[int, GroupProcess] = {}

@@ -176,13 +176,15 @@ class WorldDraft:
         reader = draft.reader
         for effect in effects:
             match effect:
-                case SendConsumerHeartbeat(epoch, owned, is_full):
+                case SendConsumerHeartbeat(epoch, owned, is_full, is_withdrawn):
                     named = None if owned is None else tuple(sorted(owned))
-                    draft.heartbeat = HeartbeatFlight(HeartbeatSent(reader.name, epoch, named, is_full))
+                    sent = HeartbeatSent(reader.name, epoch, named, is_full, is_withdrawn)
+                    draft.heartbeat = HeartbeatFlight(sent)
                 case SendConsumerLeave(epoch):
                     self.late.add(HeartbeatSent(reader.name, epoch))
                 case Release(partitions):
-                    draft.releases.append(ReleaseTask(partitions))
+                    parts = map(frozenset, zip(partitions)) if self._size.is_apart else (partitions,)
+                    draft.releases += map(ReleaseTask, parts)
         self._end_releases(who)
         view = view_of(self.log)
         for place in reader.without_position:

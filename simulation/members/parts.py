@@ -37,6 +37,8 @@ class GroupSize(NamedTuple):
     """The records of each partition."""
     is_a_there: bool = True
     """Whether `a` has all partitions in the beginning. Otherwise both members join."""
+    is_apart: bool = False
+    """Whether each partition is released by itself, as a consumer with handlers does."""
     is_staged: bool = False
     """Whether records are replicated apart from the decision, so that another coordinator may lack the records."""
     is_disordered: bool = False

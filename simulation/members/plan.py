@@ -25,6 +25,8 @@ class MemberPlan(RunPlan):
     """The members that have an instance id."""
     topics: tuple[int, ...] = (4, 3)
     """The numbers of partitions."""
+    has_slots: bool = False
+    """Whether the topics are views: then the coordinator gives free partitions beside a revocation."""
     range_assignor: bool = False
     slow_replication_ms: int = 5
     """The longest time until records are committed."""
@@ -53,6 +55,7 @@ class MemberPlan(RunPlan):
             members=members,
             statics=swarm.choice((0, 0, 1, 2), "statics"),
             topics=swarm.choice(((4, 3), (6,), (2, 2, 2), (8, 1)), "topics"),
+            has_slots=swarm.chance(0.5, "slots"),
             range_assignor=swarm.chance(0.3, "range"),
             network=swarm.network(loss=0.1, slow=0.1, slow_delay_ms=swarm.choice((400, 1_500), "slowness")),
             slow_replication_ms=swarm.choice((2, 20, 400), "replication"),

@@ -155,15 +155,13 @@ class GroupProcess:
     def _carry_out(self, effects: Iterable[ConsumerEffect]) -> None:
         for effect in effects:
             match effect:
-                case SendConsumerHeartbeat(epoch, owned, is_full):
+                case SendConsumerHeartbeat(epoch, owned, is_full, is_withdrawn):
                     named = None if owned is None else tuple(sorted(owned))
-                    self._send(HeartbeatSent(self.name, epoch, named, is_full, self.instance))
+                    self._send(HeartbeatSent(self.name, epoch, named, is_full, is_withdrawn, self.instance))
                 case SendConsumerLeave(epoch):
                     self._leave(HeartbeatSent(self.name, epoch, instance=self.instance))
                 case Release(partitions):
-                    is_slow = self._is_slow("slow release")
-                    delay_ms = self._draw(0, MAX_POLL_MS * 5 // 4 if is_slow else 60, "release")
-                    self._after(delay_ms, partial(self._end_release, partitions, None), self._held)
+                    self._begin_release(partitions)
                 case Own():
                     self._world.sometimes[CHANGES] += 1
                 case Lost():
@@ -223,6 +221,14 @@ class GroupProcess:
         self._after(500, self._auto_commit)
 
     # releases
+
+    def _begin_release(self, partitions: Partitions) -> None:
+        """Plan the ends of the handlers: of all partitions together, or apart as in a consumer with handlers."""
+        is_apart = self._world.chance(0.5, "releases apart", self.name)
+        for part in map(frozenset, zip(sorted(partitions))) if is_apart else (partitions,):
+            is_slow = self._is_slow("slow release")
+            delay_ms = self._draw(0, MAX_POLL_MS * 5 // 4 if is_slow else 60, "release")
+            self._after(delay_ms, partial(self._end_release, part, None), self._held)
 
     def _end_release(self, partitions: Partitions, began_ms: int | None) -> None:
         """Commit when the handlers have ended, and again until the commit is accepted or too late."""

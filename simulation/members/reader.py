@@ -8,7 +8,7 @@
 5. "a member outside its group reads nothing": after a fence, a long silence, an overdue poll, and its close.
 6. "a partition is released once, and leaves by its release".
 7. "only what leaves is released": a partition of the target is released by a close alone.
-8. "what comes is read after the releases".
+8. "what comes back is read after its release".
 9. "a member that hears nothing stops reading": after a session timeout. The worlds look.
 
 The worlds carry out heartbeats, releases and commits.
@@ -44,7 +44,7 @@ NAMES_ITS_EPOCH: Final = "a heartbeat names the epoch of the last answer"
 OUTSIDE: Final = "a member outside its group reads nothing"
 RELEASED_ONCE: Final = "a partition is released once, and leaves by its release"
 ONLY_WHAT_LEAVES: Final = "only what leaves is released"
-READ_AFTER: Final = "what comes is read after the releases"
+READ_AFTER: Final = "what comes back is read after its release"
 SILENT: Final = "a member that hears nothing stops reading"
 
 IN_GROUP: Final = (ConsumerState.JOINED, ConsumerState.LEAVING)
@@ -157,6 +157,6 @@ class GroupReader:
         comes, left = partitions - self.reading, self.reading - self.leaving - partitions
         if left:
             raise Breach(RELEASED_ONCE, f"{self.told}, and {sorted(left)} left without a release")
-        if partitions & self.leaving or (comes and self.leaving):
+        if partitions & self.leaving:
             raise Breach(READ_AFTER, f"{self.told}, and owns {sorted(partitions)}")
         self.reading |= comes

@@ -40,6 +40,7 @@ class HeartbeatSent(NamedTuple):
     epoch: int
     owned: tuple[TopicIdPartition, ...] | None = None
     is_full: bool = False
+    is_withdrawn: bool = False
     instance: str | None = None
 
 
@@ -115,7 +116,7 @@ def heartbeat_command(
         member_epoch=sent.epoch,
         instance_id=sent.instance,
         rebalance_timeout_ms=rebalance_timeout_ms if sent.is_full else -1,
-        subscribed_topic_names=tuple(topics) if sent.is_full else None,
+        subscribed_topic_names=(() if sent.is_withdrawn else tuple(topics)) if sent.is_full else None,
         server_assignor=assignor if sent.is_full else None,
         topic_partitions=owned,
     )

@@ -16,6 +16,7 @@ class NamedMemberScope(NamedTuple):
 
 
 _QUICK: Final = GroupSize(records=0)
+_APART: Final = GroupSize(records=0, is_apart=True)
 _STAGED: Final = GroupSize(records=0, is_staged=True)
 
 SHORT_SCOPES: Final = (
@@ -28,6 +29,8 @@ SHORT_SCOPES: Final = (
     NamedMemberScope("a close", MemberBudget(closes=1), _QUICK),
     NamedMemberScope("a poll overdue", MemberBudget(overdue_polls=1), _QUICK),
     NamedMemberScope("a silence", MemberBudget(silences=1), _QUICK),
+    NamedMemberScope("a join, and releases apart", MemberBudget(), _APART),
+    NamedMemberScope("a close, and releases apart", MemberBudget(closes=1), _APART),
 )
 
 LONG_SCOPES: Final = (
@@ -40,6 +43,12 @@ LONG_SCOPES: Final = (
     NamedMemberScope("a lost answer and a fail-over", MemberBudget(silent_answers=1, failovers=1), _STAGED),
     NamedMemberScope("a fence and a fail-over", MemberBudget(expiries=1, failovers=1), _STAGED),
     NamedMemberScope("a close and a fence", MemberBudget(closes=1, expiries=1), _QUICK),
+    NamedMemberScope("a close and a lost answer, and releases apart", MemberBudget(closes=1, silent_answers=1), _APART),
+    NamedMemberScope(
+        "a close and a fail-over, and releases apart",
+        MemberBudget(closes=1, failovers=1),
+        GroupSize(records=0, is_staged=True, is_apart=True),
+    ),
 )
 
 

@@ -35,7 +35,7 @@ CONDITIONS = (
     "a slot: from the answer that takes the slot from its owner, whose calls in the slot have ended, to the time at "
     "which the new member reads the slot. Pause of a key: from the write of a record to its call. Keys of a slot that "
     "moves wait for the call of 25 s in their slot, and the keys of these calls wait too: their pauses are not in the "
-    "table. A member that stays learns of a leaver at its next heartbeat, 5 s apart by default."
+    "table. A member that stays learns of a leaver at its next heartbeat, 500 ms apart for members that share by key."
 )
 
 

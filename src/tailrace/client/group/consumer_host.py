@@ -264,6 +264,7 @@ class ConsumerGroupMember(MemberHost):
         )
         if not effect.is_full:
             return identity
+        subscription = TopicSubscription() if effect.is_withdrawn else self._subscription
         return ConsumerGroupHeartbeatRequest(
             group_id=identity.group_id,
             member_id=identity.member_id,
@@ -271,8 +272,8 @@ class ConsumerGroupMember(MemberHost):
             instance_id=identity.instance_id,
             rack_id=self._settings.client_rack or None,
             rebalance_timeout_ms=self.max_poll_interval_ms,
-            subscribed_topic_names=self._subscription.topics,
-            subscribed_topic_regex=self._subscription.pattern or "",
+            subscribed_topic_names=subscription.topics,
+            subscribed_topic_regex=subscription.pattern or "",
             server_assignor=self._settings.group_remote_assignor,
             topic_partitions=owned,
         )

@@ -9,9 +9,11 @@
 2. Partitions that stay are read all the time. The coordinator gives a partition to another member when a heartbeat of
    this member does not name the partition any more. Until the user has committed and released the partition, heartbeats
    name it and go on; the coordinator waits for the rebalance timeout, which is max.poll.interval.ms.
-3. Partitions that come are read after all partitions that leave were released: the coordinator gives a member nothing
-   new before. They are not read while the answer to a heartbeat that did not name them is awaited: at that heartbeat
-   the coordinator may have given them to another member.
+3. Partitions that come are not read while the answer to a heartbeat that did not name them is awaited: at that
+   heartbeat the coordinator may have given them to another member. A partition that comes back while it is being
+   released is read anew when its release has ended. Other releases keep nothing back that comes: Apache Kafka's
+   coordinator gives a member nothing new before all is released, the coordinator of Tailrace gives slots (decision
+   0105).
 4. The epoch fences: a member that the coordinator does not know in its epoch loses all partitions at once, and so does
    a member that gets no answer for a session timeout. It joins again at the next poll.
 5. A heartbeat names what has changed since the last answered heartbeat. After a heartbeat without an answer the next
@@ -114,6 +116,8 @@ class SendConsumerHeartbeat:
     owned: Partitions | None
     """None: as in the last heartbeat."""
     is_full: bool
+    is_withdrawn: bool = False
+    """Whether the member subscribes to no topic any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,8 @@ class ConsumerMembership:
     _is_new: bool = True
     """Whether the user has not received an assignment since the member joined."""
     _is_full_due: bool = True
+    _is_withdrawn: bool = False
+    """Whether the member, which leaves, subscribes to nothing any more."""
     _is_asking: bool = False
     _is_naming: bool = False
     """Whether the heartbeat that has no answer yet names partitions."""
@@ -232,19 +238,20 @@ class ConsumerMembership:
     def _polled(self, now_ms: int) -> Sequence[ConsumerEffect]:
         if self.state is ConsumerState.OUTSIDE:
             return self._join() if now_ms >= self._not_before_ms else ()
-        if self.state is not ConsumerState.JOINED or self._target is None or self._releasing:
+        if self.state is not ConsumerState.JOINED or self._target is None:
             return ()
-        removed = self.owned - self._target
+        removed = self.owned - self._target - self._releasing
         if removed:
-            self._releasing = removed
+            self._releasing |= removed
             return (Release(removed),)
         comes = self._target - self.owned
         if comes and (self._is_naming or self._is_full_due):
             return ()
         if not comes and not self._is_new:
             return ()
-        self.owned, self._is_new = self._target, False
-        return (Own(self.owned), *self._beat_now(now_ms))
+        self.owned |= comes
+        self._is_new = False
+        return (Own(self.owned - self._releasing), *self._beat_now(now_ms))
 
     def _join(self) -> Sequence[ConsumerEffect]:
         if self._is_asking:
@@ -259,8 +266,10 @@ class ConsumerMembership:
             return ()  # the member was thrown out meanwhile
         self._releasing -= released
         self.owned -= released
-        if self.state is ConsumerState.LEAVING and not self._releasing:
-            return self._go()
+        if self.state is ConsumerState.LEAVING:
+            if not self._releasing:
+                return self._go()
+            self._is_full_due = self._is_full_due or not (self._is_withdrawn or self.is_static)
         return (Own(self.owned - self._releasing), *self._beat_now(now_ms))
 
     def _poll_overdue(self) -> Sequence[ConsumerEffect]:
@@ -310,7 +319,10 @@ class ConsumerMembership:
         owned = self.owned if is_full or self.owned != self._reported else None
         self._reported = self.owned
         self._is_naming = owned is not None
-        return SendConsumerHeartbeat(self.member_epoch, owned, is_full)
+        self._is_withdrawn = (
+            self.state is ConsumerState.LEAVING and not self.is_static and (is_full or self._is_withdrawn)
+        )
+        return SendConsumerHeartbeat(self.member_epoch, owned, is_full, is_full and self._is_withdrawn)
 
     def _answered(self, event: ConsumerHeartbeatAnswered, now_ms: int) -> Sequence[ConsumerEffect]:
         self._is_asking = self._is_naming = False

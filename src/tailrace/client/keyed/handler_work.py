@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import copy_context
 from typing import Final
 
@@ -140,6 +140,11 @@ class HandlerWork:
             if work.name not in notes:
                 notes[work.name] = RunningNote(work.record.offset, clock_ms - running_ms, member_id).text()
         return notes
+
+    def cancel(self, names: Collection[TopicPartition]) -> None:
+        """Cancel the calls of the handler in these partitions, if they can be cancelled."""
+        if self._workers is not None:
+            self._workers.cancel([work for work in self.queue.works if work.name in names])
 
     def close(self, name: TopicPartition) -> None:
         """Drop the records of this partition, and cancel its calls of the handler if they can be cancelled."""

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -29,7 +30,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record
 
 _POLL_MS: Final = 500
-_CANCEL_S: Final = 1.0
+_CANCEL_MS: Final = 1_000
 """The time of cancelled handlers to end before their partitions get other owners."""
 
 _LAST_COMMIT_MS: Final = 5_000
@@ -138,18 +139,20 @@ class KeyedEngine:
         return self._fault
 
     async def _finish(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
-        """Let running handlers finish, commit, and leave the group."""
+        """Leave the group: partitions without running handlers at once, others when their handlers have finished, with a
+        commit. An interruption ends the handlers."""
+        create_task = asyncio.get_running_loop().create_task
+        leaving: asyncio.Task[None] | None = None
         try:
             await cancelled(tasks)
-            await self._on_revoke(frozenset(self._partitions))
-            # `close` of the reader revokes too: it has nothing to wait for.
-            self._close_partitions(frozenset(self._partitions))
+            leaving = create_task(self._reader.close())
+            await asyncio.shield(leaving)
         finally:
-            self._grace_ms = 0  # after an interruption `close` of the reader revokes, at once
-            end = asyncio.get_running_loop().create_task(self._work.end())
+            self._grace_ms = 0
+            self._finished.set()
+            end = create_task(self._work.end())
             try:
-                await asyncio.wait((end,), timeout=_CANCEL_S)
-                await self._reader.close()
+                await (leaving or self._reader.close())
             finally:
                 await end
                 self._closed.set()
@@ -300,17 +303,29 @@ class KeyedEngine:
         """Give these partitions up: drop waiting records, let running handlers finish for a while, and commit."""
         partitions = self._begin_leaving(leaving)
         await cancelled(opening for opening in self._openings_of(partitions) if not self._openings[opening].is_cut)
-        names = [partition.name for partition in partitions]
-        try:
-            async with asyncio.timeout(self._grace_ms / 1000):
-                while not self._work.queue.is_idle(names) or self._openings_of(partitions):
-                    self._finished.clear()
-                    await self._finished.wait()
-        except TimeoutError:
+        began_ms = self._now_ms()
+        if not await self._finished_by(partitions, lambda: began_ms + self._grace_ms):
             late = sum(work.name in leaving for work in self._work.queue.works)
             _log.warning("group %r: %d records leave that the handler has not finished in time", self._group, late)
+            self._work.cancel(leaving)
+            cancelled_ms = self._now_ms()
+            await self._finished_by(partitions, lambda: cancelled_ms + _CANCEL_MS)
         await cancelled(self._openings_of(partitions))
         await self._commit_last(partitions)
+
+    async def _finished_by(self, partitions: Sequence[KeyedPartition], deadline_ms: Callable[[], int]) -> bool:
+        """Wait for the handlers and the openings of these partitions; returns whether all have ended by the deadline,
+        which may move."""
+        names = [partition.name for partition in partitions]
+        while not self._work.queue.is_idle(names) or self._openings_of(partitions):
+            left_ms = deadline_ms() - self._now_ms()
+            if left_ms <= 0:
+                return False
+            self._finished.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_ms / 1000):
+                    await self._finished.wait()
+        return True
 
     def _openings_of(self, partitions: Sequence[KeyedPartition]) -> "list[asyncio.Task[None]]":
         """The requests that run for these partitions."""

@@ -112,18 +112,26 @@ def test_partitions_that_leave_are_released_and_named_until_then() -> None:
     assert released == (Own(frozenset({P2})), SendConsumerHeartbeat(1, frozenset({P2}), False))
 
 
-def test_a_target_that_comes_during_a_release_waits_for_its_end() -> None:
+def test_a_partition_that_comes_during_a_release_does_not_wait_for_its_end() -> None:
     machine = _joined(P0, P1)
     machine.step(TargetGiven(frozenset({P1})), 0)
     machine.step(Polled(), 0)
-    machine.step(TargetGiven(frozenset({P2})), 0)
-    assert machine.step(Polled(), 0) == ()
-    machine.step(Released(frozenset({P0})), 0)
+    machine.step(TargetGiven(frozenset({P1, P2})), 0)
+    everything = frozenset({P0, P1, P2})
+    assert machine.step(Polled(), 0) == (Own(frozenset({P1, P2})), SendConsumerHeartbeat(1, everything, False))
+    machine.step(_ok(2), 0)
+    released = machine.step(Released(frozenset({P0})), 0)
+    assert released == (Own(frozenset({P1, P2})), SendConsumerHeartbeat(2, frozenset({P1, P2}), False))
+
+
+def test_a_partition_that_leaves_during_a_release_does_not_wait_for_its_end() -> None:
+    machine = _joined(P0, P1)
+    machine.step(TargetGiven(frozenset({P1})), 0)
+    machine.step(Polled(), 0)
+    machine.step(TargetGiven(NOTHING), 0)
     assert machine.step(Polled(), 0) == (Release(frozenset({P1})),)
     machine.step(Released(frozenset({P1})), 0)
-    assert _beats(machine.step(_ok(1), 0)) == [SendConsumerHeartbeat(1, NOTHING, False)]
-    machine.step(_ok(2), 0)
-    assert machine.step(Polled(), 0)[0] == Own(frozenset({P2}))
+    assert machine.owned == machine.releasing == {P0}
 
 
 def test_a_new_partition_is_not_read_before_the_answer_to_a_heartbeat_that_did_not_name_it() -> None:
@@ -161,6 +169,7 @@ def test_a_partition_that_comes_back_while_it_is_released_is_read_anew() -> None
     machine.step(TargetGiven(frozenset({P1})), 0)
     machine.step(Polled(), 0)
     machine.step(TargetGiven(frozenset({P0, P1})), 0)
+    assert machine.step(Polled(), 0) == ()
     assert machine.step(Released(frozenset({P0})), 0)[0] == Own(frozenset({P1}))
     assert machine.step(Polled(), 0) == ()
     machine.step(_ok(1), 0)
@@ -257,6 +266,32 @@ def test_a_close_during_a_release_waits_for_both() -> None:
     assert machine.step(Leave(), 0) == (Release(frozenset({P1})),)
     assert not any(isinstance(effect, SendConsumerLeave) for effect in machine.step(Released(frozenset({P1})), 0))
     assert machine.step(Released(frozenset({P0})), 0) == (Own(NOTHING), SendConsumerLeave(-1))
+
+
+def test_a_closed_member_subscribes_to_nothing_while_it_still_releases() -> None:
+    """The partitions that are released have other members at once; a lost heartbeat is sent again."""
+    machine = _joined(P0, P1, P2)
+    machine.step(Leave(), 0)
+    withdrawal = SendConsumerHeartbeat(1, frozenset({P1, P2}), is_full=True, is_withdrawn=True)
+    assert machine.step(Released(frozenset({P0})), 1) == (Own(NOTHING), withdrawal)
+    machine.step(ConsumerHeartbeatAnswered(code=ErrorCode.REQUEST_TIMED_OUT), 2)
+    assert machine.step(Tick(), 2 + BACKOFF_MS) == (withdrawal,)
+    machine.step(_ok(1), 3 + BACKOFF_MS)
+    assert machine.step(Released(frozenset({P1})), 200) == (
+        Own(NOTHING),
+        SendConsumerHeartbeat(1, frozenset({P2}), False),
+    )
+    machine.step(_ok(1), 201)
+    assert machine.step(Released(frozenset({P2})), 202) == (Own(NOTHING), SendConsumerLeave(-1))
+
+
+def test_a_static_member_that_is_closed_keeps_its_subscription() -> None:
+    machine = _joined(P0, P1, is_static=True)
+    machine.step(Leave(), 0)
+    assert machine.step(Released(frozenset({P0})), 1) == (
+        Own(NOTHING),
+        SendConsumerHeartbeat(1, frozenset({P1}), False),
+    )
 
 
 def test_a_member_that_is_fenced_while_it_leaves_has_left() -> None:

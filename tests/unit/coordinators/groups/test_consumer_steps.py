@@ -26,7 +26,7 @@ MEMBER = ConsumerMember(
 
 
 def step(member: ConsumerMember, owned: Assignment | None) -> ConsumerMember:
-    return reconcile(member, parts(0), 2, owned=owned, held_by_others=NOTHING)
+    return reconcile(member, parts(0), 2, owned=owned, held_by_others=NOTHING, is_withdrawn=False)
 
 
 def test_a_revoked_partition_that_a_member_names_no_more_is_free() -> None:
@@ -38,3 +38,31 @@ def test_a_revoked_partition_that_a_member_names_no_more_is_free() -> None:
 def test_a_member_that_names_no_partitions_may_own_all_that_it_is_to_give_up() -> None:
     assert step(MEMBER, None) is MEMBER
     assert step(MEMBER, parts(0, 1, 2)) is MEMBER
+
+
+STABLE = replace(MEMBER, state=MemberState.STABLE, assigned=parts(0, 1, 2), pending_revocation=NOTHING)
+
+
+def begin(owned: Assignment | None, *, is_withdrawn: bool) -> Assignment:
+    """The partitions that a stable member is to give up when its target is empty."""
+    step = reconcile(STABLE, NOTHING, 2, owned=owned, held_by_others=NOTHING, is_withdrawn=is_withdrawn)
+    return step.pending_revocation
+
+
+def test_a_partition_that_a_withdrawn_member_does_not_name_is_free_at_once() -> None:
+    assert begin(parts(1), is_withdrawn=True) == parts(1)
+    assert begin(None, is_withdrawn=True) == parts(0, 1, 2)
+
+
+def test_a_partition_may_be_on_its_way_to_a_member_that_does_not_name_it() -> None:
+    assert begin(parts(1), is_withdrawn=False) == parts(0, 1, 2)
+
+
+def test_a_free_slot_has_its_next_owner_while_the_owner_gives_up_another_slot() -> None:
+    """The epoch is that of the target: a token of the slot's former owner is lower."""
+    target, others = parts(0, 1, 3, 4), parts(4)
+    sharing = replace(MEMBER, shares_by_key=True)
+    step = reconcile(sharing, target, 5, owned=parts(0, 1), held_by_others=others, is_withdrawn=False)
+    assert step == replace(sharing, epoch=5, previous_epoch=1, assigned=parts(0, 3), pending_revocation=parts(1))
+    whole = reconcile(MEMBER, target, 5, owned=parts(0, 1), held_by_others=others, is_withdrawn=False)
+    assert whole == replace(MEMBER, pending_revocation=parts(1)), "Kafka's rule for whole partitions"

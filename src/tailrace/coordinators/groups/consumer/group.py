@@ -26,6 +26,7 @@ from tailrace.coordinators.groups.consumer_records import (
     TargetAssignmentMetadataValue,
 )
 from tailrace.model.errors import ErrorCode
+from tailrace.model.views import parse_view
 from tailrace.protocol.declaration import replace as replace_fields
 
 NOT_THERE = -2
@@ -66,6 +67,8 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NOTHING
     pending_revocation: Assignment = NOTHING
+    shares_by_key: bool = False
+    """Whether the member subscribes to a view of a topic, by its name (KIP-X)."""
 
     def current(self) -> CurrentMemberAssignmentValue:
         """The record of the member's state."""
@@ -163,9 +166,9 @@ class ConsumerGroup:
                 break
         known = self.members.get(member_id)
         if known is not None:
-            self.members[member_id] = replace(known, subscription=value)
+            self.members[member_id] = replace(known, subscription=value, shares_by_key=_has_view(value))
             return
-        self.members[member_id] = ConsumerMember(member_id=member_id, subscription=value)
+        self.members[member_id] = _new_member(member_id, value)
         place = self.places.pop(member_id, None)
         if place is not None:
             self._place(member_id, place)
@@ -201,9 +204,7 @@ class ConsumerGroup:
                 self.places.pop(record.member_id, None)
                 member = self.members.get(record.member_id)
                 if member is not None:
-                    self.members[record.member_id] = ConsumerMember(
-                        member_id=record.member_id, subscription=member.subscription
-                    )
+                    self.members[record.member_id] = _new_member(record.member_id, member.subscription)
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -280,6 +281,14 @@ class ConsumerGroup:
             if member.subscription.server_assignor is not None
         )
         return max(votes, key=lambda name: (votes[name], name)) if votes else default
+
+
+def _new_member(member_id: str, subscription: ConsumerGroupMemberMetadataValue) -> ConsumerMember:
+    return ConsumerMember(member_id=member_id, subscription=subscription, shares_by_key=_has_view(subscription))
+
+
+def _has_view(subscription: ConsumerGroupMemberMetadataValue) -> bool:
+    return any(parse_view(name) is not None for name in subscription.subscribed_topic_names)
 
 
 def with_record(group: ConsumerGroup | None, record: ConsumerGroupRecord) -> ConsumerGroup | None:

@@ -28,8 +28,12 @@ HeartbeatDecision = ConsumerGroupDecision[ConsumerGroupHeartbeatResponse]
 JOINING, LEAVING = 0, -1
 WAITING_INTERVAL_MS: Final = 250
 """The heartbeat interval of a member that waits for partitions of other members: its next heartbeat brings them."""
-_WAITING_MEMBER_MS: Final = 5
-"""In a large group many members may wait at once: that much more time between their heartbeats for each member."""
+SHARING_INTERVAL_MS: Final = 500
+"""The longest heartbeat interval of a member that shares topics by key: a key that another member has given up waits
+for the next heartbeat of its new owner."""
+_MEMBER_MS: Final = 5
+"""In a large group many members have such short intervals at once: the least time between heartbeats for each
+member."""
 MOST_EXPRESSIONS: Final = 100
 """The most different regular expressions of a group: at a change of topics every expression is matched again."""
 MOST_NAMES: Final = 50_000
@@ -81,10 +85,14 @@ def heartbeat(
 
 
 def _interval_ms(group: ConsumerGroup, member: ConsumerMember, configured_ms: int) -> int:
-    """The time to the next heartbeat. No key may wait for long between two owners."""
-    if member.state is not MemberState.UNRELEASED_PARTITIONS:
+    """The time to the next heartbeat. No key may wait for long between two owners (decision 0105)."""
+    if member.state is MemberState.UNRELEASED_PARTITIONS:
+        longest_ms = WAITING_INTERVAL_MS
+    elif member.shares_by_key:
+        longest_ms = SHARING_INTERVAL_MS
+    else:
         return configured_ms
-    return min(configured_ms, max(WAITING_INTERVAL_MS, _WAITING_MEMBER_MS * len(group.members)))
+    return min(configured_ms, max(longest_ms, _MEMBER_MS * len(group.members)))
 
 
 def _find_member(
@@ -134,7 +142,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -
     if epoch == member.epoch:
         return
     may_have_missed = (
-        epoch == member.previous_epoch and epoch < member.epoch and owned is not None and owned <= member.assigned
+        epoch == member.previous_epoch and epoch < member.epoch and owned is not None and owned <= member.held
     )
     if not may_have_missed:
         detail = (

@@ -173,6 +173,7 @@ def advance(change: GroupChange, member_id: str, owned: Assignment | None) -> Co
         group.target_epoch,
         owned=owned,
         held_by_others=group.held_by_others(member_id),
+        is_withdrawn=not (member.subscription.subscribed_topic_names or member.subscription.subscribed_topic_regex),
     )
     if step is not member:
         change.emit(Kind.CURRENT, step.current(), member_id)
@@ -216,12 +217,17 @@ def reconcile(
     *,
     owned: Assignment | None,
     held_by_others: Assignment,
+    is_withdrawn: bool,
 ) -> ConsumerMember:
     """The member's next step. `owned` are the partitions in its request; None if the request states no partitions.
 
-    1. Revocation comes first: the member stays in its epoch until it owns none of the revoked partitions. Those of them
-       that it owns no more are free for other members at once.
-    2. The member gets a new partition only when no other member owns that partition.
+    1. Revocation comes first: the member stays in its epoch until it owns none of the revoked partitions. A revoked
+       partition is free for other members as soon as the member does not own the partition any more. In the step that
+       begins the revocation a partition that the request does not name may be on its way to the member; a withdrawn
+       member, which subscribes to nothing, takes nothing any more, and does not own what it does not name.
+    2. The member gets a new partition only when no other member owns that partition, and when the member has nothing to
+       revoke. A member that shares by key gets free slots beside a revocation, in the target's epoch: a call that takes
+       long in one slot keeps no other slot from its next owner (decision 0105).
     3. The member enters the target's epoch when it has nothing to revoke. The member is stable when it also has every
        partition of the target.
     """
@@ -230,7 +236,11 @@ def reconcile(
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         unrevoked = member.pending_revocation if owned is None else member.pending_revocation & owned
         if unrevoked:
-            return member if unrevoked == member.pending_revocation else replace(member, pending_revocation=unrevoked)
+            step = member if unrevoked == member.pending_revocation else replace(member, pending_revocation=unrevoked)
+            comes = target - held_by_others - member.held if member.shares_by_key else NOTHING
+            if not comes:
+                return step
+            return replace(step, epoch=target_epoch, previous_epoch=member.epoch, assigned=member.assigned | comes)
     kept, revoked = member.assigned & target, member.assigned - target
     if revoked and owns_any(owned, revoked):
         return replace(
@@ -238,7 +248,7 @@ def reconcile(
             previous_epoch=member.epoch,
             state=MemberState.UNREVOKED_PARTITIONS,
             assigned=kept,
-            pending_revocation=revoked,
+            pending_revocation=revoked & owned if is_withdrawn and owned is not None else revoked,
         )
     assigned = (target - held_by_others) | kept
     step = replace(
