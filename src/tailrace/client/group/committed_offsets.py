@@ -1,8 +1,9 @@
 """A group's committed offsets: OffsetFetch and OffsetCommit at its coordinator."""
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from tailrace.client.errors import check
 from tailrace.client.router import Router
@@ -45,6 +46,8 @@ OUTSIDE = ConsumerGroupMetadata()
 
 COMMIT_TIMEOUT_MS = 10_000
 """The longest time for a commit of a consumer, with its retries."""
+
+T = TypeVar("T")
 
 _NO_OFFSET = -1
 _LAST_WITH_NAMES = 9
@@ -174,3 +177,29 @@ async def commit_group_offsets(
     absent = await router.ask_coordinator(group, ask, timeout_ms=timeout_ms)
     if absent is not None:
         raise absent
+
+
+async def commit_in_epoch(
+    router: Router,
+    commit: Callable[[], Awaitable[T]],
+    *,
+    timeout_ms: int,
+    may_repeat: Callable[[], bool] = lambda: True,
+) -> T:
+    """Send the commit of a member, again while the coordinator refuses the member's epoch: the coordinator has raised
+    the epoch, and the answer with the new epoch is on its way (KIP-848). `commit` names the epoch that the member knows
+    at its call.
+
+    Raises KafkaError: STALE_MEMBER_EPOCH at the deadline, and when the commit may not be repeated any more.
+    """
+    deadline_ms = router.now_ms() + timeout_ms
+    while True:
+        try:
+            return await commit()
+        except KafkaError as fault:
+            pause_ms = router.retry_backoff_ms
+            if fault.code is not ErrorCode.STALE_MEMBER_EPOCH or router.now_ms() + pause_ms > deadline_ms:
+                raise
+            await asyncio.sleep(pause_ms / 1000)
+            if not may_repeat():
+                raise

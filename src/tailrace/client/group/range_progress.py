@@ -1,12 +1,12 @@
 """A group's progress by offsets and key hashes (KIP-X, individual commits): OffsetFetch, OffsetCommit with ranges."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from tailrace.client.errors import check
-from tailrace.client.group.committed_offsets import COMMIT_TIMEOUT_MS, ConsumerGroupMetadata
+from tailrace.client.group.committed_offsets import COMMIT_TIMEOUT_MS, ConsumerGroupMetadata, commit_in_epoch
 from tailrace.client.router import Router
 from tailrace.model import __version__
 from tailrace.model.committed_progress import MAX_RANGES_PER_COMMIT, CommittedProgress, Rectangle
@@ -165,22 +165,9 @@ class RangeProgress:
         budgets: dict[TopicPartition, RangeBudget] = {}
         for first in range(0, max(map(len, wanted.values()), default=0), MAX_RANGES_PER_COMMIT):
             piece = {name: found[first : first + MAX_RANGES_PER_COMMIT] for name, found in wanted.items()}
-            budgets |= await self._commit_piece({name: found for name, found in piece.items() if found}, notes)
+            commit = partial(self._commit_once, {name: found for name, found in piece.items() if found}, notes)
+            budgets |= await commit_in_epoch(self._router, commit, timeout_ms=COMMIT_TIMEOUT_MS)
         return budgets
-
-    async def _commit_piece(
-        self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], notes: Mapping[TopicPartition, str]
-    ) -> dict[TopicPartition, RangeBudget]:
-        deadline_ms = self._router.now_ms() + COMMIT_TIMEOUT_MS
-        while True:
-            try:
-                return await self._commit_once(ranges, notes)
-            except KafkaError as fault:
-                # The coordinator has raised the epoch of the member, and the answer with the new epoch is on its way.
-                pause_ms = self._router.retry_backoff_ms
-                if fault.code is not ErrorCode.STALE_MEMBER_EPOCH or self._router.now_ms() + pause_ms > deadline_ms:
-                    raise
-            await asyncio.sleep(pause_ms / 1000)
 
     async def _commit_once(
         self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], notes: Mapping[TopicPartition, str]

@@ -33,10 +33,6 @@ _POLL_MS: Final = 500
 _CANCEL_MS: Final = 1_000
 """The time of cancelled handlers to end before their partitions get other owners."""
 
-_LAST_COMMIT_MS: Final = 5_000
-"""The time for a last commit, while the coordinator has raised the epoch of the member and the member does not know the
-new epoch."""
-
 _LAST_TRIES: Final = 3
 """The further tries of a last commit that the server has no room for; each try has half as many holes as the try
 before."""
@@ -139,8 +135,8 @@ class KeyedEngine:
         return self._fault
 
     async def _finish(self, tasks: Sequence["asyncio.Task[None]"]) -> None:
-        """Leave the group: partitions without running handlers at once, others when their handlers have finished, with a
-        commit. An interruption ends the handlers."""
+        """Leave the group: partitions without running handlers at once, others when their handlers have finished, with
+        a commit. An interruption ends the handlers."""
         create_task = asyncio.get_running_loop().create_task
         leaving: asyncio.Task[None] | None = None
         try:
@@ -152,7 +148,7 @@ class KeyedEngine:
             self._finished.set()
             end = create_task(self._work.end())
             try:
-                await (leaving or self._reader.close())
+                await (self._reader.close() if leaving is None else leaving)
             finally:
                 await end
                 self._closed.set()
@@ -382,16 +378,10 @@ class KeyedEngine:
         def commit_of(partition: KeyedPartition) -> ProgressCommit | None:
             return partition.last_commit() if partition in leaving else partition.commit()
 
-        last_ms = self._now_ms() + _LAST_COMMIT_MS
-        tries = 0
-        while True:
-            code = await self._commit(commit_of)
-            if code is ErrorCode.STALE_MEMBER_EPOCH and self._now_ms() < last_ms:
-                await asyncio.sleep(RETRY_S)  # the answer with the new epoch is on its way
-            elif tries == _LAST_TRIES or not any(partition.is_refused for partition in leaving):
+        for _ in range(1 + _LAST_TRIES):  # each with fewer rectangles than the try before
+            await self._commit(commit_of)
+            if not any(partition.is_refused for partition in leaving):
                 return
-            else:
-                tries += 1  # with fewer rectangles than before
 
     async def _commit(
         self, commit_of: Callable[[KeyedPartition], ProgressCommit | None] = KeyedPartition.commit

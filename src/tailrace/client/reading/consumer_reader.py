@@ -11,6 +11,7 @@ from tailrace.client.group.committed_offsets import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     commit_group_offsets,
+    commit_in_epoch,
 )
 from tailrace.client.group.group_member import GroupMember
 from tailrace.client.group.membership import TopicSubscription
@@ -260,21 +261,16 @@ class ConsumerReader:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int = COMMIT_TIMEOUT_MS
     ) -> None:
         """Commit these offsets as this member; before the first poll, as a client outside the group."""
-        deadline_ms, losses = self.router.now_ms() + timeout_ms, self._losses
-        while offsets:
+        if not offsets:
+            return
+        losses = self._losses
+
+        async def commit() -> None:
             member = ConsumerGroupMetadata(self._group or "") if self._first_topics else self.group_metadata()
-            try:
-                await commit_group_offsets(self.router, member.group_id, offsets, member=member, timeout_ms=timeout_ms)
-            except KafkaError as fault:
-                # The coordinator has raised the epoch of the member, and the answer with the new epoch is on its way.
-                pause_ms = self.router.retry_backoff_ms
-                if fault.code is not ErrorCode.STALE_MEMBER_EPOCH or self.router.now_ms() + pause_ms > deadline_ms:
-                    raise
-                await asyncio.sleep(pause_ms / 1000)
-                if losses != self._losses:  # the partitions may have had other readers meanwhile, further on
-                    raise
-            else:
-                return
+            await commit_group_offsets(self.router, member.group_id, offsets, member=member, timeout_ms=timeout_ms)
+
+        # After a removal the partitions may have had other readers, which are further on.
+        await commit_in_epoch(self.router, commit, timeout_ms=timeout_ms, may_repeat=lambda: losses == self._losses)
 
     def epoch_before(self, name: TopicPartition, offset: int) -> int:
         """The leader epoch of the last record before this offset; -1: unknown."""

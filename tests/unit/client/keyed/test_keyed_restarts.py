@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.client.group.range_progress import RangeProgress
 from tailrace.client.keyed.handler_tasks import HandlerTasks
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.outcomes import KeyedRecord
@@ -68,15 +69,14 @@ async def test_a_last_commit_in_an_epoch_that_has_passed_is_made_again(
     """The coordinator raises the epoch of a member at a heartbeat, and the answer may come after the commit."""
     seen = Seen()
     consumer = consumer_of(tailrace_cluster, topic, auto_commit_interval_ms=600_000)
-    store, refusals = consumer._engine._store, [ErrorCode.STALE_MEMBER_EPOCH] * 2
-    write = store.write
+    commit, refusals = RangeProgress._commit_once, [ErrorCode.STALE_MEMBER_EPOCH] * 2
 
-    async def refused(commits: Any) -> Any:
+    async def refused(progress: RangeProgress, *arguments: Any) -> Any:
         if refusals:
             raise KafkaError(refusals.pop(), "another epoch")
-        return await write(commits)
+        return await commit(progress, *arguments)
 
-    monkeypatch.setattr(store, "write", refused)
+    monkeypatch.setattr(RangeProgress, "_commit_once", refused)
     await consumer.run(seen.handler(consumer))
     assert not refusals
     assert await offsets_of(tailrace_cluster, topic) == await ends_of(tailrace_cluster, topic)
