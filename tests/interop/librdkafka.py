@@ -7,7 +7,6 @@ tests' process. The classes below live in that process; tests hold stand-ins, ma
 import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.managers import BaseManager
-from time import monotonic
 from typing import Any, NamedTuple
 
 import confluent_kafka
@@ -167,17 +166,10 @@ class _Reader:
             {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
         )
         asked = [confluent_kafka.TopicPartition(topic, number, time) for number, time in times.items()]
-        deadline = monotonic() + DEADLINE_S
         try:
-            while True:
-                try:
-                    found = consumer.offsets_for_times(asked, timeout=DEADLINE_S)
-                    break
-                except confluent_kafka.KafkaException as fault:
-                    # OFFSET_NOT_AVAILABLE while keys are being indexed: librdkafka leaves the retry to its user.
-                    is_retriable = fault.args[0].code() == confluent_kafka.KafkaError.OFFSET_NOT_AVAILABLE
-                    if not is_retriable or monotonic() > deadline:
-                        raise AssertionError(str(fault)) from None  # its own exception stays in its process
+            found = consumer.offsets_for_times(asked, timeout=DEADLINE_S)
+        except confluent_kafka.KafkaException as fault:
+            raise AssertionError(str(fault)) from None  # its own exception stays in its process
         finally:
             consumer.close()
         assert all(at.error is None for at in found), found

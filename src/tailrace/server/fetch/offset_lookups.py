@@ -18,9 +18,9 @@ watermark, so that a consumer that reads from a follower finds the follower's fi
 A lookup by time in a log with headers that were not checked waits until the records were examined (decision 0069);
 after ten seconds its answer is 78, too.
 
-A view partition (decision 0057) has a start and an end of its own (`server.fetch.view_reads.ViewEnds`), not known (78,
-or 5) while the keys are being indexed. A lookup by time finds the records of the view partition alone
-(`server.fetch.view_times`).
+A view partition (decision 0057) has a start and an end of its own (`server.fetch.view_reads.ViewEnds`). A lookup waits
+while the keys are being indexed; after ten seconds its answer is 78, or 5. A lookup by time finds the records of the
+view partition alone (`server.fetch.view_times`).
 """
 
 from collections.abc import Iterable
@@ -70,6 +70,7 @@ _STARTS: Final = frozenset((EARLIEST, EARLIEST_LOCAL, LATEST_TIERED))
 """The special timestamps whose answers do not depend on the end of the readable records."""
 _OF_VIEWS: Final = frozenset((EARLIEST, EARLIEST_LOCAL))
 """The starts of which each view partition has its own."""
+_UNAVAILABLE: Final = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
 _UNKNOWN: Final = -1
 _NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 
@@ -128,7 +129,10 @@ class ListOffsetsHandler:
             return None
         return (yield from self._response(request, context))
 
-    def _response(self, request: ListOffsetsRequest, context: RequestContext) -> Stepwise[ListOffsetsResponse]:
+    def _response(
+        self, request: ListOffsetsRequest, context: RequestContext, *, is_last: bool = False
+    ) -> Stepwise[ListOffsetsResponse | None]:
+        """The response; None: it waits for indexes of keys. `is_last`: it has waited already."""
         times = yield from once(
             (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
         )
@@ -147,7 +151,29 @@ class ListOffsetsHandler:
             lambda pair, wanted: answer(pair[1], wanted),
             lambda pair, answers: ListOffsetsTopicResponse(name=pair[0].name, partitions=answers),
         )
-        return ListOffsetsResponse(topics=topics)
+        response = ListOffsetsResponse(topics=topics)
+        indexed = [] if is_last else (yield from self._being_indexed(response))
+        if self._views.reads.ends.wait(
+            indexed, lambda: context.respond_in_steps(self._response(request, context, is_last=True))
+        ):
+            return None
+        return response
+
+    def _being_indexed(self, response: ListOffsetsResponse) -> Stepwise[list[Partition]]:
+        """The partitions whose answers are not available while their keys are being indexed."""
+
+        def indexed(name: str, answer: ListOffsetsPartitionResponse) -> Partition | None:
+            view = self._views.named(name) if answer.error_code in _UNAVAILABLE else None
+            if view is None:
+                return None
+            try:
+                partition = self._views.partition(view, answer.partition_index)
+            except KafkaError:
+                return None
+            return partition if self._views.reads.ends.is_incomplete(partition) else None
+
+        found = yield from once(indexed(topic.name, answer) for topic in response.topics for answer in topic.partitions)
+        return [partition for partition in found if partition is not None]
 
     def _lookups_in_views(self, request: ListOffsetsRequest, version: int) -> Stepwise[list[TimeLookup]]:
         """The lookups by time in view partitions that this node may answer."""

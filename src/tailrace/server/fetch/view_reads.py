@@ -16,7 +16,7 @@ A read of a view is a read of a key range (`server.fetch.key_reads`) with these 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
@@ -27,8 +27,8 @@ from tailrace.protocol.records.kernels import split_by_key
 from tailrace.replication.outcomes import PartitionRead, PendingRead, ScannedRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
-from tailrace.server.callbacks import Rotation
 from tailrace.server.fetch.key_reads import KeyRangeRead, KeyRangeReads, ScanBudget, as_one, key_of
+from tailrace.server.partition_work import PartitionWork
 from tailrace.server.ports import Clock
 from tailrace.storage import ReadLimits
 from tailrace.storage.keys.batch_slots import plain_batch
@@ -53,13 +53,20 @@ class ViewEnds:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._incomplete = Rotation(clock, self._goes_on, lambda partition: partition.notify(Change.AVAILABLE))
-        """The partitions whose index is being built."""
+        self._indexing = PartitionWork(clock, self._index_on, lambda partition: partition in self._indexing)
 
     @property
     def incomplete(self) -> tuple[Partition, ...]:
         """The partitions whose index is being built."""
-        return self._incomplete.things
+        return self._indexing.under_way
+
+    def is_incomplete(self, partition: Partition) -> bool:
+        """Whether the index of the partition is being built."""
+        return partition in self._indexing
+
+    def wait(self, partitions: Collection[Partition], on_ready: Callable[[], None]) -> bool:
+        """Call `on_ready` once when the indexes of these partitions are complete, as `PartitionWork.wait`."""
+        return self._indexing.wait(partitions, on_ready)
 
     def end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int | None:
         """1 + the offset of the last record with such a hash below `end_offset`, a readable end of the partition.
@@ -97,20 +104,17 @@ class ViewEnds:
             found = ask()
             if found is not None:
                 return found
-            if partition in self._incomplete:
+            if partition in self._indexing:
                 return None
             if budget.is_over:
-                self._incomplete.add(partition)
+                self._indexing.begin(partition, lambda: partition.notify(Change.AVAILABLE))
                 return None
-            has_more = partition.log.keys.index_on(self._clock.monotonic_ms)
+            has_more = self._index_on(partition)
         return ask()
 
-    def _goes_on(self, partition: Partition) -> bool:
+    def _index_on(self, partition: Partition) -> bool:
         """Do a step of the index, and return whether there are more steps."""
-        try:
-            return not partition.is_closed and partition.log.keys.index_on(self._clock.monotonic_ms)
-        except KafkaError:
-            return False  # a reader gets the error of its own read
+        return partition.log.keys.index_on(self._clock.monotonic_ms)
 
 
 class ScannedOffsets:

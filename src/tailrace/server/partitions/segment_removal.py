@@ -13,8 +13,8 @@ from tailrace.model.errors import KafkaError
 from tailrace.replication.partition import Partition
 from tailrace.server.bounded_lines import BoundedLines
 from tailrace.server.callbacks import Alarm, Rotation, run_in_slices
+from tailrace.server.partition_work import PartitionWork
 from tailrace.server.partitions.deletion_log import DeletionLog
-from tailrace.server.partitions.time_checks import TimeChecks
 from tailrace.server.ports import Clock
 
 _logger = logging.getLogger("tailrace.server")
@@ -23,7 +23,7 @@ _logger = logging.getLogger("tailrace.server")
 class SegmentRemoval:
     """The old segments of one table's partitions."""
 
-    def __init__(self, clock: Clock, time_checks: TimeChecks) -> None:
+    def __init__(self, clock: Clock, time_checks: PartitionWork) -> None:
         self._clock = clock
         self._time_checks = time_checks
         self._deletions = DeletionLog(clock)
@@ -63,7 +63,7 @@ class SegmentRemoval:
                 if partition.log.keys.awaits_removal:
                     self._examinations.add(partition)
                 if partition.is_leader and partition.log.times.await_check(self._clock.now_ms()):
-                    self._time_checks.check(partition, lambda: self._retire_checked(partition))
+                    self._time_checks.begin(partition, lambda: self._retire_checked(partition))
         except KafkaError as fault:
             self._failures.write("partition=%s fault=%s", partition.topic_partition, fault)
         self._note(partition)
@@ -97,3 +97,22 @@ class SegmentRemoval:
             self._retired.pop(partition, None)
             return
         self._note(partition)
+
+
+def new_time_checks(clock: Clock) -> PartitionWork:
+    """The examinations of records in batches with unchecked headers, before a lookup or retention uses their times.
+
+    Logs of older releases, and batches of leaders that do not vouch for headers, have the headers as producers wrote
+    them (decision 0069). A log is examined once after its opening, when the first lookup by time or the first retention
+    needs it. A lookup waits for the examination; after `partition_work.MAX_WAIT_MS` its answer is OFFSET_NOT_AVAILABLE
+    (78).
+    """
+
+    def step(partition: Partition) -> bool:
+        return partition.log.times.check_on(clock.monotonic_ms)
+
+    return PartitionWork(clock, step, _are_doubtful)
+
+
+def _are_doubtful(partition: Partition) -> bool:
+    return not partition.log.is_offline and partition.log.times.are_doubtful

@@ -24,8 +24,7 @@ from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoint
 from tailrace.server.partitions.partition_logs import HeldHighWatermarks, PartitionLogs
 from tailrace.server.partitions.partition_maps import EMPTY_LOG, AwakePartitions, Dormant, DormantPartitions
 from tailrace.server.partitions.removals import DamagedLogs, Removals
-from tailrace.server.partitions.segment_removal import SegmentRemoval
-from tailrace.server.partitions.time_checks import TimeChecks
+from tailrace.server.partitions.segment_removal import SegmentRemoval, new_time_checks
 from tailrace.server.ports import Clock, Disk
 from tailrace.storage import Log
 
@@ -99,7 +98,7 @@ class PartitionTable:
             directory, self._removals, self.offline, awake=self._awake, dormant=self.dormant, clock=clock
         )
         """Renames, cuts and removes damaged logs."""
-        self.time_checks: Final = TimeChecks(clock)
+        self.time_checks: Final = new_time_checks(clock)
         """Examines the records of batches whose headers were not checked."""
         self.segment_removal: Final = SegmentRemoval(clock, self.time_checks)
         """Retires the segments that are not kept, and removes their files."""

@@ -9,7 +9,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.protocol.records.batch import read_header
 from tailrace.server import callbacks
-from tailrace.server.partitions import time_checks
+from tailrace.server.partition_work import MAX_WAIT_MS
+from tailrace.server.partitions.segment_removal import new_time_checks
 from tailrace.storage import AppendBatch, Log, checkpoints
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.storage.keys import key_ends
@@ -82,7 +83,7 @@ def test_a_lookup_waits_for_ten_seconds_at_most(
     monkeypatch.setattr(key_ends, "STEP_MS", 0)
     monkeypatch.setattr(callbacks, "run_in_slices", lambda *_: None)  # no turn comes
     answer = lookup(node, 1, version)
-    node.clock.advance(time_checks.MAX_WAIT_MS - 1)
+    node.clock.advance(MAX_WAIT_MS - 1)
     assert not answer.is_answered
     node.clock.advance(1)
     assert found(answer) == (code, -1)
@@ -114,7 +115,7 @@ def test_a_lookup_whose_time_is_over_is_kept_no_longer(node: DataPath, monkeypat
     partition = node.table.get("orders", 0)
     monkeypatch.setattr(LogTimes, "check_on", lambda *_: True)
     monkeypatch.setattr(node.clock, "call_soon", lambda _: None)  # the look does not end
-    checks, called = time_checks.TimeChecks(node.clock), [False]
+    checks, called = new_time_checks(node.clock), [False]
 
     class Lookup:
         def answer(self) -> None:
@@ -123,6 +124,6 @@ def test_a_lookup_whose_time_is_over_is_kept_no_longer(node: DataPath, monkeypat
     lookups = [Lookup()]
     assert checks.wait([partition], lookups[0].answer)
     kept = weakref.ref(lookups.pop())
-    node.clock.advance(time_checks.MAX_WAIT_MS)
+    node.clock.advance(MAX_WAIT_MS)
     assert called == [True]
     assert kept() is None

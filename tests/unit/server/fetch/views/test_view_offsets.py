@@ -19,7 +19,8 @@ from tailrace.protocol.messages.list_offsets import (
 from tailrace.server import callbacks, slices
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.fetch import key_reads
-from tailrace.storage.keys import key_times
+from tailrace.server.partition_work import MAX_WAIT_MS
+from tailrace.storage.keys import key_ends, key_times
 from tailrace.storage.keys.key_times import first_at_least
 from tailrace.storage.keys.log_keys import LogKeys
 from testkit.nodes.data_path import raise_broken_invariant
@@ -62,22 +63,18 @@ def test_a_view_starts_and_ends_behind_its_last_deleted_record(node: ViewNode) -
         assert [end.offset for end in node.ends(VIEW, 0, 1, 2)] == [0, 10, 1]
 
 
-@pytest.mark.parametrize(
-    ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
-)
-def test_a_start_that_is_not_known_yet_is_not_available(
-    node: ViewNode, monkeypatch: pytest.MonkeyPatch, version: int, code: ErrorCode
-) -> None:
+def test_a_start_that_is_not_known_yet_is_waited_for(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records are examined in slices between other work."""
     node.write(*KEYS)
     node.table.get("orders", 0).delete_records(30)
-    with monkeypatch.context() as short:
-        short.setattr(key_reads, "SCAN_MS", 0)
-        wanted = (ListOffsetsPartition(partition_index=0, timestamp=EARLIEST),)
-        request = ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=VIEW, partitions=wanted),))
-        (answer,) = node.send(request, version, same_turn=True).response.topics[0].partitions
-        assert answer.error_code == code
-        node.end_turn()  # the records are examined without another request
-        (answer,) = node.ends(VIEW, 0, timestamp=EARLIEST, version=version)
+    monkeypatch.setattr(key_reads, "SCAN_MS", 0)
+    monkeypatch.setattr(key_ends, "STEP_MS", 0)
+    wanted = (ListOffsetsPartition(partition_index=0, timestamp=EARLIEST),)
+    request = ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=VIEW, partitions=wanted),))
+    waiting = node.send(request, 9, same_turn=True)
+    assert not waiting.is_answered
+    node.end_turn()
+    (answer,) = waiting.response.topics[0].partitions
     deleted = [offset for offset in offsets_of(KEYS, 0, 4) if offset < 30]
     assert (answer.error_code, answer.offset) == (0, deleted[-1] + 1)
 
@@ -169,17 +166,32 @@ def test_a_view_whose_end_is_not_known_finds_no_record_by_time_yet(
 @pytest.mark.parametrize(
     ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
 )
-def test_an_end_that_is_not_known_yet_is_not_available(
+def test_an_end_that_is_not_known_yet_is_waited_for_for_ten_seconds_at_most(
     node: ViewNode, monkeypatch: pytest.MonkeyPatch, version: int, code: ErrorCode
 ) -> None:
     node.write(*KEYS)
-    with monkeypatch.context() as short:
-        short.setattr(key_reads, "SCAN_MS", 0)
-        (answer,) = node.send(latest(VIEW), version, same_turn=True).response.topics[0].partitions
-        assert answer.error_code == code
-        node.end_turn()  # the index goes on by itself
-        (answer,) = node.ends(VIEW, 0, version=version)
-        assert (answer.error_code, answer.offset) == (0, offsets_of(KEYS, 0, 4)[-1] + 1)
+    monkeypatch.setattr(key_reads, "SCAN_MS", 0)
+    with monkeypatch.context() as hung:
+        hung.setattr(LogKeys, "end", lambda self, *wanted: None)
+        hung.setattr(LogKeys, "index_on", lambda self, monotonic_ms: True)
+        hung.setattr(callbacks, "run_in_slices", lambda *_: None)  # no turn comes
+        answer = node.send(latest(VIEW), version, same_turn=True)
+        node.clock.advance(MAX_WAIT_MS - 1)
+        assert not answer.is_answered
+        node.clock.advance(1)
+        assert answer.response.topics[0].partitions[0].error_code == code
+
+
+def test_a_lookup_that_waits_for_an_index_has_its_end(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in KEYS:
+        node.write(key)
+    monkeypatch.setattr(key_reads, "SCAN_MS", 0)
+    monkeypatch.setattr(key_ends, "STEP_MS", 0)
+    answer = node.send(latest(VIEW), 9, same_turn=True)
+    assert not answer.is_answered
+    node.end_turn()
+    (end,) = answer.response.topics[0].partitions
+    assert (end.error_code, end.offset) == (0, offsets_of(KEYS, 0, 4)[-1] + 1)
 
 
 def latest(view: str) -> ListOffsetsRequest:

@@ -1,9 +1,6 @@
-"""The examination of records in batches with unchecked headers, before a lookup or retention uses their times.
+"""Work on the logs of partitions, in steps between other work, and requests that wait for the end of the work.
 
-Logs of older releases, and batches of leaders that do not vouch for headers, have the headers as producers wrote them
-(decision 0069). A log is examined once after its opening, in steps between other work, when the first lookup by time or
-the first retention needs it. A lookup waits for the examination, but at most MAX_WAIT_MS; after that its answer is
-OFFSET_NOT_AVAILABLE (78), and the examination goes on for later lookups.
+A request waits for MAX_WAIT_MS at most; the work goes on for later requests.
 """
 
 from collections.abc import Callable, Collection
@@ -20,22 +17,35 @@ MOST_WAITING: Final = 1_000
 """The most requests that wait at the same time; any further request is answered at once."""
 
 
-class TimeChecks:
-    """The examinations of the logs of one table."""
+class PartitionWork:
+    """Work of one kind on the logs of this broker."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, step: Callable[[Partition], bool], is_due: Callable[[Partition], bool]) -> None:
+        """`step` does a step of the work on the log of a partition that is open, and returns whether there are more
+        steps; a KafkaError ends the work. `is_due`: whether the log of an open partition needs the work."""
         self._clock = clock
+        self._step = step
+        self._is_due = is_due
         self._callbacks: dict[Partition, list[Callable[[], None]]] = {}
-        self._checks = Rotation(clock, self._goes_on, self._done)
+        self._under_way = Rotation(clock, self._goes_on, self._done)
         self._waiting = 0
 
-    def check(self, partition: Partition, on_done: Callable[[], None]) -> None:
-        """Examine this log; then call `on_done`, even if the examination has failed or the partition was closed."""
+    def __contains__(self, partition: Partition) -> bool:
+        """Whether the work on the partition is under way."""
+        return partition in self._under_way
+
+    @property
+    def under_way(self) -> tuple[Partition, ...]:
+        """The partitions whose work is under way."""
+        return self._under_way.things
+
+    def begin(self, partition: Partition, on_done: Callable[[], None]) -> None:
+        """Do the work; then call `on_done`, even if the work has failed or the partition was closed."""
         self._callbacks.setdefault(partition, []).append(on_done)
-        self._checks.add(partition)
+        self._under_way.add(partition)
 
     def wait(self, partitions: Collection[Partition], on_ready: Callable[[], None]) -> bool:
-        """Call `on_ready` once, later, when these logs are examined, or the time is over.
+        """Call `on_ready` once, later, when the work on these partitions is done, or the time is over.
 
         False: there is nothing to wait for, or no room, and `on_ready` is not called. The first step is taken at once,
         and is enough for most logs.
@@ -43,14 +53,14 @@ class TimeChecks:
         if not partitions or self._waiting >= MOST_WAITING:
             return False
         self._goes_on(next(iter(partitions)))
-        left = [partition for partition in partitions if _is_doubtful(partition)]
+        left = [partition for partition in partitions if not partition.is_closed and self._is_due(partition)]
         if not left:
             return False
         self._waiting += 1
-        waiting = _TimesWait(len(left), on_ready, self._ended)
+        waiting = _RequestWait(len(left), on_ready, self._ended)
         waiting.timer = self._clock.call_at(self._clock.monotonic_ms() + MAX_WAIT_MS, waiting.expire)
         for partition in left:
-            self.check(partition, waiting.checked)
+            self.begin(partition, waiting.done)
         return True
 
     def _ended(self) -> None:
@@ -62,12 +72,12 @@ class TimeChecks:
     def _goes_on(self, partition: Partition) -> bool:
         """Do a step, and return whether there are more steps."""
         try:
-            return not partition.is_closed and partition.log.times.check_on(self._clock.monotonic_ms)
+            return not partition.is_closed and self._step(partition)
         except KafkaError:
-            return False  # a reader gets the error of its own lookup
+            return False  # a reader gets the error of its own read
 
 
-class _TimesWait:
+class _RequestWait:
     """The wait of a request."""
 
     def __init__(self, count: int, on_ready: Callable[[], None], on_end: Callable[[], None]) -> None:
@@ -76,8 +86,8 @@ class _TimesWait:
         self._on_end = on_end
         self.timer: Timer | None = None
 
-    def checked(self) -> None:
-        """Count a log that was examined."""
+    def done(self) -> None:
+        """Count a partition whose work is done."""
         self._open -= 1
         if not self._open:
             assert self.timer is not None
@@ -98,8 +108,4 @@ class _TimesWait:
 
 def _do_nothing() -> None:
     """Takes the place of a callback that was called. The callback itself would keep a request in memory, for hours if
-    a log is examined for so long."""
-
-
-def _is_doubtful(partition: Partition) -> bool:
-    return not partition.is_closed and not partition.log.is_offline and partition.log.times.are_doubtful
+    the work on a log takes so long."""
