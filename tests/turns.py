@@ -8,9 +8,10 @@
   Spark), and the mutants of files that the latest commit changed.
 - Four long stories of operations under load have a turn each: a rolling restart (0), moves of replicas (1), a rolling
   upgrade (2), flipped bits (3).
-- A case has one of six turns, by the hash of its name, or of its file's; `in_turn(n)` chooses it, for cases of equal
-  weight. A run has the turn that the hash of the sources gives: runs of the same sources have the same cases on every
-  machine, and each change moves the turn. `make test` prints the turn.
+- A case has one of six turns, by the hash of its name. `in_turn(n)` chooses it for cases of equal weight, turns.txt
+  for files whose cases share what takes long to set up, so that no run has many of these files. A run has the turn
+  that the hash of the sources gives: runs of the same sources have the same cases on every machine, and each change
+  moves the turn. `make test` prints the turn.
 - TURN in the environment chooses: `own` for the turn of the sources, a number from 0 to 5, `rest-of-N` for what the run
   of turn N does not have, `rest` for what the own turn does not have, `all` for everything. `make test` runs the own
   turn, `.ci/run` the rest too. pytest alone runs everything that is asked for.
@@ -109,7 +110,7 @@ def fix_turn() -> None:
 
 @cache
 def listed() -> Mapping[str, str]:
-    """The files of turns.txt: `cases` or `file`."""
+    """The files of turns.txt: `cases`, or the number of a turn."""
     lines = (line.split() for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
     return {path: mode for mode, path in lines}
 
@@ -129,8 +130,8 @@ def turn_of(item: pytest.Item) -> int:
     mark = item.get_closest_marker("in_turn")
     if mark is not None and mark.args:
         return int(mark.args[0])
-    name = _file(item) if listed().get(_file(item)) == "file" else item.nodeid
-    return crc32(name.encode()) % TURNS
+    mode = listed().get(_file(item), "cases")
+    return crc32(item.nodeid.encode()) % TURNS if mode == "cases" else int(mode)
 
 
 def _file(item: pytest.Item) -> str:

@@ -21,7 +21,7 @@ def test_every_listed_file_exists_and_stands_there_once() -> None:
     lines = [line for line in LIST.read_text().splitlines() if not line.startswith("#")]
     assert len(listed()) == len(lines)
     assert [path for path in listed() if not (ROOT / path).exists()] == []
-    assert set(listed().values()) == {"cases", "file"}
+    assert set(listed().values()) == {"cases", *map(str, range(TURNS))}, "each turn has files of its own"
 
 
 def test_a_case_that_is_always_run_is_in_every_turn_and_not_in_the_rest() -> None:

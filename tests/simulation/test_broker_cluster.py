@@ -32,7 +32,7 @@ def test_in_calm_all_clients_administer_through_any_broker_and_none_is_fenced() 
     assert len(epochs) == len(cluster.nodes)  # each registered once
 
 
-@pytest.mark.parametrize("seeds", blocks(8))
+@pytest.mark.parametrize("seeds", blocks(5))
 def test_acknowledged_requests_survive_crashes_isolation_loss_duplicates_and_delay(seeds: range) -> None:
     reached: Counter[str] = Counter()
     acked = 0

@@ -32,7 +32,7 @@ def smallest_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seeds", blocks(12, first=700))
+@pytest.mark.parametrize("seeds", blocks(8, first=700))
 def test_every_law_holds_after_every_event(seeds: range) -> None:
     for seed in seeds:
         cluster = QuorumCluster(seed, QuorumPlan.of(seed))

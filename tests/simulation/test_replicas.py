@@ -63,7 +63,7 @@ def test_a_replica_that_does_not_know_yet_that_it_was_removed_joins_no_more() ->
     run_seed(5_012_061)
 
 
-@pytest.mark.parametrize("seeds", blocks(12))
+@pytest.mark.parametrize("seeds", blocks(7))
 def test_nothing_acknowledged_is_lost_and_all_copies_become_the_same(seeds: range) -> None:
     reached: Counter[str] = Counter()
     counted = 0

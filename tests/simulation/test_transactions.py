@@ -24,7 +24,7 @@ from tailrace.protocol.messages.transactions import WritableTxnMarker, WriteTxnM
 _PREPARE_COMMIT = TransactionState.PREPARE_COMMIT
 
 
-@pytest.mark.parametrize("seeds", blocks(3, first=6))
+@pytest.mark.parametrize("seeds", blocks(2, first=6))
 def test_no_transaction_is_torn_lost_dirty_or_repeated(seeds: range) -> None:
     reached: Counter[str] = Counter()
     counted = 0

@@ -218,6 +218,7 @@ def test_a_sinks_decision_that_is_too_large_is_refused_before_any_write(monkeypa
     assert writer.describe().last_batch == -1
 
 
+@pytest.mark.in_turn
 def test_a_sinks_commit_of_5000_members_is_one_record_batch() -> None:
     """The log takes the largest batch too."""
     node, writer = writing()
