@@ -54,6 +54,16 @@ def test_a_partition_that_a_withdrawn_member_does_not_name_is_free_at_once() -> 
     assert begin(None, is_withdrawn=True) == parts(0, 1, 2)
 
 
+def test_a_withdrawn_member_keeps_no_partition_back_while_it_gives_up_others() -> None:
+    """A slot of the revocation before is busy, and so is a slot that was to stay."""
+    busy = replace(MEMBER, assigned=parts(0, 3, 4))
+    step = reconcile(busy, NOTHING, 3, owned=parts(0, 1), held_by_others=NOTHING, is_withdrawn=True)
+    assert step == replace(busy, assigned=NOTHING, pending_revocation=parts(0, 1))
+    assert reconcile(step, NOTHING, 3, owned=parts(0, 1), held_by_others=NOTHING, is_withdrawn=True) is step
+    last = reconcile(step, NOTHING, 3, owned=NOTHING, held_by_others=NOTHING, is_withdrawn=True)
+    assert (last.held, last.state, last.epoch) == (NOTHING, MemberState.STABLE, 3)
+
+
 def test_a_partition_may_be_on_its_way_to_a_member_that_does_not_name_it() -> None:
     assert begin(parts(1), is_withdrawn=False) == parts(0, 1, 2)
 

@@ -223,8 +223,8 @@ def reconcile(
 
     1. Revocation comes first: the member stays in its epoch until it owns none of the revoked partitions. A revoked
        partition is free for other members as soon as the member does not own the partition any more. In the step that
-       begins the revocation a partition that the request does not name may be on its way to the member; a withdrawn
-       member, which subscribes to nothing, takes nothing any more, and does not own what it does not name.
+       begins the revocation a partition that the request does not name may be on its way to the member. A withdrawn
+       member, which subscribes to nothing, takes nothing any more, and owns nothing that it does not name.
     2. The member gets a new partition only when no other member owns that partition, and when the member has nothing to
        revoke. A member that shares by key gets free slots beside a revocation, in the target's epoch: a call that takes
        long in one slot keeps no other slot from its next owner (decision 0105).
@@ -233,6 +233,12 @@ def reconcile(
     """
     if member.is_at(target_epoch):
         return member
+    if is_withdrawn:
+        unrevoked = member.held if owned is None else member.held & owned
+        if unrevoked:
+            revoking = MemberState.UNREVOKED_PARTITIONS
+            step = replace(member, state=revoking, assigned=NOTHING, pending_revocation=unrevoked)
+            return member if step == member else step
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         unrevoked = member.pending_revocation if owned is None else member.pending_revocation & owned
         if unrevoked:
@@ -248,7 +254,7 @@ def reconcile(
             previous_epoch=member.epoch,
             state=MemberState.UNREVOKED_PARTITIONS,
             assigned=kept,
-            pending_revocation=revoked & owned if is_withdrawn and owned is not None else revoked,
+            pending_revocation=revoked,
         )
     assigned = (target - held_by_others) | kept
     step = replace(
