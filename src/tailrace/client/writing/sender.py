@@ -47,6 +47,8 @@ _STALE = (
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+"""The codes of a batch that is larger than the topic allows, or than a segment: nothing of the batch is written."""
 
 
 class Sender:
@@ -314,7 +316,7 @@ class Sender:
     def _settle(self, batch: OutgoingBatch, fault: KafkaError | None, answer: PartitionProduceResponse | None) -> None:
         queue = self._accumulator.queue(batch.topic_partition)
         code = ErrorCode.NONE if fault is None else fault.code
-        if code is ErrorCode.MESSAGE_TOO_LARGE and queue.can_split(batch):
+        if code in _TOO_LARGE and queue.can_split(batch):
             queue.split(batch)
             return
         verdict = queue.verdict(batch, code)

@@ -23,9 +23,12 @@ def topic(tailrace_cluster: Cluster) -> str:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 @pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("setting", ["max.message.bytes", "segment.bytes"])
 def test_a_batch_that_is_too_large_is_split(
-    tailrace_cluster: Cluster, topic: str, compression: str | None, idempotent: bool
+    tailrace_cluster: Cluster, setting: str, compression: str | None, idempotent: bool
 ) -> None:
+    """Too large for the topic (MESSAGE_TOO_LARGE), or for a segment (RECORD_LIST_TOO_LARGE)."""
+    topic = new_topic(tailrace_cluster, configs={setting: str(LIMIT)})
     values = [os.urandom(1_000) for _ in range(RECORDS)]
     settings: dict[str, Any] = {
         "compression": compression,
