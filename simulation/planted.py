@@ -25,7 +25,7 @@ from simulation.mutants import Patch
 
 ROOT: Final = Path(__file__).parents[1]
 FAULTS: Final = ROOT / "tests" / "planted"
-TURNS: Final = range(6)
+TURNS: Final = range(8)
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _OF_MUTANTS: Final = "tests/simulation/test_mutants.py"
 """A file of tests that compares texts of the source: it would find each fault, but says nothing about behaviour."""

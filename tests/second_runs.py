@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import pytest
 
-WITH_FOREIGN_PROGRAMS = ("tests/interop/", "tests/spark/")
+WITH_FOREIGN_PROGRAMS = ("tests/interop/", "tests/spark/", "tests/docs/test_pages.py::test_spark")
 
 
 def allow_second_runs(items: Iterable[pytest.Item]) -> None:

@@ -8,11 +8,11 @@
   Spark), and the mutants of files that the latest commit changed.
 - Four long stories of operations under load have a turn each: a rolling restart (0), moves of replicas (1), a rolling
   upgrade (2), flipped bits (3).
-- A case has one of six turns, by the hash of its name. `in_turn(n)` chooses it for cases of equal weight, turns.txt
+- A case has one of eight turns, by the hash of its name. `in_turn(n)` chooses it for cases of equal weight, turns.txt
   for files whose cases share what takes long to set up, so that no run has many of these files. A run has the turn
   that the hash of the sources gives: runs of the same sources have the same cases on every machine, and each change
   moves the turn. `make test` prints the turn.
-- TURN in the environment chooses: `own` for the turn of the sources, a number from 0 to 5, `rest-of-N` for what the run
+- TURN in the environment chooses: `own` for the turn of the sources, a number from 0 to 7, `rest-of-N` for what the run
   of turn N does not have, `rest` for what the own turn does not have, `all` for everything. `make test` runs the own
   turn, `.ci/run` the rest too. pytest alone runs everything that is asked for.
 - Seeds of simulations move with the turn too (`budgets.blocks`).
@@ -28,7 +28,7 @@ from zlib import crc32
 
 import pytest
 
-TURNS: Final = 6
+TURNS: Final = 8
 ROOT: Final = Path(__file__).parents[1]
 LIST: Final = Path(__file__).with_name("turns.txt")
 _SOURCES: Final = ("src", "tests", "testkit", "simulation")

@@ -77,7 +77,7 @@ def test_three_tests_of_all_lanes_together_may_run_a_second_time() -> None:
 
 def test_counts_of_lanes_are_added_up(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run({"a": EndedRun(f"{SUMMARY}\n", 0), "b": EndedRun("2 passed, 0 failed, 0 skipped\n", 0)}, "0") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 0 failed, 1 skipped (turn 0 of 6)"
+    assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 0 failed, 1 skipped (turn 0 of 8)"
 
 
 def test_a_summary_that_a_failed_test_quotes_does_not_count(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +85,7 @@ def test_a_summary_that_a_failed_test_quotes_does_not_count(run: Run, capsys: py
     assert run({"a": EndedRun(output, 1)}, "0") == 1
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "FAILED tests/test_a.py::test_b",
-        "1 passed, 1 failed, 0 skipped (turn 0 of 6)",
+        "1 passed, 1 failed, 0 skipped (turn 0 of 8)",
     ]
 
 
@@ -108,7 +108,7 @@ def test_with_arguments_there_is_one_run_of_what_they_choose() -> None:
     chosen = [
         "tests/architecture/test_turns.py",
         "-k",
-        "listed_file or unknown_turn and 6",
+        "listed_file or unknown_turn and 8",
         "-n0",
         "--collect-only",
         "-q",
@@ -124,7 +124,7 @@ def test_with_arguments_there_is_one_run_of_what_they_choose() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
     assert sorted(names) == [
-        "test_an_unknown_turn_is_refused[6]",
-        "test_an_unknown_turn_is_refused[rest-of-6]",
+        "test_an_unknown_turn_is_refused[8]",
+        "test_an_unknown_turn_is_refused[rest-of-8]",
         "test_every_listed_file_exists_and_stands_there_once",
     ]

@@ -49,9 +49,9 @@ def test_the_turn_is_that_of_the_sources(tmp_path: Path) -> None:
     assert turn_named("own").numbers == {turn_of_sources(ROOT)}
 
 
-@pytest.mark.parametrize("name", ["6", "-1", "ALL", "1 ", "rest-of-6", "all-of-1", "rest-of-", "-of-1"])
+@pytest.mark.parametrize("name", ["8", "-1", "ALL", "1 ", "rest-of-8", "all-of-1", "rest-of-", "-of-1"])
 def test_an_unknown_turn_is_refused(name: str) -> None:
-    with pytest.raises(pytest.UsageError, match="own, a number from 0 to 5, rest"):
+    with pytest.raises(pytest.UsageError, match="own, a number from 0 to 7, rest"):
         turn_named(name)
 
 
@@ -75,7 +75,7 @@ def test_one_always(a): ...
 @pytest.mark.parametrize("a", range(40))
 def test_none_always(a): ...
 
-@pytest.mark.parametrize("a", [pytest.param(turn, marks=pytest.mark.in_turn(turn)) for turn in range(6)])
+@pytest.mark.parametrize("a", [pytest.param(turn, marks=pytest.mark.in_turn(turn)) for turn in range(8)])
 def test_chosen_turn(a): ...
 """
 
