@@ -18,7 +18,9 @@ BY_HAND_OVER_OURS: Final = "lanes by hand, our consumer"
 CLIENTS: Final = {TAILRACE: "keyed", BY_HAND: "by-hand", BY_HAND_OVER_OURS: "by-hand-over-ours"}
 KINDS: Final = {"threads": 8.0, "asyncio": 6.0}
 """The most microseconds of CPU a record, by the kind of the handler."""
-MOST_TIMES_BY_HAND: Final = 3.0
+MOST_TIMES_BY_HAND: Final = {"threads": 3.0, "asyncio": 1.0}
+"""The most of what lanes made by hand cost in the same run. The limits in microseconds are from a machine on which
+lanes made by hand take 2.6 us in threads, and 5.9 us on an event loop."""
 KEYS: Final = 5_003
 PARTITIONS: Final = 4
 TOPIC: Final = "handlers"
@@ -49,16 +51,10 @@ def measure(rounds: Rounds, count: int) -> Section:
         Target(test=kind, server=TAILRACE, quantity="cpu_us", limit=limit, unit="us", is_upper=True)
         for kind, limit in KINDS.items()
     ]
-    targets.append(
-        Target(
-            test="threads",
-            server=TAILRACE,
-            quantity="cpu_us",
-            limit=MOST_TIMES_BY_HAND,
-            beside=BY_HAND,
-            is_upper=True,
-        )
-    )
+    targets += [
+        Target(test=kind, server=TAILRACE, quantity="cpu_us", limit=limit, beside=BY_HAND, is_upper=True)
+        for kind, limit in MOST_TIMES_BY_HAND.items()
+    ]
     return rounds.section(
         NAME,
         "Handlers that do nothing",
