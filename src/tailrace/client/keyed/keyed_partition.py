@@ -93,12 +93,15 @@ class KeyedPartition:
     # commits
 
     def commit(self) -> ProgressCommit | None:
-        """The commit of this moment; None while the group's progress is unknown, or has yet to be cut as the log
-        was."""
-        if self.done is None or self.is_cut:
+        """The commit of this moment; None while the group's progress is unknown, or has yet to be cut as the log was.
+
+        None too for a partition that leaves, which has a last commit: a commit behind that may come when the partition
+        has its next owner, and would move the owner's offset back.
+        """
+        if self.done is None or self.is_cut or self.is_leaving:
             return None
         commit = self.done.commit(self._holes)
-        return commit._replace(note=self.note) if self.note and not self.is_leaving else commit
+        return commit._replace(note=self.note) if self.note else commit
 
     def last_commit(self) -> ProgressCommit | None:
         """The last commit of a partition that leaves: covers exactly the done records, if the server keeps that many

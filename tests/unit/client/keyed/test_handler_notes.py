@@ -52,4 +52,4 @@ def test_the_note_goes_with_each_commit_until_the_partition_leaves() -> None:
     made = [partition.commit()]
     partition.is_leaving = True
     made += [partition.commit(), partition.last_commit()]
-    assert [None if commit is None else commit.note for commit in made] == ["running", "", ""]
+    assert [None if commit is None else commit.note for commit in made] == ["running", None, ""]
