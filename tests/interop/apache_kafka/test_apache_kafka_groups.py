@@ -1,13 +1,15 @@
 """Our consumers in groups of Apache Kafka, by the protocol that the broker offers."""
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
-from tailrace.client.blocking import Admin, Consumer, Producer
+from tailrace.client.blocking import Admin, Consumer, KeyedConsumer, KeyedRecord, Producer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from testkit.programs.waiting import wait_until
@@ -129,3 +131,36 @@ def test_a_broker_that_offers_only_the_classic_protocol_gets_that(classic_kafka:
     ):
         wait_until(lambda: bool(consumer.poll(0.1)), "the refusal")
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_leaver_whose_handler_still_runs_commits_and_leaves(kafka: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A closed member subscribes to nothing while a partition of its own is busy (decision 0105)."""
+    topic = _filled(kafka, "leaver")
+    consumer = KeyedConsumer(kafka, group="leaver", topics=[topic], group_protocol="consumer", grace_ms=30_000)
+    began, go_on = threading.Event(), threading.Event()
+    done: list[tuple[int, int]] = []
+
+    def handle(record: KeyedRecord) -> None:
+        began.set()
+        assert go_on.wait(60)
+        done.append((record.partition, record.offset))
+
+    def is_withdrawn() -> bool:
+        with Admin(kafka) as admin:
+            (group,) = admin.describe_groups(["leaver"])
+        return [member.topics for member in group.members] == [frozenset()]
+
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(consumer.run, handle, concurrency=1)
+        assert began.wait(60)
+        consumer.stop()
+        wait_until(is_withdrawn, "the leaver subscribes to nothing")
+        go_on.set()
+        run.result(60)
+    assert [line for line in caplog.messages if "leaver" in line] == []
+    with Admin(kafka) as admin:
+        committed = {partition.partition: at.offset for partition, at in admin.group_offsets("leaver").items()}
+        (group,) = admin.describe_groups(["leaver"])
+    assert not group.members
+    ((partition, offset),) = done
+    assert committed[partition] == offset + 1
