@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
@@ -67,8 +68,6 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NOTHING
     pending_revocation: Assignment = NOTHING
-    shares_by_key: bool = False
-    """Whether the member subscribes to a view of a topic, by its name (KIP-X)."""
 
     def current(self) -> CurrentMemberAssignmentValue:
         """The record of the member's state."""
@@ -90,6 +89,16 @@ class ConsumerMember:
         """Whether the member has the classic protocol: the member was in the classic group before the conversion, or
         has joined by JoinGroup."""
         return self.subscription.classic_member_metadata is not None
+
+    @property
+    def shares_by_key(self) -> bool:
+        """Whether the member subscribes to a view of a topic, by its name (KIP-X)."""
+        return _has_view(self.subscription.subscribed_topic_names)
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the member subscribes to nothing: it leaves when it has given up its partitions."""
+        return not (self.subscription.subscribed_topic_names or self.subscription.subscribed_topic_regex)
 
     def is_at(self, epoch: int) -> bool:
         """Whether the member holds its whole target of this epoch."""
@@ -166,9 +175,9 @@ class ConsumerGroup:
                 break
         known = self.members.get(member_id)
         if known is not None:
-            self.members[member_id] = replace(known, subscription=value, shares_by_key=_has_view(value))
+            self.members[member_id] = replace(known, subscription=value)
             return
-        self.members[member_id] = _new_member(member_id, value)
+        self.members[member_id] = ConsumerMember(member_id=member_id, subscription=value)
         place = self.places.pop(member_id, None)
         if place is not None:
             self._place(member_id, place)
@@ -204,7 +213,9 @@ class ConsumerGroup:
                 self.places.pop(record.member_id, None)
                 member = self.members.get(record.member_id)
                 if member is not None:
-                    self.members[record.member_id] = _new_member(record.member_id, member.subscription)
+                    self.members[record.member_id] = ConsumerMember(
+                        member_id=record.member_id, subscription=member.subscription
+                    )
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -283,12 +294,10 @@ class ConsumerGroup:
         return max(votes, key=lambda name: (votes[name], name)) if votes else default
 
 
-def _new_member(member_id: str, subscription: ConsumerGroupMemberMetadataValue) -> ConsumerMember:
-    return ConsumerMember(member_id=member_id, subscription=subscription, shares_by_key=_has_view(subscription))
-
-
-def _has_view(subscription: ConsumerGroupMemberMetadataValue) -> bool:
-    return any(parse_view(name) is not None for name in subscription.subscribed_topic_names)
+@lru_cache(maxsize=256)
+def _has_view(names: tuple[str, ...]) -> bool:
+    """Whether a view has any of the names. Asked at each heartbeat; members share the tuple of their names."""
+    return any(parse_view(name) is not None for name in names)
 
 
 def with_record(group: ConsumerGroup | None, record: ConsumerGroupRecord) -> ConsumerGroup | None:

@@ -173,7 +173,6 @@ def advance(change: GroupChange, member_id: str, owned: Assignment | None) -> Co
         group.target_epoch,
         owned=owned,
         held_by_others=group.held_by_others(member_id),
-        is_withdrawn=not (member.subscription.subscribed_topic_names or member.subscription.subscribed_topic_regex),
     )
     if step is not member:
         change.emit(Kind.CURRENT, step.current(), member_id)
@@ -217,7 +216,6 @@ def reconcile(
     *,
     owned: Assignment | None,
     held_by_others: Assignment,
-    is_withdrawn: bool,
 ) -> ConsumerMember:
     """The member's next step. `owned` are the partitions in its request; None if the request states no partitions.
 
@@ -233,7 +231,7 @@ def reconcile(
     """
     if member.is_at(target_epoch):
         return member
-    if is_withdrawn:
+    if member.is_withdrawn:
         unrevoked = member.held if owned is None else member.held & owned
         if unrevoked:
             revoking = MemberState.UNREVOKED_PARTITIONS
