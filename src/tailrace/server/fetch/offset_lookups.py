@@ -70,7 +70,6 @@ _STARTS: Final = frozenset((EARLIEST, EARLIEST_LOCAL, LATEST_TIERED))
 """The special timestamps whose answers do not depend on the end of the readable records."""
 _OF_VIEWS: Final = frozenset((EARLIEST, EARLIEST_LOCAL))
 """The starts of which each view partition has its own."""
-_UNAVAILABLE: Final = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
 _UNKNOWN: Final = -1
 _NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 
@@ -137,10 +136,11 @@ class ListOffsetsHandler:
             (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
         )
         budget, version = self._views.key_reads.new_scan(), context.api_version
+        awaited: list[Partition] = []
 
         def answer(topic: _NamedTopic, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
             is_twice = times[topic.name, wanted.partition_index] > 1
-            return self._answer(topic, wanted, request, view_times, budget, version, is_twice=is_twice)
+            return self._answer(topic, wanted, request, view_times, budget, version, awaited, is_twice=is_twice)
 
         view_times = FoundTimes()
         lookups = yield from self._lookups_in_views(request, version)
@@ -151,29 +151,12 @@ class ListOffsetsHandler:
             lambda pair, wanted: answer(pair[1], wanted),
             lambda pair, answers: ListOffsetsTopicResponse(name=pair[0].name, partitions=answers),
         )
-        response = ListOffsetsResponse(topics=topics)
-        indexed = [] if is_last else (yield from self._being_indexed(response))
-        if self._views.reads.ends.wait(
-            indexed, lambda: context.respond_in_steps(self._response(request, context, is_last=True))
+        if not is_last and self._views.reads.ends.wait(
+            tuple(dict.fromkeys(awaited)),
+            lambda: context.respond_in_steps(self._response(request, context, is_last=True)),
         ):
             return None
-        return response
-
-    def _being_indexed(self, response: ListOffsetsResponse) -> Stepwise[list[Partition]]:
-        """The partitions whose answers are not available while their keys are being indexed."""
-
-        def indexed(name: str, answer: ListOffsetsPartitionResponse) -> Partition | None:
-            view = self._views.named(name) if answer.error_code in _UNAVAILABLE else None
-            if view is None:
-                return None
-            try:
-                partition = self._views.partition(view, answer.partition_index)
-            except KafkaError:
-                return None
-            return partition if self._views.reads.ends.is_incomplete(partition) else None
-
-        found = yield from once(indexed(topic.name, answer) for topic in response.topics for answer in topic.partitions)
-        return [partition for partition in found if partition is not None]
+        return ListOffsetsResponse(topics=topics)
 
     def _lookups_in_views(self, request: ListOffsetsRequest, version: int) -> Stepwise[list[TimeLookup]]:
         """The lookups by time in view partitions that this node may answer."""
@@ -205,9 +188,11 @@ class ListOffsetsHandler:
         view_times: FoundTimes,
         budget: ScanBudget,
         version: int,
+        awaited: list[Partition],
         *,
         is_twice: bool,
     ) -> ListOffsetsPartitionResponse:
+        """The answer for a partition. A partition whose keys are not known yet is added to `awaited`."""
         view = topic.view
         count: SlotCount | None = None
         try:
@@ -238,6 +223,7 @@ class ListOffsetsHandler:
             code = error.code
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and view is not None:
                 self._views.key_reads.of_views.unavailable += 1
+                awaited.append(topic.partition(wanted.partition_index, self._partitions, self._views))
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
                 code = ErrorCode.LEADER_NOT_AVAILABLE
             return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)

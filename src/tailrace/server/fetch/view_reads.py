@@ -60,12 +60,9 @@ class ViewEnds:
         """The partitions whose index is being built."""
         return self._indexing.under_way
 
-    def is_incomplete(self, partition: Partition) -> bool:
-        """Whether the index of the partition is being built."""
-        return partition in self._indexing
-
     def wait(self, partitions: Collection[Partition], on_ready: Callable[[], None]) -> bool:
-        """Call `on_ready` once when the indexes of these partitions are complete, as `PartitionWork.wait`."""
+        """Call `on_ready` once when the indexes of these partitions that are being built are complete, as
+        `PartitionWork.wait`."""
         return self._indexing.wait(partitions, on_ready)
 
     def end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int | None:
