@@ -2,8 +2,9 @@
 
 import pytest
 
+from simulation.planted import TURNS as PLANTED_TURNS
 from simulation.planted import PlantedFault, planted_faults
-from turns import ROOT
+from turns import ROOT, TURNS
 
 FAULTS = planted_faults()
 
@@ -27,3 +28,7 @@ def test_each_fault_is_of_a_kind_of_its_own() -> None:
     kinds = {fault.kind for fault in FAULTS}
     assert len(kinds) == len(FAULTS) >= 10
     assert sum(fault.is_always for fault in FAULTS) >= 10
+
+
+def test_faults_are_planted_in_each_turn_of_the_suite() -> None:
+    assert tuple(PLANTED_TURNS) == tuple(range(TURNS))
