@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from simulation.mutants import SOURCE, Patch
-from simulation.planted import FaultFinding, PlantedFault, Tree, failed_case, look_for
+from simulation.planted import TURNS, FaultFinding, PlantedFault, Tree, failed_case, look_for
 
 FAULT = PlantedFault("fault", "kind", "It fails.", True, ("tests/quick", "tests/slow"), ())
-EVERY_TURN = set(range(6))
+EVERY_TURN = set(TURNS)
 ALWAYS, IN_TURN = "tests/quick/test_a.py::test_a", "tests/slow/test_b.py::test_b[3]"
 
 
@@ -50,7 +50,7 @@ def test_a_case_in_turn_finds_a_fault_in_its_turn() -> None:
     assert found.cases == {3: IN_TURN}
     assert not found.is_enough
     assert found._replace(fault=FAULT._replace(is_always=False)).is_enough
-    assert str(found) == f"| kind | It fails. | always | 1 of 6 | {IN_TURN} |"
+    assert str(found) == f"| kind | It fails. | always | 1 of {len(TURNS)} | {IN_TURN} |"
 
 
 def test_turns_may_find_a_fault_by_different_cases() -> None:
