@@ -83,7 +83,7 @@ def broken_promises(evidence: KeyedEvidence) -> list[str]:
 
 
 def _repeated(evidence: KeyedEvidence) -> Iterator[str]:
-    covered = _covered_at(evidence, _answer_of)
+    covered = answers_by_record(evidence)
     for delivery in evidence.deliveries:
         at_ns = covered.get((delivery.partition, delivery.offset))
         if at_ns is not None and delivery.at_ns > at_ns:
@@ -100,6 +100,11 @@ def _early(evidence: KeyedEvidence) -> Iterator[str]:
         if end_ns is None or end_ns > sent_ns:
             late = "it never is" if end_ns is None else f"it is {(end_ns - sent_ns) / 1e6:.1f} ms after the commit"
             yield f"{EARLY}: {place[0]} {place[1]}, {late}"
+
+
+def answers_by_record(evidence: KeyedEvidence) -> Mapping[tuple[TopicPartition, int], int]:
+    """The time of the first answer to a commit that covers a delivered record, by partition and offset."""
+    return _covered_at(evidence, _answer_of)
 
 
 def _answer_of(acknowledgement: Acknowledgement) -> int:

@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,17 +31,13 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 from testkit.verdicts.keyed_verdict import (
-    AGAIN,
-    DISORDER,
-    EARLY,
-    LAG,
-    SKIPPED,
     Acknowledgement,
     Completion,
     Delivery,
     KeyedEvidence,
     broken_promises,
 )
+from testkit.verdicts.planted_keyed import KEYED_PLANTS
 
 FAULT_SECONDS = float(os.environ.get("KEYED_FAULT_SECONDS", "12"))
 QUIET_SECONDS = 30.0 if "KEYED_FAULT_SECONDS" in os.environ else 120.0
@@ -220,44 +215,6 @@ def test_progress_by_key_survives_kills_of_brokers_and_workers(
     judge(faults, figures)
     assert evidence.acknowledged
     assert len(places) >= sum(map(len, evidence.produced.values())) > 0
-    for kind, planted in plant(evidence).items():
-        assert kind in {fault.partition(":")[0] for fault in broken_promises(planted)}
-
-
-def plant(evidence: KeyedEvidence) -> dict[str, KeyedEvidence]:
-    """The evidence with one anomaly of each kind."""
-    deliveries = sorted(evidence.deliveries, key=lambda delivery: delivery.at_ns)
-    first = next(delivery for delivery in deliveries if delivery.offset in evidence.produced[delivery.partition])
-    late = first._replace(at_ns=max(acknowledged.at_ns for acknowledged in evidence.acknowledged) + 1)
-    before = next(delivery for delivery in deliveries if delivery.key is not None)
-    after = next(
-        delivery
-        for delivery in deliveries
-        if (delivery.partition, delivery.key) == (before.partition, before.key) and delivery.offset > before.offset
-    )
-    moved = {before.offset, after.offset}
-    swapped = [
-        delivery for delivery in deliveries if delivery.partition != before.partition or delivery.offset not in moved
-    ]
-    swapped += [before._replace(at_ns=after.at_ns), after._replace(at_ns=before.at_ns)]
-    place = next(iter(evidence.ends))
-    others = [
-        completion
-        for completion in evidence.completions
-        if (completion.partition, completion.offset) != (first.partition, first.offset)
-    ]
-    end_ns = max(acknowledged.at_ns for acknowledged in evidence.acknowledged)
-    return {
-        EARLY: replace(evidence, completions=[*others, Completion(end_ns, first.partition, first.offset)]),
-        AGAIN: replace(evidence, deliveries=[*deliveries, late]),
-        SKIPPED: replace(
-            evidence,
-            deliveries=[
-                delivery
-                for delivery in deliveries
-                if (delivery.partition, delivery.offset) != (first.partition, first.offset)
-            ],
-        ),
-        DISORDER: replace(evidence, deliveries=swapped),
-        LAG: replace(evidence, stable_offsets={**evidence.stable_offsets, place: evidence.ends[place] - 1}),
-    }
+    for kind, plant in KEYED_PLANTS.items():
+        found = {fault.partition(":")[0] for fault in broken_promises(plant(evidence))}
+        assert kind in found, f"the planted anomaly of {kind!r} is not found: {found}"

@@ -16,6 +16,7 @@ from testkit.verdicts.keyed_verdict import (
     KeyedEvidence,
     broken_promises,
 )
+from testkit.verdicts.planted_keyed import KEYED_PLANTS
 
 NAME = TopicPartition("orders", 0)
 HASH = hash_of(b"b", 1)
@@ -54,3 +55,21 @@ def test_the_first_end_of_a_record_counts() -> None:
 def test_a_record_that_comes_after_its_acknowledgement_is_found() -> None:
     late = [*GOOD.deliveries, Delivery(56, NAME, 1, b"b")]
     assert kinds(replace(GOOD, deliveries=late)) == [AGAIN]
+
+
+A_LOST_ANSWER = replace(
+    GOOD,
+    produced={NAME: {0: b"a", 1: b"b", 2: b"b"}},
+    deliveries=[*GOOD.deliveries, Delivery(12, NAME, 2, b"b")],
+    completions=[*GOOD.completions, Completion(45, NAME, 2)],
+    acknowledged=[Acknowledgement(55, 50, NAME, [Rectangle(1, 2)])],
+    stable_offsets={NAME: 3},
+    ends={NAME: 3},
+)
+"""The worker that committed record 0 was killed before the worker noted the answer."""
+
+
+@pytest.mark.parametrize("kind", KEYED_PLANTS)
+def test_each_planted_anomaly_is_named_though_the_answer_for_the_first_record_is_lost(kind: str) -> None:
+    assert kinds(A_LOST_ANSWER) == []
+    assert kind in kinds(KEYED_PLANTS[kind](A_LOST_ANSWER))
