@@ -64,17 +64,23 @@ async def test_a_failure_of_a_handler_holds_its_key_alone_and_is_logged_once(
     tailrace_cluster: Cluster, topic: str, quick_pauses: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = Seen()
-    failures = 0
+    failures = begun = 0
+    has_failed_twice = asyncio.Event()
     caplog.set_level(logging.WARNING, logger="tailrace.client")
     consumer = consumer_of(tailrace_cluster, topic)
     others_done = RECORDS - RECORDS // KEYS
 
     async def handle(record: KeyedRecord) -> None:
-        nonlocal failures
+        nonlocal failures, begun
         if record.key == b"key-3" and seen.count < others_done:
             failures += 1
             assert record.attempt == failures
+            if failures == 2:
+                has_failed_twice.set()
             raise ValueError(f"no {failures}")
+        begun += record.key != b"key-3"
+        if begun == others_done:
+            await has_failed_twice.wait()  # the partition of key-3 may be fetched last
         seen.begin(record)
         seen.end(record)
         if seen.count == others_done:
