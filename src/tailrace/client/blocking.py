@@ -28,13 +28,14 @@ from tailrace.client.errors import (
     LogTruncation,
     ProducerFenced,
 )
+from tailrace.client.facade import Facade, blocking
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.keyed.blocking_consumer import KeyedConsumer
 from tailrace.client.keyed.breaker import BreakerState
 from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
 from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
-from tailrace.client.loop_thread import Facade, blocking, loop_thread
+from tailrace.client.loop_thread import loop_thread
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord

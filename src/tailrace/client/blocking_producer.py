@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import TypeVar
 
 from tailrace.client.construction import made_of
-from tailrace.client.loop_thread import Facade, blocking, loop_thread
+from tailrace.client.facade import Facade, blocking
+from tailrace.client.loop_thread import loop_thread
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.settings import ProducerSettings
 from tailrace.client.transactions.producer_transaction import TransactionPhase

@@ -1,4 +1,4 @@
-"""The event loops in background threads of the process, and asyncio clients on a loop for callers without asyncio.
+"""The event loops in background threads of the process.
 
 `loop_thread` has all clients of the process. `handler_thread` has coroutines of users: if a coroutine blocks its loop,
 the clients go on.
@@ -11,18 +11,13 @@ import asyncio
 import atexit
 import os
 import threading
-import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from functools import wraps
-from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Final, TypeVar
 
-from tailrace.client.construction import Configured
 from tailrace.model.errors import ErrorCode, KafkaError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _STOP_S = 2.0
@@ -152,106 +147,3 @@ def _stop_at_exit() -> None:
         thread = _threads.get((os.getpid(), name))
         if thread is not None:
             thread.stop()
-
-
-class Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=Closable)
-
-
-class PerProcess(Generic[C]):
-    """An asyncio client, made on the loop of its process."""
-
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._make = make
-        self._process_id = 0
-        self._client: C | None = None
-        self._lock = threading.Lock()
-        self._is_closed = False
-        _all.add(self)
-
-    def renew_lock(self) -> None:
-        """Make a new lock in a child made by a fork: a thread of the parent may have held the old lock."""
-        self._lock = threading.Lock()
-
-    def existing(self) -> C | None:
-        """This process's client, if the process has used and not closed a client."""
-        return self._client if self._process_id == os.getpid() else None
-
-    def get(self) -> C:
-        """This process's client. Raises KafkaError(NETWORK_EXCEPTION) after `close`."""
-        client = self._client
-        if client is not None and self._process_id == os.getpid():
-            return client
-        with self._lock:
-            if self._is_closed:
-                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this client is closed")
-            if self._client is None or self._process_id != os.getpid():
-                self._client = loop_thread().call(self._made())
-                self._process_id = os.getpid()
-            return self._client
-
-    async def _made(self) -> C:
-        return self._make()
-
-    def close(self) -> None:
-        """Close this process's client, if any. May be called again.
-
-        When the interpreter ends there is nothing left to close. A daemon thread may still call this then, at the end
-        of a `with` block: an exception would print a traceback.
-        """
-        with self._lock:
-            self._is_closed = True
-            client, self._client = self.existing(), None
-        thread = loop_thread()
-        if client is None or thread.is_stopped:
-            return
-        try:
-            thread.call(client.close())
-        except KafkaError:
-            if not thread.is_stopped:
-                raise
-
-
-_all: "weakref.WeakSet[PerProcess[Any]]" = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    for each in list(_all):
-        each.renew_lock()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
-
-
-class Facade(Configured[Any], Generic[C]):
-    """A blocking client: usable in a `with` block."""
-
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._client = PerProcess(make)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Finish and close the connections."""
-        self._client.close()
-
-
-def blocking(
-    method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Facade[C], P], T]:
-    """The method of the asyncio client as a method of the blocking client: the caller waits for the result."""
-
-    @wraps(method)
-    def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return loop_thread().call(method(facade._client.get(), *args, **kwargs))
-
-    return call

@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from tailrace.client import blocking
-from tailrace.client import loop_thread as loop_thread_module
+from tailrace.client import blocking, facade
 from tailrace.client.blocking import Admin, Producer, RangedFetch
-from tailrace.client.loop_thread import Facade, LoopThread, loop_thread
-from tailrace.client.loop_thread import blocking as as_blocking
+from tailrace.client.facade import Facade
+from tailrace.client.facade import blocking as as_blocking
+from tailrace.client.loop_thread import LoopThread, loop_thread
 from tailrace.client.reading import ranged_fetch
 from tailrace.client.reading.ranged_fetch import Chunk
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -191,7 +191,7 @@ def test_a_daemon_thread_at_work_when_the_interpreter_ends_gets_an_error_of_the_
 ) -> None:
     """The thread leaves its `with` block by the fault of its call, which it knows to take, not by that of `close`."""
     thread = LoopThread()
-    monkeypatch.setattr(loop_thread_module, "loop_thread", lambda: thread)
+    monkeypatch.setattr(facade, "loop_thread", lambda: thread)
     asked = threading.Event()
     faults: list[KafkaError] = []
     unhandled: list[object] = []

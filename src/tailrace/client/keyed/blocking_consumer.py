@@ -4,10 +4,11 @@ from concurrent.futures import CancelledError
 from functools import partial
 
 from tailrace.client.construction import made_of
+from tailrace.client.facade import Facade
 from tailrace.client.keyed.handler import Handler
 from tailrace.client.keyed.keyed_engine import KeyedEngine
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics
-from tailrace.client.loop_thread import Facade, handler_thread, loop_thread
+from tailrace.client.loop_thread import handler_thread, loop_thread
 from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 

@@ -21,10 +21,10 @@ from tailrace.client.reading.consumer_metrics import MetricName, consumer_metric
 from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.fetching import FetchOptions
-from tailrace.client.reading.position_validation import PositionValidator
 from tailrace.client.reading.read_notices import ReadNotices
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.reading.start_search import StartSearch
+from tailrace.client.reading.searches.position_validation import PositionValidator
+from tailrace.client.reading.searches.start_search import StartSearch
 from tailrace.client.router import Router
 from tailrace.client.settings import ReaderSettings
 from tailrace.model.errors import ErrorCode, KafkaError

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from tailrace.client.offsets import EARLIEST, LATEST, OffsetAt
-from tailrace.client.reading import start_search
 from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.fetching import FetchOptions
 from tailrace.client.reading.read_notices import Jump, ReadNotices
-from tailrace.client.reading.start_search import StartSearch
+from tailrace.client.reading.searches import start_search
+from tailrace.client.reading.searches.start_search import StartSearch
 from tailrace.client.router import Router
 from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import ErrorCode, KafkaError

@@ -10,7 +10,7 @@ from tailrace.client.group.committed_offsets import OffsetAndMetadata, fetch_gro
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, request_log_starts, request_offsets
 from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.read_notices import Jump, ReadNotices
-from tailrace.client.reading.retried_search import RetriedSearch
+from tailrace.client.reading.searches.retried_search import RetriedSearch
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

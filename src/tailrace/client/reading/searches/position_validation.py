@@ -14,7 +14,7 @@ from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.fetching import STALE_LEADER
 from tailrace.client.reading.position import Truncation
 from tailrace.client.reading.read_notices import ReadNotices
-from tailrace.client.reading.retried_search import RetriedSearch
+from tailrace.client.reading.searches.retried_search import RetriedSearch
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
