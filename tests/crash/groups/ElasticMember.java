@@ -10,10 +10,12 @@ import java.util.Properties;
 import java.util.stream.Collectors;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.UnknownMemberIdException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /** A member of an elastic group, with the ledger of elastic_member.py: SERVERS GROUP VIEW NAME LEDGER HANDLER_MS. */
@@ -68,7 +70,7 @@ public class ElasticMember implements ConsumerRebalanceListener {
     private void work() throws Exception {
         long committed = System.nanoTime();
         while (!isOver) {
-            for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(100))) handle(record);
+            for (ConsumerRecord<String, String> record : poll()) handle(record);
             if (System.nanoTime() - committed > COMMIT_NS) {
                 commit(Map.copyOf(done));
                 committed = System.nanoTime();
@@ -76,6 +78,17 @@ public class ElasticMember implements ConsumerRebalanceListener {
         }
         commit(Map.copyOf(done));
         consumer.close();
+    }
+
+    /** Java's poll raises this error when a member that was removed asks for committed offsets before its heartbeat is
+        refused; the next poll joins again. */
+    private ConsumerRecords<String, String> poll() {
+        try {
+            return consumer.poll(Duration.ofMillis(100));
+        } catch (UnknownMemberIdException removed) {
+            removed.printStackTrace();
+            return ConsumerRecords.empty();
+        }
     }
 
     private void handle(ConsumerRecord<String, String> record) throws Exception {
