@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from interop.librdkafka import Confluent, Message
 from tailrace.client.blocking import Consumer
+from tailrace.client.settings import GroupProtocol
 
 
 class OwnMember:
     """A consumer of ours in a group."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str, protocol: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, protocol: GroupProtocol) -> None:
         self._consumer = Consumer(
             bootstrap,
             group=group,
@@ -34,7 +35,7 @@ class OwnClassic:
     """Our consumer by the classic protocol. Its records are produced by another client, as in any group."""
 
     name = "tailrace"
-    protocol = "classic"
+    protocol: GroupProtocol = "classic"
 
     def produce(self, bootstrap: str, topic: str, messages: Sequence[Message], codec: str) -> None:
         Confluent().produce(bootstrap, topic, messages, codec)

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from interop.librdkafka import Message, librdkafka
 from spark.reading import positions
 from tailrace.client.blocking import Admin, NewTopic, Producer
+from tailrace.client.settings import Compression
 from tailrace.spark.source import TailraceDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -157,7 +158,8 @@ def test_small_partitions_share_a_task(load: Load, admin: Admin, bootstrap: str,
 
 def test_compressed_records_are_read(load: Load, bootstrap: str, topic: str) -> None:
     expected = []
-    for number, codec in enumerate(("gzip", "snappy", "lz4", "zstd")):
+    codecs: tuple[Compression, ...] = ("gzip", "snappy", "lz4", "zstd")
+    for number, codec in enumerate(codecs):
         with Producer(bootstrap, compression=codec) as producer:
             producer.send(topic, codec.encode() * 50, partition=0)
             producer.flush()

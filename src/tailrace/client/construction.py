@@ -2,11 +2,12 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from tailrace.client.setting_fields import keywords_of, unknown
 from tailrace.client.settings import ClientSettings
 
 P = ParamSpec("P")
@@ -45,7 +46,8 @@ def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Call
     """The decorator of a constructor. The constructor gets a settings value; its caller gives the keywords of the
     settings.
 
-    For an unknown keyword the caller gets a TypeError that names the keyword.
+    A mapping in place of the first argument has settings by Kafka's dotted names; keywords count before it. For an
+    unknown keyword the caller gets a TypeError that names the keyword, and the nearest setting.
     """
     signature = inspect.signature(settings)
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -53,14 +55,19 @@ def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Call
     def decorate(construct: Callable[[C, S], None]) -> Callable[Concatenate[C, P], None]:
         @wraps(construct)
         def made(client: C, /, *args: P.args, **keywords: P.kwargs) -> None:
-            unknown = sorted(keywords.keys() - signature.parameters.keys())
-            if unknown:
-                raise TypeError(f"{type(client).__name__} has no setting {', '.join(unknown)}")
+            name = type(client).__name__.removeprefix("Async")  # the name by which `tailrace.aio` has the class
+            given: tuple[Any, ...] = args
+            named: dict[str, Any] = keywords
+            if args and isinstance(args[0], Mapping):
+                given, named = args[1:], {**keywords_of(args[0]), **keywords}
+            strangers = sorted(named.keys() - signature.parameters.keys())
+            if strangers:
+                raise TypeError(unknown(name, strangers, settings))
             try:
-                signature.bind(*args, **keywords)
+                signature.bind(*given, **named)
             except TypeError as wrong:  # in the name of the class that the caller knows, not of its settings
-                raise TypeError(f"{type(client).__name__}: {wrong}") from None
-            construct(client, settings(*args, **keywords))
+                raise TypeError(f"{name}: {wrong}") from None
+            construct(client, settings(*given, **named))
 
         vars(made)["__signature__"] = signature.replace(  # for help()
             parameters=[own, *signature.parameters.values()], return_annotation=None

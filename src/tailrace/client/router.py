@@ -41,7 +41,7 @@ class Router:
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
-        self.bootstrap = parse_addresses(settings.bootstrap_servers)
+        self.bootstrap = parse_addresses(settings.servers)
         self.client_id = settings.client_id
         self.request_timeout_ms = settings.request_timeout_ms
         self.retry_backoff_ms = settings.retry_backoff_ms

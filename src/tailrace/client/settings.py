@@ -1,20 +1,18 @@
 """Settings of the clients: a frozen value for each kind of client, checked by its constructor.
 
-1. A field has the name of the public keyword. With dots for underscores it is Kafka's name, which messages show.
-2. The constructor of a client takes the keywords of its settings class (`construction.made_of`). The parts of a client
-   get the value.
-3. `ClientSettings` is the part that all clients share: addresses, the client's name, waits and retries. `Router` needs
+1. The constructor of a client takes the keywords of its settings class, or a mapping of Kafka's dotted names
+   (`construction.made_of`). The parts of a client get the value.
+2. `ClientSettings` is the part that all clients share: addresses, the client's name, waits and retries. `Router` needs
    nothing else, so encryption and authentication belong there. `on` takes them over for another kind of client.
-4. A number is a whole number with a lowest value, 0 unless its field says otherwise. A number of numpy becomes an int.
+3. `setting_fields` has the rules for names, kinds and ranges. A number is at least 0 unless its field says otherwise.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import KW_ONLY, Field, dataclass, field, fields
-from operator import index
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, Final, Literal, Self
 
 from tailrace.client.errors import several
+from tailrace.client.setting_fields import INT64, alias, checked, invalid, number, resolve_aliases
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.views import FAN_OUTS
 from tailrace.net.connection import parse_addresses
@@ -23,6 +21,11 @@ from tailrace.protocol.records.compression import Codec
 Partitioner = Callable[[str, bytes | None, int], int]
 """(topic, key, number of partitions) -> partition."""
 
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+GroupProtocol = Literal["classic", "consumer"]
+Isolation = Literal["read_uncommitted", "read_committed"]
+Reset = Literal["earliest", "latest", "none"]
+
 ASSIGNMENT_STRATEGIES: Final = ("range", "roundrobin")
 GROUP_PROTOCOLS: Final = ("classic", "consumer")
 AUTO_SLOTS: Final = "auto"
@@ -30,20 +33,9 @@ AUTO_SLOTS: Final = "auto"
 _CLASSIC_ALONE: Final = ("partition_assignment_strategy", "session_timeout_ms", "heartbeat_interval_ms")
 """Settings of a member that KIP-848 has moved to the coordinator."""
 
-_NUMBERS: Final[tuple[Any, ...]] = (int, int | None)
-"""The types of fields of numbers."""
-
 _ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 _ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 _RESETS: Final = {"earliest": -2, "latest": -1, "none": None}
-
-
-def _number(default: Any, *, least: int = 0, is_ours: bool = False, why: str = "") -> Any:
-    """A field of a number. `is_ours`: Kafka has no such setting, and messages show its name with underscores.
-
-    `why` stands in the message about a number that is too small, in place of the lowest value.
-    """
-    return field(default=default, metadata={"least": least, "is_ours": is_ours, "why": why})
 
 
 @dataclass(frozen=True)
@@ -55,27 +47,33 @@ class ClientSettings:
     longest wait for the first answer of the cluster: after that, its address is probably wrong.
     """
 
-    bootstrap_servers: str
+    bootstrap_servers: str | Sequence[str] | Mapping[str, object]
+    """`host:port`, more addresses in a list or behind commas. A constructor of a client also takes a mapping of all
+    settings here, by Kafka's dotted names."""
     _: KW_ONLY
     client_id: str = "tailrace-admin"
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
-    metadata_max_age_ms: int = 300_000
+    metadata_max_age_ms: int = number(300_000, most=INT64)
     socket_connection_setup_timeout_ms: int = 10_000
     bootstrap_timeout_ms: int = 10_000
 
     def __post_init__(self) -> None:
         """Check every field. Raises KafkaError, mostly INVALID_CONFIG."""
+        resolve_aliases(self)
         for setting in fields(self):
             value = getattr(self, setting.name)
-            if setting.type in _NUMBERS and not isinstance(value, int):
-                with suppress(TypeError):
-                    value = index(value)
-                    object.__setattr__(self, setting.name, value)
-            _check(setting, value)
-        parse_addresses(self.bootstrap_servers)
+            if (kept := checked(setting, value)) is not value:
+                object.__setattr__(self, setting.name, kept)
+        object.__setattr__(self, "bootstrap_servers", _addresses(self.bootstrap_servers))
+        parse_addresses(self.servers)
+
+    @property
+    def servers(self) -> str:
+        """The addresses of `bootstrap_servers`, with commas between."""
+        return str(self.bootstrap_servers)
 
     @classmethod
     def on(cls, client: "ClientSettings", **others: Any) -> Self:
@@ -85,23 +83,17 @@ class ClientSettings:
         return cls(**(shared | others))
 
 
-def _check(setting: "Field[Any]", value: object) -> None:
-    """Raise KafkaError INVALID_CONFIG unless the value has the kind of this field, and is in its range."""
-    kind: Any = setting.type
-    name = setting.name if setting.metadata.get("is_ours") else setting.name.replace("_", ".")
-    if value is None and kind in (int | None, str | None, bool | None):
-        return
-    if kind in _NUMBERS:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} {value!r}; say a whole number")
-        least = setting.metadata.get("least", 0)
-        if value < least:
-            why = setting.metadata.get("why") or f"at least {least}"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} {value}; {why}")
-    elif kind in (bool, bool | None) and not isinstance(value, bool):
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} {value!r}; say True or False")
-    elif kind in (str, str | None) and not isinstance(value, str):
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} {value!r}; say a text")
+def _addresses(given: object) -> str:
+    """The addresses as a text. Raises KafkaError INVALID_CONFIG."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Mapping):
+        raise invalid("bootstrap.servers is a mapping; only the constructor of a client takes its settings so")
+    if isinstance(given, Iterable) and not isinstance(given, bytes):
+        addresses = list(given)
+        if all(isinstance(address, str) for address in addresses):
+            return ",".join(addresses)
+    raise invalid(f"bootstrap.servers {given!r}; say 'host:port', or a list of such texts")
 
 
 @dataclass(frozen=True)
@@ -109,15 +101,17 @@ class ProducerSettings(ClientSettings):
     """The settings of a producer."""
 
     _: KW_ONLY
-    acks: str | int = "all"
-    compression: str | Codec | None = None
+    acks: Literal["all", "-1", "0", "1", -1, 0, 1] = "all"
+    compression: Compression | Codec | None = None
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None = alias("compression")
     linger_ms: int = 5
     batch_size: int = 16_384
-    buffer_memory: int = 33_554_432
+    buffer_memory: int = number(33_554_432, most=INT64)
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
     max_request_size: int = 1_048_576
     idempotent: bool | None = None
+    enable_idempotence: bool | None = alias("idempotent")
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
     partitioner: Partitioner | None = None
@@ -132,7 +126,7 @@ class ProducerSettings(ClientSettings):
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, detail)
         if self.transactional_id is not None and not (self.is_idempotent and self.transactional_id):
             detail = "transactional_id needs at least one character, and an idempotent producer with acks=all"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            raise invalid(detail)
         parse_codec(self.compression)
 
     @property
@@ -174,18 +168,20 @@ class ReaderSettings(ClientSettings):
 
     _: KW_ONLY
     group: str | None = None
-    group_protocol: str | None = None
+    group_id: str | None = alias("group")
+    group_protocol: GroupProtocol | None = None
     group_remote_assignor: str | None = None
     topics: Iterable[str] = ()
-    auto_offset_reset: str = "latest"
+    auto_offset_reset: Reset = "latest"
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
-    max_poll_records: int = _number(500, least=1, why="a poll returns at least one record")
+    max_poll_records: int = number(500, least=1, why="a poll returns at least one record")
     partition_assignment_strategy: Sequence[str] = ("range",)
     group_instance_id: str | None = None
-    isolation: str = "read_uncommitted"
-    on_corrupt: str = "raise"
+    isolation: Isolation = "read_uncommitted"
+    isolation_level: Literal["read_uncommitted", "read_committed"] | None = alias("isolation")
+    on_corrupt: Literal["raise", "skip"] = "raise"
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 52_428_800
@@ -198,13 +194,14 @@ class ReaderSettings(ClientSettings):
         object.__setattr__(self, "partition_assignment_strategy", tuple(self.partition_assignment_strategy))
         if self.auto_offset_reset not in _RESETS:
             detail = f"auto.offset.reset {self.auto_offset_reset!r}; known are {', '.join(_RESETS)}"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            raise invalid(detail)
         unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNMENT_STRATEGIES]
         if self.group is not None and (unknown or not self.partition_assignment_strategy):
             known = ", ".join(ASSIGNMENT_STRATEGIES)
             detail = f"partition.assignment.strategy {', '.join(unknown)!r}; known are {known}"
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
         self._check_group_protocol()
+        self._check_times()
         parse_isolation(self.isolation)
         _check_on_corrupt(self.on_corrupt)
 
@@ -212,19 +209,27 @@ class ReaderSettings(ClientSettings):
         """Raise KafkaError INVALID_CONFIG for an unknown protocol, and for a setting of the other protocol."""
         if self.group_protocol not in (None, *GROUP_PROTOCOLS):
             detail = f"group.protocol {self.group_protocol!r}; known are {', '.join(GROUP_PROTOCOLS)}"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            raise invalid(detail)
         changed = self._classic_settings
         if self.group_protocol == "consumer" and changed:
             name = changed[0].replace("_", ".")
             detail = (
                 f"{name} cannot be set with group.protocol=consumer: the coordinator decides; leave the setting out"
             )
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            raise invalid(detail)
         if self.group_protocol == "classic" and self.group_remote_assignor is not None:
             detail = (
                 "group.remote.assignor needs group.protocol=consumer; a classic group has partition.assignment.strategy"
             )
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            raise invalid(detail)
+
+    def _check_times(self) -> None:
+        """Raise KafkaError INVALID_CONFIG for times that contradict each other."""
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise invalid(
+                f"heartbeat.interval.ms {self.heartbeat_interval_ms}; below session.timeout.ms"
+                f" {self.session_timeout_ms}, mostly a third of it"
+            )
 
     @property
     def _classic_settings(self) -> list[str]:
@@ -255,7 +260,8 @@ class ReaderSettings(ClientSettings):
         return _RESETS[self.auto_offset_reset]
 
     @property
-    def isolation_level(self) -> int:
+    def isolation_number(self) -> int:
+        """The isolation level as in a Fetch request."""
         return parse_isolation(self.isolation)
 
 
@@ -302,18 +308,18 @@ class KeyedConsumerSettings(ReaderSettings):
 
     _: KW_ONLY
     decode: Callable[[bytes], Any] | None = None
-    auto_offset_reset: str = "earliest"
-    auto_commit_interval_ms: int = _number(1_000, least=1)
+    auto_offset_reset: Reset = "earliest"
+    auto_commit_interval_ms: int = number(1_000, least=1)
     max_collected_ranges: int = 256
-    max_records_in_hand: int | None = _number(None, least=1, is_ours=True)
-    max_bytes_in_hand: int = _number(64 << 20, least=1, is_ours=True)
-    grace_ms: int = _number(10_000, is_ours=True)
+    max_records_in_hand: int | None = number(None, least=1, is_ours=True)
+    max_bytes_in_hand: int = number(64 << 20, least=1, is_ours=True)
+    grace_ms: int = number(10_000, is_ours=True)
     slots: int | str | None = None
-    handler_timeout_ms: int | None = _number(None, least=1, is_ours=True)
-    breaker_failure_percent: int | None = _number(50, least=1, is_ours=True)
-    breaker_min_calls: int = _number(20, least=1, is_ours=True)
-    breaker_backoff_ms: int = _number(1_000, least=1, is_ours=True)
-    breaker_backoff_max_ms: int = _number(30_000, least=1, is_ours=True)
+    handler_timeout_ms: int | None = number(None, least=1, is_ours=True)
+    breaker_failure_percent: int | None = number(50, least=1, is_ours=True)
+    breaker_min_calls: int = number(20, least=1, is_ours=True)
+    breaker_backoff_ms: int = number(1_000, least=1, is_ours=True)
+    breaker_backoff_max_ms: int = number(30_000, least=1, is_ours=True)
     client_id: str = "tailrace-keyed-consumer"
 
     def __post_init__(self) -> None:
@@ -323,22 +329,22 @@ class KeyedConsumerSettings(ReaderSettings):
         if self.slots not in (None, AUTO_SLOTS, *FAN_OUTS) or isinstance(self.slots, bool):
             known = ", ".join(map(str, FAN_OUTS))
             detail = f"slots {self.slots!r}; known are {known}, and {AUTO_SLOTS!r} for a number that fits the topic"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            raise invalid(detail)
         if self.grace_ms > self.max_poll_interval_ms:
             detail = f"grace_ms {self.grace_ms}; at most max.poll.interval.ms, {self.max_poll_interval_ms}"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            raise invalid(detail)
         self._check_breaker()
 
     def _check_breaker(self) -> None:
         if self.breaker_failure_percent is not None and self.breaker_failure_percent > 99:
             detail = f"breaker_failure_percent {self.breaker_failure_percent}; 1 to 99, or None for no breaker"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            raise invalid(detail)
         if self.breaker_backoff_ms > self.breaker_backoff_max_ms:
             detail = (
                 f"breaker_backoff_ms {self.breaker_backoff_ms}; at most breaker_backoff_max_ms,"
                 f" {self.breaker_backoff_max_ms}"
             )
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            raise invalid(detail)
 
     @property
     def shares_by_key(self) -> bool:
@@ -354,12 +360,13 @@ class RangedFetchSettings(ClientSettings):
     """The settings of a reader of ranges. `timeout_ms` without progress end a range."""
 
     _: KW_ONLY
-    isolation: str = "read_uncommitted"
-    max_bytes: int = _number(8_388_608, is_ours=True)
-    max_wait_ms: int = _number(500, is_ours=True)
-    timeout_ms: int = _number(120_000, is_ours=True)
+    isolation: Isolation = "read_uncommitted"
+    isolation_level: Literal["read_uncommitted", "read_committed"] | None = alias("isolation")
+    max_bytes: int = number(8_388_608, is_ours=True)
+    max_wait_ms: int = number(500, is_ours=True)
+    timeout_ms: int = number(120_000, is_ours=True)
     rack: str = ""
-    on_corrupt: str = "raise"
+    on_corrupt: Literal["raise", "skip"] = "raise"
     client_id: str = "tailrace-ranged-fetch"
 
     def __post_init__(self) -> None:

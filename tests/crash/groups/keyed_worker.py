@@ -58,7 +58,7 @@ def noting_commits(diary: Diary) -> AbstractContextManager[object]:
     return patch.object(RangeProgress, "commit", noted)
 
 
-async def work(servers: str, protocol: str, group: str, topic: str, diary: Diary) -> None:
+async def work(servers: str, protocol: Any, group: str, topic: str, diary: Diary) -> None:
     async def handle(record: KeyedRecord) -> Outcome | None:
         key = None if record.key is None else record.key.decode()
         diary.write(place=(record.topic, record.partition), offset=record.offset, key=key)

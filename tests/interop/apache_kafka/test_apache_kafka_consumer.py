@@ -11,6 +11,7 @@ from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
 from tailrace.client.blocking import Admin, Consumer, MetricName, OffsetAndMetadata, Producer, RangedFetch, Rectangle
 from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.settings import Compression, Reset
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import contains, hash_of, of_slots
 from tailrace.model.partitions import TopicPartition
@@ -90,7 +91,7 @@ def test_a_consumer_keeps_one_incremental_session_for_a_whole_run(kafka: str, to
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_readers_of_key_ranges_share_a_partition_of_a_broker_that_knows_none(
-    kafka: str, topic: str, compression: str | None
+    kafka: str, topic: str, compression: Compression | None
 ) -> None:
     """Kafka ignores the ranges and sends all records; readers keep their own (KIP-X), and together have each once."""
     name = TopicPartition(topic, 0)
@@ -175,7 +176,7 @@ def test_a_paused_partition_is_left_out_and_read_on_later(kafka: str, topic: str
 @pytest.mark.parametrize(("reset", "at"), [("earliest", 4), ("latest", 10)])
 @pytest.mark.parametrize("lost", [1, 50])
 def test_an_offset_that_the_log_does_not_have_is_decided_by_the_reset_policy(
-    kafka: str, topic: str, reset: str, at: int, lost: int
+    kafka: str, topic: str, reset: Reset, at: int, lost: int
 ) -> None:
     """Below the log start, and above its end."""
     partition = TopicPartition(topic, 0)

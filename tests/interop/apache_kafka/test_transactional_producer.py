@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -33,7 +33,8 @@ from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 
-LATEST, READ_COMMITTED = -1, "read_committed"
+LATEST = -1
+READ_COMMITTED: Final = "read_committed"
 VERSIONS = (0, 1, 2)
 
 

@@ -1,6 +1,7 @@
 """Our own readers of committed data, of what librdkafka writes in transactions (KIP-98)."""
 
 from collections.abc import Iterator
+from typing import Final
 from uuid import uuid4
 
 import pytest
@@ -9,13 +10,15 @@ from interop.librdkafka import Message, librdkafka
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, Consumer, RangedFetch
 from tailrace.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED
+from tailrace.client.settings import Isolation
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 
-COMMITTED, EVERYTHING = "read_committed", "read_uncommitted"
+COMMITTED: Final = "read_committed"
+EVERYTHING: Final = "read_uncommitted"
 OPEN_FOR_LONG = {"transaction.timeout.ms": 600_000, "batch.num.messages": 10}
 
 
@@ -89,7 +92,7 @@ def test_a_consumer_sees_what_is_committed_and_waits_for_what_is_open(
 
 
 @pytest.mark.parametrize("isolation", [COMMITTED, EVERYTHING])
-def test_a_ranged_fetch_gives_the_same_as_bytes_and_as_arrow(history: TransactionHistory, isolation: str) -> None:
+def test_a_ranged_fetch_gives_the_same_as_bytes_and_as_arrow(history: TransactionHistory, isolation: Isolation) -> None:
     history.end()
     end = history.latest(READ_COMMITTED)
     with RangedFetch(history.bootstrap, isolation=isolation) as fetch:

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
 from tailrace.client.offsets import EARLIEST, LATEST
+from tailrace.client.settings import Reset
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import contains, hash_of
 from tailrace.model.partitions import TopicPartition
@@ -53,7 +54,7 @@ class RareKeyGroup:
                 producer.send(self.stored.topic, value, key=key, partition=0)
             producer.flush()
 
-    def read(self, reset: str, *, wanted: int, rack: str = "") -> list[bytes | None]:
+    def read(self, reset: Reset, *, wanted: int, rack: str = "") -> list[bytes | None]:
         """The keys of the records that a member reads behind the committed offset, which is moved on."""
         found: list[bytes | None] = []
         with Consumer(
@@ -100,9 +101,8 @@ def node() -> Iterator[Cluster]:
 @pytest.mark.parametrize("way", ["goes on", "stops and starts", "is killed and starts"])
 def test_a_member_that_comes_back_gets_every_record_of_its_keys(node: Cluster, way: str) -> None:
     """The node forgets nothing that it needs for that."""
-    stories = {
-        reset: RareKeyGroup(node, replicas=1, topic=f"orders-{reset}") for reset in ("latest", "earliest", "none")
-    }
+    resets: tuple[Reset, ...] = ("latest", "earliest", "none")
+    stories = {reset: RareKeyGroup(node, replicas=1, topic=f"orders-{reset}") for reset in resets}
     for story in stories.values():
         story.push_log_start()
         assert story.health() == {1: (0, 0)}

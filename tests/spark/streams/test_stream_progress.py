@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from spark.streams.stream_reads import SCHEMA, Stream
 from tailrace.client.blocking import Admin, Consumer
+from tailrace.client.settings import GroupProtocol
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import session
@@ -30,7 +31,7 @@ Send = Callable[..., None]
 def watchers(request: pytest.FixtureRequest, bootstrap: str, topic: str) -> str:
     """A group of each protocol that has had a member, and has not committed."""
     group = f"{topic}-watchers"
-    protocol = str(request.param)
+    protocol: GroupProtocol = request.param
     with Consumer(bootstrap, group=group, topics=[topic], enable_auto_commit=False, group_protocol=protocol) as member:
         wait_until(lambda: member.poll(0.1) == [] and len(member.assignment()) == 3, "the group has a member")
     return group
@@ -38,7 +39,7 @@ def watchers(request: pytest.FixtureRequest, bootstrap: str, topic: str) -> str:
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_a_consumer_group_that_cannot_be_updated_does_not_end_the_query(
-    bootstrap: str, admin: Admin, topic: str, send: Send, protocol: str
+    bootstrap: str, admin: Admin, topic: str, send: Send, protocol: GroupProtocol
 ) -> None:
     send(range(5))
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": f"{topic}-in-use"}

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
@@ -67,7 +67,7 @@ def test_records_of_every_codec_are_read_back_in_order(bootstrap: str, topic: st
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
-def test_every_level_of_acks_writes(bootstrap: str, topic: str, acks: str) -> None:
+def test_every_level_of_acks_writes(bootstrap: str, topic: str, acks: Literal["all", "1", "0"]) -> None:
     with Producer(bootstrap, acks=acks) as producer:
         offset = producer.send(topic, b"value", partition=0).result(SECONDS).offset
     assert offset == (-1 if acks == "0" else 0)

@@ -52,8 +52,8 @@ CLIENTS = {
         ),
         (
             ConsumerSettings,
-            {"session_timeout_ms": "45000"},
-            "session.timeout.ms '45000'; say a whole number",
+            {"session_timeout_ms": "45 s"},
+            "session.timeout.ms '45 s'; say a whole number",
             ErrorCode.INVALID_CONFIG,
         ),
         (ConsumerSettings, {"max_poll_records": True}, "max.poll.records True; say a whole", ErrorCode.INVALID_CONFIG),
@@ -80,6 +80,31 @@ CLIENTS = {
             "partition.assignment.strategy 'sticky'; known are range, roundrobin",
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
         ),
+        (ProducerSettings, {"linger_ms": 2**31}, "linger.ms 2147483648; at most 2147483647", ErrorCode.INVALID_CONFIG),
+        (
+            ConsumerSettings,
+            {"heartbeat_interval_ms": 45_000},
+            "heartbeat.interval.ms 45000; below session.timeout.ms 45000",
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (
+            ConsumerSettings,
+            {"group": "a", "group_id": "b"},
+            "group and group_id are names of the same setting",
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (
+            ClientSettings,
+            {"bootstrap_servers": 7},
+            "bootstrap.servers 7; say 'host:port', or",
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (
+            ClientSettings,
+            {"bootstrap_servers": {"bootstrap.servers": "a:1"}},
+            "bootstrap.servers is a mapping; only the constructor",
+            ErrorCode.INVALID_CONFIG,
+        ),
         (ProducerSettings, {"linger_ms": 0.5}, "linger.ms 0.5; say a whole number", ErrorCode.INVALID_CONFIG),
         (ProducerSettings, {"acks": "some"}, "acks='some'; say all, 1 or 0", ErrorCode.INVALID_REQUIRED_ACKS),
         (
@@ -103,6 +128,21 @@ def test_a_bad_setting_is_refused_by_its_kafka_name(
         kind(**({"bootstrap_servers": SERVERS} | setting))
     assert refused.value.detail.startswith(message)
     assert refused.value.code is code
+
+
+def test_a_text_stands_for_a_number_or_a_flag_as_in_a_file() -> None:
+    settings = ConsumerSettings(
+        ["a:1", "b:2"],
+        max_poll_records=" 7",  # type: ignore[arg-type]
+        enable_auto_commit="False",  # type: ignore[arg-type]
+        group_id="g",
+        isolation_level="read_committed",
+    )
+    assert (settings.servers, settings.max_poll_records, settings.enable_auto_commit) == ("a:1,b:2", 7, False)
+    assert (settings.group, settings.group_id, settings.isolation_number) == ("g", None, 1)
+    assert settings == ConsumerSettings(
+        "a:1,b:2", max_poll_records=7, enable_auto_commit=False, group="g", isolation="read_committed"
+    )
 
 
 @pytest.mark.parametrize("setting", ["max_poll_records", "max_records_in_hand"])
@@ -142,11 +182,11 @@ def test_a_client_takes_the_keywords_of_its_settings_and_no_others(module: Any, 
     parameters = inspect.signature(client).parameters
     assert list(parameters) == list(inspect.signature(kind).parameters)
     assert parameters["client_id"].default == kind(SERVERS, **KINDS[kind]).client_id
-    with pytest.raises(TypeError, match=f"{client.__name__} has no setting fetch_minimum"):
+    with pytest.raises(TypeError, match=f"^{name} has no setting 'fetch_minimum'"):
         client(SERVERS, **KINDS[kind], fetch_minimum=1)
-    with pytest.raises(TypeError, match=f"^{client.__name__}: missing a required argument: 'bootstrap_servers'"):
+    with pytest.raises(TypeError, match=f"^{name}: missing a required argument: 'bootstrap_servers'"):
         client(**KINDS[kind])
-    with pytest.raises(TypeError, match=f"^{client.__name__}: too many positional arguments"):
+    with pytest.raises(TypeError, match=f"^{name}: too many positional arguments"):
         client(SERVERS, "orders", **KINDS[kind])
     client.of(kind(SERVERS, **KINDS[kind]))
 

@@ -67,7 +67,7 @@ class ConsumerReader:
             settings.fetch_max_wait_ms,
             settings.fetch_min_bytes,
             settings.fetch_max_bytes,
-            settings.isolation_level,
+            settings.isolation_number,
             settings.client_rack,
         )
         corrupt = CorruptBatches(settings.on_corrupt, now_ms=self.router.now_ms)
@@ -81,7 +81,7 @@ class ConsumerReader:
             self.fetcher,
             group=settings.group,
             reset=settings.reset,
-            isolation_level=settings.isolation_level,
+            isolation_level=settings.isolation_number,
             notices=self._notices,
         )
         self._validator = PositionValidator(

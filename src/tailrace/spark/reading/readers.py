@@ -103,7 +103,7 @@ class RangeReader(PickledPlan):
                 start = self._first_after_loss(piece, start, fault)
 
     def _way_to_brokers(self) -> str:
-        servers = self.options.cluster.bootstrap_servers
+        servers = self.options.cluster.servers
         return (
             f"`tailrace doctor --spark --bootstrap-server {servers}` shows the brokers that each executor reaches; "
             "option kafkaConsumer.pollTimeoutMs is the time that a task waits"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.client.blocking import Admin, RangedFetch, TopicPartition
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
-from tailrace.client.settings import parse_isolation
+from tailrace.client.settings import Isolation, parse_isolation
 from tailrace.testing.spark.servers import Servers, addresses
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def topic_rows(
     topic: str,
     *columns: str,
     decode: Callable[[bytes], object] = text,
-    isolation: str = "read_committed",
+    isolation: Isolation = "read_committed",
 ) -> list[Any]:
     """The records that a reader finds in a topic now, partition by partition, without Spark.
 
@@ -66,7 +66,7 @@ def topic_rows(
 
 
 def _records(
-    servers: str, topic: str, names: Sequence[str], decode: Callable[[bytes], object], isolation: str
+    servers: str, topic: str, names: Sequence[str], decode: Callable[[bytes], object], isolation: Isolation
 ) -> Iterator[tuple[object, ...]]:
     level = parse_isolation(isolation)
     with Admin(servers) as admin:

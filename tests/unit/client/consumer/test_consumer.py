@@ -11,6 +11,7 @@ from tailrace.client import consumer as asyncio_consumer
 from tailrace.client.blocking import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer
 from tailrace.client.reading import consumer_reader
 from tailrace.client.router import Router
+from tailrace.client.settings import Reset
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
@@ -113,7 +114,7 @@ def test_a_commit_before_the_first_poll_has_nothing_to_commit(tailrace_cluster: 
 
 @pytest.mark.parametrize(("reset", "read"), [("earliest", RECORDS), ("latest", 0)])
 def test_an_offset_out_of_range_is_decided_by_the_reset_rule(
-    tailrace_cluster: Cluster, topic: str, reset: str, read: int
+    tailrace_cluster: Cluster, topic: str, reset: Reset, read: int
 ) -> None:
     partition = TopicPartition(topic, 0)
     with Consumer(tailrace_cluster.bootstrap_servers, auto_offset_reset=reset) as consumer:

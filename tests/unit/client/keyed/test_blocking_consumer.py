@@ -11,6 +11,7 @@ import pytest
 
 import tailrace
 from tailrace import Admin, Done, KeyedConsumer, KeyedRecord, Outcome, Producer, Retry, Skip
+from tailrace.client.settings import GroupProtocol
 from tailrace.model.errors import KafkaError
 from tailrace.testing import Cluster
 from unit.client.new_topics import new_topic
@@ -29,7 +30,7 @@ def topic(tailrace_cluster: Cluster) -> str:
 
 
 def test_a_handler_runs_in_threads_until_it_stops_the_run(
-    tailrace_cluster: Cluster, topic: str, group_protocol: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: GroupProtocol
 ) -> None:
     lock = threading.Lock()
     values: dict[bytes | None, list[int]] = {}
@@ -128,7 +129,7 @@ KeyedConsumer(servers, group="group-" + topic, topics=[topic], group_protocol=pr
 
 
 def test_an_interrupted_run_finishes_what_runs_and_commits_it(
-    tailrace_cluster: Cluster, topic: str, group_protocol: str
+    tailrace_cluster: Cluster, topic: str, group_protocol: GroupProtocol
 ) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, tailrace_cluster.bootstrap_servers, topic, group_protocol],

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace import Admin, Done, KeyedRecord, Outcome, Producer, Retry
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
+from tailrace.client.settings import GroupProtocol
 from tailrace.testing import Cluster
 from unit.client.keyed.keyed_runs import consumer_of, on_engine
 
@@ -29,7 +30,7 @@ def write_keys(cluster: Cluster, topic: str, *, records: int, keys: int) -> dict
 
 
 async def test_stops_and_starts_of_a_keyed_consumer_repeat_nothing(
-    tailrace_cluster: Cluster, group_protocol: str
+    tailrace_cluster: Cluster, group_protocol: GroupProtocol
 ) -> None:
     """Three keys of ten fail until the last life: more keys are held than a periodic commit has holes, and the last
     commit of a life has more rectangles than a request may have."""
@@ -73,7 +74,7 @@ async def test_the_end_of_a_run_of_a_keyed_consumer_waits_and_commits_once(
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    group_protocol: str,
+    group_protocol: GroupProtocol,
 ) -> None:
     """A handler that hangs costs its grace once. With KIP-848 the other partitions do not wait for it."""
     consumer = consumer_of(tailrace_cluster, topic, group_protocol=group_protocol, grace_ms=50)

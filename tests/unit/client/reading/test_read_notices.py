@@ -13,6 +13,7 @@ from tailrace.client.consumer import AsyncConsumer as AsyncioConsumer
 from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.fetching import FetchOptions
 from tailrace.client.reading.read_notices import ReadNotices
+from tailrace.client.settings import Reset
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record
@@ -301,7 +302,7 @@ def test_a_new_group_that_begins_at_the_end_says_how_much_it_skips(
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_a_group_that_skips_nothing_says_nothing(
-    tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture, reset: str
+    tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture, reset: Reset
 ) -> None:
     group = f"g-{topic}"
     if reset == "latest":  # the group has offsets
