@@ -84,8 +84,8 @@ class Producer(Facade[AsyncProducer]):
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
-    ) -> "Future[RecordMetadata]":
-        """Hand over a record; the result of the future is its place, or KafkaError.
+    ) -> DeliveryFuture:
+        """Hand over a record; `result(timeout)` of the future is its place, or raises KafkaError.
 
         Blocks only while buffer.memory is full, max.block.ms at most. A future cannot be cancelled. Raises TypeError,
         or KafkaError (MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts; with a
@@ -100,6 +100,20 @@ class Producer(Facade[AsyncProducer]):
             client, Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion)
         )
         return completion
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Headers | None = (),
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record, and return its place once it is written. Raises the errors of `send`, and of its future."""
+        sent = self.send(topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp)
+        return sent.result()
 
     def send_batch(self, topic: str, partition: int, payload: Buffer) -> "Future[RecordMetadata]":
         """Hand over a whole record batch (format v2, offsets from 0); the future's offset is its first record's."""

@@ -50,6 +50,13 @@ class ProducerFenced(FatalTransactionError):
     """
 
 
+class ClosedClient(KafkaError):
+    """A call of a client that is closed. A retry does not help."""
+
+    def __init__(self, client: str) -> None:
+        super().__init__(ErrorCode.INVALID_REQUEST, f"this {client} is closed: make another one")
+
+
 def code_of(number: int) -> ErrorCode:
     """The code of this number; UNKNOWN_SERVER_ERROR for a code of a newer server."""
     try:

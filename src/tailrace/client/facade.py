@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from tailrace.client.construction import Configured
+from tailrace.client.errors import ClosedClient
 from tailrace.client.loop_thread import loop_thread
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import KafkaError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,13 +44,13 @@ class PerProcess(Generic[C]):
         return self._client if self._process_id == os.getpid() else None
 
     def get(self) -> C:
-        """This process's client. Raises KafkaError(NETWORK_EXCEPTION) after `close`."""
+        """This process's client. Raises ClosedClient after `close`."""
         client = self._client
         if client is not None and self._process_id == os.getpid():
             return client
         with self._lock:
             if self._is_closed:
-                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this client is closed")
+                raise ClosedClient("client")
             if self._client is None or self._process_id != os.getpid():
                 self._client = loop_thread().call(self._made())
                 self._process_id = os.getpid()

@@ -8,6 +8,7 @@ from typing import Self
 
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.errors import ClosedClient
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.router import Router
 from tailrace.client.settings import ProducerSettings, parse_codec
@@ -151,6 +152,19 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         await self.memory.wait_for_space(record.cost)
         self.enqueue(Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion))
         return completion
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Headers | None = (),
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record, and return its place once it is written. Raises the errors of `send`, and of its future."""
+        return await (await self.send(topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp))
 
     def checked(
         self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers | None
@@ -415,7 +429,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         if self._is_closing:
             return
         self._is_closing = True
-        self._fault = self._fault or KafkaError(ErrorCode.NETWORK_EXCEPTION, "this producer is closed")
+        self._fault = self._fault or ClosedClient("producer")
         if self._transactions is not None and self._sender is not None:
             await self._transactions.close()
         await self.settle()

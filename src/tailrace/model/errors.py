@@ -199,6 +199,11 @@ class KafkaError(Exception):
         self.code = code
         self.detail = detail
 
+    @property
+    def retriable(self) -> bool:
+        """Whether the same call may succeed later; clients have repeated the call already, up to their time-outs."""
+        return self.code.retriable
+
     def __str__(self) -> str:
         return f"{self.code.name}: {self.detail}" if self.detail else self.code.name
 

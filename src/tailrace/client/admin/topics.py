@@ -2,11 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from tailrace.client.cluster_view import BrokerAddress, TopicInfo
 from tailrace.client.errors import check, code_of, several
 from tailrace.client.router import GRACE_MS, Router
+from tailrace.client.setting_fields import alias, resolve_aliases
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.topics import (
@@ -29,16 +30,28 @@ from tailrace.protocol.messages.topics import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1: the cluster's default."""
+    """A topic to create: `NewTopic("orders", 3, 1)`. -1: the cluster's default."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
+    _: KW_ONLY
+    num_partitions: int | None = alias("partitions")
     configs: Mapping[str, str] | None = None
     assignments: Mapping[int, Sequence[int]] | None = None
     """Partition -> replicas, in place of the two numbers."""
+
+    def __post_init__(self) -> None:
+        """Raise KafkaError INVALID_CONFIG for two numbers of partitions, TypeError for a wrong type."""
+        resolve_aliases(self)
+        if not isinstance(self.name, str):
+            raise TypeError(f"the name of a topic is a text, not {self.name!r}")
+        for word in ("partitions", "replication_factor"):
+            number = getattr(self, word)
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise TypeError(f"topic {self.name!r}: {word} is a whole number, not {number!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +64,23 @@ class MorePartitions:
 
 async def create_topics(
     router: Router,
-    topics: Iterable[NewTopic] | Mapping[str, int],
+    topics: Iterable[NewTopic | str] | Mapping[str, int],
     *,
     timeout_ms: int = 30_000,
     validate_only: bool = False,
 ) -> None:
-    """Create the topics and wait until all of them can be used; `{name: partitions}` is a short form.
+    """Create the topics and wait until all of them can be used; names and `{name: partitions}` are short forms.
 
-    Raises the first topic's KafkaError; every other topic is created nevertheless.
+    Raises the first topic's KafkaError; every other topic is created nevertheless. A name alone gets the cluster's
+    num.partitions.
     """
     if isinstance(topics, Mapping):
-        topics = [NewTopic(name=name, partitions=count) for name, count in topics.items()]
-    wanted = tuple(_creatable(topic) for topic in topics)
+        topics = [NewTopic(name, count) for name, count in topics.items()]
+    elif isinstance(topics, NewTopic):
+        raise TypeError(f"this takes several topics: say [{topics!r}] for one")
+    elif isinstance(topics, str):
+        several(topics)  # raises
+    wanted = tuple(_creatable(topic if isinstance(topic, NewTopic) else NewTopic(topic)) for topic in topics)
     request = CreateTopicsRequest(topics=wanted, timeout_ms=timeout_ms, validate_only=validate_only)
     done: set[str] = set()
 

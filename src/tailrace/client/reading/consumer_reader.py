@@ -6,6 +6,7 @@ A consumer and a keyed consumer each hold a reader. It commits nothing: `on_revo
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+from tailrace.client.errors import ClosedClient
 from tailrace.client.group.committed_offsets import (
     COMMIT_TIMEOUT_MS,
     ConsumerGroupMetadata,
@@ -227,7 +228,7 @@ class ConsumerReader:
     def check_open(self) -> None:
         """Raise KafkaError after `close`."""
         if self._is_closed:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "this consumer is closed")
+            raise ClosedClient("consumer")
 
     def _check_faults(self) -> None:
         router, now_ms = self.router, self.router.now_ms()

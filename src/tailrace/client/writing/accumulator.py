@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tailrace.client.writing.outgoing import Completion, Headers, OutgoingBatch
+from tailrace.client.writing.outgoing import Completion, HeaderPairs, OutgoingBatch
 from tailrace.client.writing.partition_queue import PartitionQueue
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -46,7 +46,7 @@ class Accumulator:
         timestamp: int,
         key: bytes | None,
         value: bytes | None,
-        headers: Headers,
+        headers: HeaderPairs,
         cost: int,
         completion: Completion,
         now_ms: int,

@@ -196,6 +196,10 @@ class DeliveryFuture(Future[RecordMetadata]):
         self._end_read(has_outcome=True)
         return result
 
+    def get(self, timeout: float | None = None) -> RecordMetadata:
+        """The result, under the name that kafka-python gives it."""
+        return self.result(timeout)
+
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._begin_read()
         has_outcome = False

@@ -1,6 +1,6 @@
 """An outgoing record, or batch of records, and the futures of its records. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tailrace.client.transactions.producer_transaction import Identity
@@ -12,7 +12,10 @@ from tailrace.protocol.schema import Buffer
 
 _RECORD_OVERHEAD = 24
 
-Headers = Sequence[tuple[str, bytes | None]]
+Headers = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
+"""Headers as a caller gives them."""
+
+HeaderPairs = Sequence[tuple[str, bytes | None]]
 
 
 class RecordMetadata(NamedTuple):
@@ -56,7 +59,7 @@ class Unsent(NamedTuple):
     partition: int | None
     key: bytes | None
     value: bytes | None
-    headers: Headers
+    headers: HeaderPairs
     timestamp: int
     cost: int
     completion: Completion
@@ -80,7 +83,7 @@ class PrebuiltBatch(NamedTuple):
             return 1
 
 
-def record_cost(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+def record_cost(key: bytes | None, value: bytes | None, headers: HeaderPairs) -> int:
     """The bytes of buffer.memory that a record takes."""
     cost = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
     for name, content in headers:

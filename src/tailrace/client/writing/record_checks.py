@@ -1,10 +1,10 @@
 """Checks of a record before a producer sends the record: types, names, the size."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from tailrace.client.writing.outgoing import Headers, record_cost
+from tailrace.client.writing.outgoing import HeaderPairs, Headers, record_cost
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import topic_name_fault
 from tailrace.protocol.records.batch import HEADER_SIZE
@@ -16,7 +16,7 @@ class CheckedRecord:
 
     __slots__ = ("cost", "headers", "key", "value")
 
-    def __init__(self, key: bytes | None, value: bytes | None, headers: Headers, cost: int) -> None:
+    def __init__(self, key: bytes | None, value: bytes | None, headers: HeaderPairs, cost: int) -> None:
         self.key = key
         self.value = value
         self.headers = headers
@@ -34,7 +34,7 @@ def check_record(
 ) -> CheckedRecord:
     """The record, checked as far as a client can. A bytearray or memoryview is copied.
 
-    Headers may come from any iterable; None stands for no headers.
+    Headers come as a mapping, or as pairs from any iterable; None stands for no headers.
 
     Raises TypeError with the right form, or KafkaError: INVALID_TOPIC_EXCEPTION, MESSAGE_TOO_LARGE, INVALID_RECORD for
     a header whose name cannot be encoded as UTF-8.
@@ -46,16 +46,15 @@ def check_record(
         key = _as_bytes("key", key)
     if value is not None and type(value) is not bytes:
         value = _as_bytes("value", value)
-    if headers != ():
-        headers = _checked_headers(headers)
-    cost = record_cost(key, value, headers)
+    pairs = () if headers == () else _checked_headers(headers)
+    cost = record_cost(key, value, pairs)
     if cost + HEADER_SIZE > max_request_size:
         detail = (
             f"a record of {cost} bytes for topic {topic!r} is larger than max.request.size {max_request_size}; make it "
             "smaller, or raise the producer's max_request_size and the topic's max.message.bytes"
         )
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
-    return CheckedRecord(key, value, headers, cost)
+    return CheckedRecord(key, value, pairs, cost)
 
 
 _name_fault = lru_cache(maxsize=1_000)(topic_name_fault)
@@ -78,19 +77,21 @@ def check_partition(partition: object) -> None:
         raise TypeError(f"partition must be int or None, not {_type(partition)}")
 
 
-def _as_bytes(name: str, given: object) -> bytes:
+def _as_bytes(what: str, given: object, name: str | None = None) -> bytes:
+    """The bytes. Raises TypeError; the text has an example with the variable `name`."""
     if isinstance(given, (bytes, bytearray, memoryview)):
         return bytes(given)
+    name = name or what
     if isinstance(given, str):
-        raise TypeError(f"{name} must be bytes or None, not str; encode it: {name}.encode()")
-    raise TypeError(f"{name} must be bytes or None, not {_type(given)}; encode it, e.g. json.dumps({name}).encode()")
+        raise TypeError(f"{what} must be bytes or None, not str; encode it: {name}.encode()")
+    raise TypeError(f"{what} must be bytes or None, not {_type(given)}; encode it, e.g. json.dumps({name}).encode()")
 
 
 def _checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
     if headers is None:
         return ()
-    if isinstance(headers, dict) and headers:
-        raise TypeError("headers must be pairs (name, bytes), not a dict; give list(headers.items())")
+    if isinstance(headers, Mapping):
+        headers = headers.items()
     if not isinstance(headers, Iterable):
         raise TypeError(_no_pairs(headers))
     return tuple(_checked_header(header) for header in headers)
@@ -104,7 +105,7 @@ def _checked_header(header: object) -> tuple[str, bytes | None]:
         way_out = "; decode it: name.decode()" if isinstance(name, bytes) else ""
         raise TypeError(f"the name of a header must be str, not {_type(name)}{way_out}")
     if content is not None and type(content) is not bytes:
-        content = _as_bytes("value", content)
+        content = _as_bytes(f"the value of header {name!r}", content, "value")
     try:
         name.encode()
     except UnicodeEncodeError:
