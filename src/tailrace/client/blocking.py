@@ -36,6 +36,7 @@ from tailrace.client.keyed.breaker import BreakerState
 from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
 from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
 from tailrace.client.loop_thread import loop_thread
+from tailrace.client.partition_names import Pair
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
@@ -274,20 +275,30 @@ class Consumer(Facade[AsyncConsumer]):
         self.close()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records without end, as they come. A commit covers all records yielded so far, also the last record: but not
-        the last record when the `with` block ends by an exception."""
+        """Records without end, as they come, or up to the setting `until`. A commit covers all records yielded so far,
+        also the last record: but not the last record when the `with` block ends by an exception."""
         while True:
             client = self._client.get()
             record = client.next_ahead()
-            if record is None:
-                loop_thread().call(client.poll_ahead(1.0))
-            else:
+            if record is not None:
                 yield record
+            elif client.is_at_end:
+                return
+            else:
+                loop_thread().call(client.poll_ahead(1.0))
 
     subscribe = blocking(AsyncConsumer.subscribe)
     assign = blocking(AsyncConsumer.assign)
     poll = blocking(AsyncConsumer.poll)
+    getone = blocking(AsyncConsumer.getone)
+    getmany = blocking(AsyncConsumer.getmany)
     seek = blocking(AsyncConsumer.seek)
+    seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
+    seek_to_end = blocking(AsyncConsumer.seek_to_end)
+    beginning_offsets = blocking(AsyncConsumer.beginning_offsets)
+    end_offsets = blocking(AsyncConsumer.end_offsets)
+    offsets_for_times = blocking(AsyncConsumer.offsets_for_times)
+    partitions_for_topic = blocking(AsyncConsumer.partitions_for_topic)
     pause = blocking(AsyncConsumer.pause)
     resume = blocking(AsyncConsumer.resume)
     commit = blocking(AsyncConsumer.commit)
@@ -304,9 +315,14 @@ class Consumer(Facade[AsyncConsumer]):
         fault."""
         return self._client.get().trouble
 
-    def position(self, topic_partition: TopicPartition) -> int | None:
+    def position(self, topic_partition: Pair) -> int | None:
         """The offset of the next record that `poll` will return; None while undecided."""
         return self._client.get().position(topic_partition)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether every record up to the setting `until` is returned: then `poll` returns no record, at once."""
+        return self._client.get().is_at_end
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """See `AsyncConsumer.group_metadata`."""

@@ -1,29 +1,35 @@
 """Reads topics, alone or as a member of a group that shares them."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import overload
+from typing import Final, Self, overload
 
 from tailrace.client.construction import AsyncClient, made_of
 from tailrace.client.errors import several
-from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata, fetch_group_offsets
+from tailrace.client.group.committed_offsets import (
+    AutoCommit,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    fetch_group_offsets,
+)
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.group.topic_views import slot_of
+from tailrace.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, OffsetAt, list_offsets, milliseconds_of
+from tailrace.client.partition_names import ByPartition, Pair, by_partition, partition_named, partitions_named
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.consumer_reader import ConsumerReader
 from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead
 from tailrace.client.reading.unpassed_records import UnpassedRecords
-from tailrace.client.router import Router
 from tailrace.client.settings import ConsumerSettings
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, joined
 from tailrace.model.partitions import TopicPartition
 
-Positions = Mapping[TopicPartition, OffsetAndMetadata]
+_ITERATION_POLL_S: Final = 1.0
 
 
 def of_topic(record: ConsumerRecord) -> ConsumerRecord:
@@ -32,59 +38,16 @@ def of_topic(record: ConsumerRecord) -> ConsumerRecord:
     return record if slot is None else record._replace(topic=slot.topic, partition=slot.partition)
 
 
-class AutoCommit:
-    """A commit every `interval_ms` of polling (enable.auto.commit), in a task: reading does not wait for it."""
-
-    def __init__(
-        self, router: Router, commit: Callable[[Positions], Awaitable[None]], *, is_on: bool, interval_ms: int
-    ) -> None:
-        """`commit` makes one attempt."""
-        self._router = router
-        self._commit = commit
-        self.is_on = is_on
-        self._interval_ms = interval_ms
-        self._next_ms = 0
-        self._running: asyncio.Task[None] | None = None
-
-    def start_if_due(self, positions: Callable[[], Positions]) -> None:
-        """Begin a commit of these positions if the last commit was long ago. A later commit makes up for a failure."""
-        now_ms = self._router.now_ms()
-        if not self.is_on or now_ms < self._next_ms or self._running is not None:
-            return
-        is_first, self._next_ms = self._next_ms == 0, now_ms + self._interval_ms
-        if not is_first:
-            self._running = asyncio.get_running_loop().create_task(self._commit_once(positions()))
-
-    async def _commit_once(self, positions: Positions) -> None:
-        try:
-            await self._commit(positions)
-        except KafkaError as fault:
-            if fault.code.retriable and fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._next_ms = self._router.now_ms() + self._router.retry_backoff_ms
-        finally:
-            if self._running is asyncio.current_task():
-                self._running = None
-
-    async def wait(self) -> None:
-        """Wait for the commit under way: its older offsets must not overwrite newer offsets."""
-        if self._running is not None:
-            await asyncio.wait((self._running,))
-
-    def drop(self) -> None:
-        """Cancel the commit under way: it must not follow a commit of all offsets, nor the loss of the partitions."""
-        if self._running is not None:
-            self._running.cancel()
-            self._running = None
-
-
 class AsyncConsumer(AsyncClient[ConsumerSettings]):
     """An asyncio consumer. Names and defaults of settings are Kafka's.
 
     With `group` and `topics` it shares the topics' partitions with the group's other members and keeps its progress
-    there; `assign` reads chosen partitions without sharing. Partitions change hands inside `poll` only. Without a
-    committed offset it starts at auto_offset_reset: latest, earliest, or none, which is an error. At a batch that
-    cannot be decoded each `poll` raises CorruptRecords; with on_corrupt="skip" the consumer goes on behind the batch,
-    and logs a line.
+    there. Without a group it reads its topics whole, or the partitions of `assign`; with `until` up to an end: then an
+    iteration ends there, and `is_at_end` is true. A partition is a TopicPartition, or a pair ("orders", 0).
+
+    Partitions change hands inside `poll` only. Without a committed offset the consumer starts at auto_offset_reset:
+    latest, earliest, or none, which is an error. At a batch that cannot be decoded each `poll` raises CorruptRecords;
+    with on_corrupt="skip" the consumer goes on behind the batch, and logs a line.
 
     With allow_individual_commit the members of the group share partitions by key, through the views of the topics
     (KIP-X): more members than partitions have work, and a key has one reader at a time. Records have the names of the
@@ -96,8 +59,9 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     @made_of(ConsumerSettings)
     def __init__(self, settings: ConsumerSettings) -> None:
-        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_left=self._on_left)
+        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_left=self._on_left, until=settings.until)
         self._group = settings.group
+        self._isolation_level = settings.isolation_number
         self._max_poll_records = settings.max_poll_records
         self._auto_commit = AutoCommit(
             self._reader.router,
@@ -130,14 +94,18 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "subscribe to the names of topics, or to a pattern")
         self._reader.subscribe(several(topics), pattern)
 
-    async def assign(self, partitions: Mapping[TopicPartition, Sequence[KeyRange]] | Iterable[TopicPartition]) -> None:
+    async def assign(self, partitions: ByPartition[Sequence[KeyRange]] | Iterable[Pair]) -> None:
         """Read exactly these partitions, outside any group's sharing.
 
         A mapping gives each partition the ranges of key hashes whose records are read; without ranges the whole
         partition is read (KIP-X). A broker that does not know ranges sends all records, and this consumer leaves out
         the rest. Raises KafkaError INVALID_REQUEST for ranges that are malformed, or overlap.
         """
-        wanted = dict(partitions) if isinstance(partitions, Mapping) else dict.fromkeys(partitions, ())
+        wanted: dict[TopicPartition, Sequence[KeyRange]]
+        if isinstance(partitions, Mapping):
+            wanted = by_partition(partitions)
+        else:
+            wanted = dict.fromkeys(partitions_named(partitions), ())
         self._reader.check_assignable(wanted)
         self._ahead.remove(self.assignment - wanted.keys())
         self._put_ahead_back({name for name in self.assignment & wanted.keys() if self._changes(name, wanted[name])})
@@ -153,37 +121,100 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         """The partitions that this consumer reads now."""
         return self._reader.names
 
-    async def seek(self, topic_partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+    async def seek(self, topic_partition: Pair, offset: OffsetAndMetadata | int) -> None:
         """Read on from this offset. Raises KafkaError unless the partition is assigned.
 
         The leader epoch of an OffsetAndMetadata is the epoch of the record before the offset: by this epoch the
         position is compared with the leader's log, and a truncation is found.
         """
-        at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-        self._reader.assigned.seek(topic_partition, at.offset, at.leader_epoch)
-        self._ahead.remove({topic_partition})
+        self._seek(partition_named(topic_partition), offset)
 
-    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+    def _seek(self, name: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+        at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        self._reader.assigned.seek(name, at.offset, at.leader_epoch)
+        self._ahead.remove({name})
+
+    async def seek_to_beginning(self, partitions: Iterable[Pair] = ()) -> None:
+        """Read on from the log starts of these partitions, by default of all assigned partitions."""
+        await self._seek_to(partitions, EARLIEST)
+
+    async def seek_to_end(self, partitions: Iterable[Pair] = ()) -> None:
+        """Read on from the ends of these partitions, by default of all assigned partitions.
+
+        With read_committed the end is the last stable offset.
+        """
+        await self._seek_to(partitions, LATEST)
+
+    async def _seek_to(self, partitions: Iterable[Pair], spec: int) -> None:
+        names = partitions_named(partitions) or sorted(self.assignment)
+        for name in names:
+            self._reader.assigned.check_assigned(name)
+        for name, listed in (await self._list_offsets(dict.fromkeys(names, spec))).items():
+            self._seek(name, listed.offset)
+
+    async def _list_offsets(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAt]:
+        if not specs:
+            return {}
+        return await list_offsets(self._reader.router, specs, isolation_level=self._isolation_level)
+
+    async def pause(self, partitions: Iterable[Pair]) -> None:
         """Fetch and return no records of these partitions until `resume`; records fetched already are kept.
 
         Polls go on, and so does the membership in the group. A rebalance ends the pause of each partition that this
         consumer loses, even for a moment. Raises KafkaError unless all the partitions are assigned.
         """
-        wanted = frozenset(partitions)
+        wanted = frozenset(partitions_named(partitions))
         self._reader.set_paused(wanted, True)
         self._put_ahead_back(wanted)
 
-    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+    async def resume(self, partitions: Iterable[Pair]) -> None:
         """Read on in these partitions. Raises KafkaError unless all the partitions are assigned."""
-        self._reader.set_paused(frozenset(partitions), False)
+        self._reader.set_paused(frozenset(partitions_named(partitions)), False)
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
         return self._reader.assigned.paused
 
-    def position(self, topic_partition: TopicPartition) -> int | None:
+    def position(self, topic_partition: Pair) -> int | None:
         """The offset of the next record that `poll` will return; None while undecided."""
-        return self._ahead.next_offsets().get(topic_partition, self._reader.assigned.position(topic_partition))
+        name = partition_named(topic_partition)
+        return self._ahead.next_offsets().get(name, self._reader.assigned.position(name))
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether every record up to the setting `until` is returned: then `poll` returns no record, at once."""
+        return self._reader.is_at_end and not self._ahead
+
+    # the cluster's logs
+
+    async def beginning_offsets(self, partitions: Iterable[Pair]) -> dict[TopicPartition, int]:
+        """The log starts of any partitions, assigned or not. Raises KafkaError."""
+        return await self._offsets(partitions, EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[Pair]) -> dict[TopicPartition, int]:
+        """The ends of any partitions, assigned or not: the offsets of the next records that will be written, or with
+        read_committed the last stable offsets. Raises KafkaError."""
+        return await self._offsets(partitions, LATEST)
+
+    async def _offsets(self, partitions: Iterable[Pair], spec: int) -> dict[TopicPartition, int]:
+        listed = await self._list_offsets(dict.fromkeys(partitions_named(partitions), spec))
+        return {name: found.offset for name, found in listed.items()}
+
+    async def offsets_for_times(
+        self, timestamps: ByPartition[int | datetime]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at this time (ms since 1970, or a datetime) or later, in each partition; None without such
+        a record. Raises KafkaError."""
+        specs = {name: milliseconds_of(time) for name, time in by_partition(timestamps).items()}
+        listed = await self._list_offsets(specs)
+        return {
+            name: OffsetAndTimestamp(found.offset, found.timestamp, found.leader_epoch) if found.offset >= 0 else None
+            for name, found in listed.items()
+        }
+
+    async def partitions_for_topic(self, topic: str) -> list[int]:
+        """The numbers of the topic's partitions. Raises KafkaError for a topic that does not exist."""
+        return [info.partition for info in (await self._reader.router.topic(topic)).partitions]
 
     @property
     def trouble(self) -> KafkaError | None:
@@ -207,6 +238,26 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         records = await self._poll(timeout, max_records)
         return [of_topic(record) for record in records] if self._shares_by_key else records
 
+    async def getone(self) -> ConsumerRecord:
+        """The next record; waits without end for it. Other calls of `poll` count it as processed.
+
+        Raises KafkaError as `poll`, and INVALID_REQUEST at the end of reading (`until`).
+        """
+        while (record := self.next_ahead()) is None:
+            if self._reader.is_at_end:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "every record up to `until` is returned")
+            await self.poll_ahead(_ITERATION_POLL_S)
+        return record
+
+    async def getmany(
+        self, *, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """The records of a `poll` by partition, in order of offset."""
+        by_name: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for record in await self.poll(timeout_ms / 1000, max_records=max_records):
+            by_name.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+        return by_name
+
     async def _poll(self, wait_s: float, max_records: int | None = None) -> list[ConsumerRecord]:
         """Do what `poll` does; records of views have the names of the views."""
         deadline_ms = self._reader.router.now_ms() + int(wait_s * 1000)
@@ -222,6 +273,18 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         return records
 
     # iteration
+
+    def __aiter__(self) -> Self:
+        """Records without end, as they come, or up to the setting `until`. A commit covers all records yielded so far,
+        also the last record: but not the last record when the `async with` block ends by an exception."""
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        while (record := self.next_ahead()) is None:
+            if self._reader.is_at_end:
+                raise StopAsyncIteration
+            await self.poll_ahead(_ITERATION_POLL_S)
+        return record
 
     async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
         """Poll for an iteration: `next_ahead` returns these records singly."""
@@ -247,9 +310,9 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     async def commit(
         self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        offsets: ByPartition[OffsetAndMetadata | int] | None = None,
         *,
-        ranges: Mapping[TopicPartition, Iterable[Rectangle]] | None = None,
+        ranges: ByPartition[Iterable[Rectangle]] | None = None,
     ) -> dict[TopicPartition, RangeBudget]:
         """Commit these offsets (each of the next record to read), or by default the position in every partition.
 
@@ -265,14 +328,16 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         if ranges is not None and offsets is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "commit offsets or ranges, not both at once")
         if ranges is not None:
-            return await self._reader.progress.commit(ranges)
+            return await self._reader.progress.commit(by_partition(ranges))
+        wanted: Mapping[TopicPartition, OffsetAndMetadata | int]
         if offsets is None:
             self._auto_commit.drop()
+            wanted = self._positions()
         else:
+            wanted = by_partition(offsets)
             await self._auto_commit.wait()
-        if offsets is not None and self._shares_by_key:
-            self._check_slots(offsets)
-        wanted: Mapping[TopicPartition, OffsetAndMetadata | int] = self._positions() if offsets is None else offsets
+            if self._shares_by_key:
+                self._check_slots(wanted)
         exact = {p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()}
         await self._reader.commit(exact)
         self._unpassed.commit({name: committed.offset for name, committed in exact.items()})
@@ -313,10 +378,10 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def committed(self, partitions: TopicPartition) -> KeyProgress | None: ...
 
     @overload
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]: ...
+    async def committed(self, partitions: Iterable[Pair]) -> dict[TopicPartition, OffsetAndMetadata]: ...
 
     async def committed(
-        self, partitions: TopicPartition | Iterable[TopicPartition]
+        self, partitions: TopicPartition | Iterable[Pair]
     ) -> KeyProgress | dict[TopicPartition, OffsetAndMetadata] | None:
         """The group's committed offsets; a partition without an offset is left out.
 
@@ -327,7 +392,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         if isinstance(partitions, TopicPartition):
             return await progress.committed(partitions)
         assert self._group is not None, "it has progress"
-        return await fetch_group_offsets(self._reader.router, self._group, partitions)
+        return await fetch_group_offsets(self._reader.router, self._group, partitions_named(partitions))
 
     # the group's callbacks, and the end
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 from tailrace.client.cluster_view import BrokerAddress
@@ -61,6 +62,23 @@ class OffsetAt(NamedTuple):
     """The leader epoch in the request, under which the leader has answered; -1 if no epoch was known."""
     record_count: RecordCount | None = None
     """The records up to the end, of a view partition for which a count was wanted."""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record of a time: its offset, its timestamp in ms since 1970, its leader epoch (-1: unknown)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = -1
+
+
+def milliseconds_of(time: int | datetime) -> int:
+    """The time in ms since 1970; a datetime without a zone is local time. Raises KafkaError INVALID_TIMESTAMP."""
+    if isinstance(time, datetime):
+        return int(time.timestamp() * 1000)
+    if not isinstance(time, int) or isinstance(time, bool) or time < 0:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"time {time!r}; say milliseconds since 1970, or a datetime")
+    return time
 
 
 async def list_offsets(

@@ -9,6 +9,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
+from datetime import datetime
 from typing import Any, Final, Literal, Self
 
 from tailrace.client.errors import several
@@ -25,6 +26,8 @@ Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 GroupProtocol = Literal["classic", "consumer"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 Reset = Literal["earliest", "latest", "none"]
+Until = Literal["end"] | int | datetime | Mapping[tuple[str, int], int]
+"""An end of reading: of the logs at the first poll, at an offset, at the first record of a time, or by partition."""
 
 ASSIGNMENT_STRATEGIES: Final = ("range", "roundrobin")
 GROUP_PROTOCOLS: Final = ("classic", "consumer")
@@ -280,9 +283,11 @@ def _check_on_corrupt(choice: str) -> None:
 
 @dataclass(frozen=True)
 class ConsumerSettings(ReaderSettings):
-    """The settings of a consumer."""
+    """The settings of a consumer. With `until`, for a consumer without a group, reading has an end: "end" (the ends at
+    the first poll), a datetime, an offset, or an offset by partition."""
 
     _: KW_ONLY
+    until: Until | None = None
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     allow_individual_commit: bool = False
@@ -290,8 +295,7 @@ class ConsumerSettings(ReaderSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.topics and self.group is None:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give a group, or use assign()")
+        _check_until(self.until, has_group=self.group is not None)
         if self.allow_individual_commit and self.group is None:
             raise KafkaError(
                 ErrorCode.INVALID_GROUP_ID, "allow.individual.commit needs a group, whose members share by key"
@@ -300,6 +304,18 @@ class ConsumerSettings(ReaderSettings):
     @property
     def shares_by_key(self) -> bool:
         return self.allow_individual_commit
+
+
+def _check_until(until: object, *, has_group: bool) -> None:
+    """Raise KafkaError INVALID_CONFIG unless this is an end of reading, or None."""
+    if until is None:
+        return
+    if has_group:
+        raise invalid("until is for a consumer without a group: the members of a group read on together")
+    offsets = list(until.values()) if isinstance(until, Mapping) else [until]
+    are_offsets = all(isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0 for offset in offsets)
+    if until != "end" and not isinstance(until, datetime) and not are_offsets:
+        raise invalid(f'until {until!r}; say "end", a datetime, an offset, or an offset by partition')
 
 
 @dataclass(frozen=True)

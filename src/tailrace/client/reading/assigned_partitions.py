@@ -26,6 +26,8 @@ class AssignedPartitions:
         self.topics: frozenset[str] = frozenset()
         self.paused: frozenset[TopicPartition] = frozenset()
         """Partitions from which nothing is fetched or returned until a `resume`."""
+        self.has_end = False
+        """Whether reading has an end: a partition is read once its end is known."""
         self.records_consumed = 0
         self._changed: dict[TopicPartition, None] = {}
         self._ready: OrderedDict[TopicPartition, None] = OrderedDict()
@@ -59,6 +61,7 @@ class AssignedPartitions:
         self.paused = self.paused.intersection(self._partitions)
         for name, partition in self._partitions.items():
             partition.change_key_ranges(joined(ranges.get(name, ())))
+            partition.awaits_end = self.has_end and partition.until is None
         for name in {**before, **self._partitions}:
             self.note(name)
         left = [name for name in before if name not in self._partitions]
@@ -87,6 +90,10 @@ class AssignedPartitions:
             self._changed = {}
         return changed
 
+    def check_assigned(self, name: TopicPartition) -> None:
+        """Raise KafkaError INVALID_REQUEST unless the partition is assigned."""
+        self._assigned(name)
+
     def _assigned(self, name: TopicPartition) -> ConsumedPartition:
         if name not in self._partitions:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is not assigned to this consumer")
@@ -112,6 +119,23 @@ class AssignedPartitions:
         self._partitions[name].start_at(offset, epoch, valid_under=valid_under)
         self.note(name)
         return True
+
+    def end_at(self, name: TopicPartition, until: int) -> None:
+        """Return no record of this partition from the offset `until` on, if the partition is assigned."""
+        partition = self._partitions.get(name)
+        if partition is not None:
+            partition.until, partition.awaits_end = until, False
+            self.note(name)
+
+    @property
+    def endless(self) -> list[TopicPartition]:
+        """The partitions whose end of reading is not known yet."""
+        return [name for name, partition in self._partitions.items() if partition.awaits_end]
+
+    @property
+    def are_at_end(self) -> bool:
+        """Whether every record is returned, up to the ends of reading."""
+        return all(partition.is_at_end for partition in self._partitions.values())
 
     def undecided(self) -> dict[TopicPartition, bool]:
         """The partitions without a usable position or a record; True for a partition whose offset is not in the log."""

@@ -28,6 +28,7 @@ class ConsumedPartition:
         "_corrupt",
         "_epochs",
         "_records",
+        "awaits_end",
         "is_leaving",
         "is_paused",
         "key_ranges",
@@ -41,6 +42,7 @@ class ConsumedPartition:
         "replica_changes",
         "reset_replica",
         "strikes",
+        "until",
     )
 
     def __init__(self, name: TopicPartition, corrupt: CorruptBatches | None = None) -> None:
@@ -67,6 +69,10 @@ class ConsumedPartition:
         small."""
         self.strikes = 0
         """Faults in a row."""
+        self.awaits_end = False
+        """Whether reading has an end that is not known yet: no records are fetched or returned."""
+        self.until: int | None = None
+        """The offset at which reading ends: records from here on are not returned. None: reading has no end."""
         self.readable_end = -1
         """The end for readers at the last answer; -1: unknown, as with `log_start_offset`."""
         self.log_start_offset = -1
@@ -83,7 +89,12 @@ class ConsumedPartition:
 
     @property
     def may_be_read(self) -> bool:
-        return not self.is_paused and not self.is_leaving
+        return not (self.is_paused or self.is_leaving or self.awaits_end or self.is_at_end)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether every record below `until` is returned."""
+        return self.until is not None and self.next_offset is not None and self.next_offset >= self.until
 
     @property
     def is_drained(self) -> bool:
@@ -185,9 +196,16 @@ class ConsumedPartition:
             batch = [records.popleft() for _ in range(limit)]
         if batch:
             self.next_offset = batch[-1].offset + 1
+            if self.until is not None and self.next_offset > self.until:
+                batch = self._end_at(self.until, batch)
             taken += [(name, record) for record in batch]
         if self.is_drained:
             self._settle()
+
+    def _end_at(self, until: int, batch: list[Record]) -> list[Record]:
+        """The records below `until`; the position becomes `until`, and what was fetched beyond is dropped."""
+        self.start_at(until, self.epoch_before(until))
+        return [record for record in batch if record.offset < until]
 
     def put_back(self, records: Sequence[Record]) -> None:
         """Return these records once more: the last records that `take` gave, in their order."""

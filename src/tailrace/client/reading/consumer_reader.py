@@ -1,4 +1,6 @@
-"""The reading part of a consumer: assigned partitions, their positions, and the membership that assigns partitions.
+"""The reading part of a consumer: assigned partitions, their positions, and what assigns partitions.
+
+With a group a membership assigns; without a group whole topics are read, or the partitions of `assign`.
 
 A consumer and a keyed consumer each hold a reader. It commits nothing: `on_revoke` may, before partitions leave.
 """
@@ -25,9 +27,11 @@ from tailrace.client.reading.fetching import FetchOptions
 from tailrace.client.reading.read_notices import ReadNotices
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.reading.searches.position_validation import PositionValidator
+from tailrace.client.reading.searches.reading_end import ReadingEnd
 from tailrace.client.reading.searches.start_search import StartSearch
+from tailrace.client.reading.searches.whole_topics import WholeTopics
 from tailrace.client.router import Router
-from tailrace.client.settings import ReaderSettings
+from tailrace.client.settings import ReaderSettings, Until
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, fault_of
 from tailrace.model.partitions import TopicPartition
@@ -52,7 +56,9 @@ class ConsumerReader:
         on_revoke: Callable[[frozenset[TopicPartition]], Awaitable[None]],
         on_left: Callable[[frozenset[TopicPartition]], None],
         apart: Callable[[frozenset[TopicPartition]], Iterable[frozenset[TopicPartition]]] = lambda leaving: (leaving,),
+        until: Until | None = None,
     ) -> None:
+        """`until`: the end of reading, for a consumer without a group."""
         self.router = Router(settings)
         self._on_revoke = on_revoke
         self._on_left = on_left
@@ -92,6 +98,10 @@ class ConsumerReader:
         self._views = None
         if settings.group is not None and settings.shares_by_key:
             self._views = TopicViews(self.router, settings.group, settings.slots_of_a_partition)
+        self._whole_topics: WholeTopics | None = None
+        self._end: ReadingEnd | None = None
+        if until is not None:
+            self._end = ReadingEnd(self.router, self.fetcher, until, isolation_level=settings.isolation_number)
         self._next_check_ms = 0
         self._is_closed = False
         self._has_lost_partitions = False
@@ -105,9 +115,11 @@ class ConsumerReader:
     # the assignment
 
     def subscribe(self, topics: Iterable[str], pattern: str | None = None) -> None:
-        """Share these topics with the group, from the next poll on, and topics whose names match the pattern."""
+        """Share these topics with the group, from the next poll on, and topics whose names match the pattern. Without a
+        group, read the topics whole."""
         if self._member is None:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "topics are shared in a group: give a group, or use assign()")
+            self._read_whole(topics, pattern)
+            return
         if self._views is not None and pattern is not None:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "members that share by key give the names of topics, not a pattern"
@@ -119,6 +131,15 @@ class ConsumerReader:
             self._member.subscribe(TopicSubscription(names, pattern))
         else:
             self._views.subscribe(names)
+
+    def _read_whole(self, topics: Iterable[str], pattern: str | None) -> None:
+        if pattern is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_GROUP_ID,
+                "a pattern needs a group, whose coordinator compares it with names; or name topics",
+            )
+        self.assign({})
+        self._whole_topics = WholeTopics(self.router, self.fetcher, topics, is_followed=self._end is None)
 
     def check_assignable(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
         """Raise KafkaError for malformed key ranges, and after a `subscribe`: the group assigns the partitions then."""
@@ -134,6 +155,7 @@ class ConsumerReader:
         self._first_topics = ()
         self._knows_what_to_read = True
         self._cancel_tasks()
+        self._whole_topics = None
         self.fetcher.assign(wanted)
 
     @property
@@ -173,7 +195,7 @@ class ConsumerReader:
         """As `poll`, with the partition beside each record."""
         self.check_open()
         if not self._knows_what_to_read:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give a group and topics, or call assign()")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give topics, or call assign()")
         if self._first_topics:
             self.subscribe(self._first_topics)
         self._notices.begin_poll(self.router.now_ms())
@@ -186,13 +208,22 @@ class ConsumerReader:
                     if self.router.now_ms() >= self._next_check_ms:
                         self._check_faults()
                     return taken
-                check_ms = self.router.now_ms() + _CHECK_MS
-                due_ms = min(self._search.next_due_ms(deadline_ms), self._validator.next_due_ms(deadline_ms))
-                await self.fetcher.wait(min(due_ms, check_ms))
+                await self.fetcher.wait(min(self._next_due_ms(deadline_ms), self.router.now_ms() + _CHECK_MS))
             self.check_open()
             self._check_faults()
-            if self.router.now_ms() >= deadline_ms:
+            if self.is_at_end or self.router.now_ms() >= deadline_ms:
                 return []
+
+    def _next_due_ms(self, deadline_ms: int) -> int:
+        """The time of the next search or comparison, at most the deadline."""
+        searches = (self._search, self._validator, self._whole_topics, self._end)
+        return min(search.next_due_ms(deadline_ms) for search in searches if search is not None)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether every record up to the end of reading is returned."""
+        is_whole = self._whole_topics is None or self._whole_topics.are_found
+        return self._end is not None and is_whole and not self._first_topics and self._end.is_reached
 
     async def _is_ready(self, deadline_ms: int) -> bool:
         """Whether there are partitions to read; waits a moment for the group's assignment."""
@@ -214,6 +245,10 @@ class ConsumerReader:
                     return False
             if self._views is not None and not await self._views.may_read(self._member.identity.member_id, deadline_ms):
                 return False
+        if self._whole_topics is not None:
+            self._whole_topics.advance()
+        if self._end is not None:
+            self._end.advance()
         self._search.advance()
         self._validator.check()
         return True
@@ -243,7 +278,17 @@ class ConsumerReader:
         fault."""
         of_group = None if self._member is None else self._member.trouble
         of_views = None if self._views is None else self._views.trouble
-        return of_views or of_group or self._search.trouble or self._validator.trouble or self.fetcher.trouble
+        of_topics = None if self._whole_topics is None else self._whole_topics.trouble
+        of_end = None if self._end is None else self._end.trouble
+        return (
+            of_views
+            or of_group
+            or of_topics
+            or of_end
+            or self._search.trouble
+            or self._validator.trouble
+            or self.fetcher.trouble
+        )
 
     def metrics(self, next_offsets: Mapping[TopicPartition, int]) -> dict[MetricName, int]:
         """Numbers about the reading now. `next_offsets`: the next record to return, by partition."""
@@ -373,7 +418,11 @@ class ConsumerReader:
                 self.router.close()
 
     def _cancel_tasks(self) -> None:
-        """Cancel the search and the comparison that run beside the poll."""
+        """Cancel the searches and the comparison that run beside the poll."""
+        if self._whole_topics is not None:
+            self._whole_topics.cancel()
+        if self._end is not None:
+            self._end.cancel()
         self._search.cancel()
         self._validator.cancel()
 

@@ -1,0 +1,175 @@
+"""Habits of other clients: forms of calls and names of settings that users of Kafka's clients type."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import tailrace
+from tailrace import aio
+from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.testing import Cluster
+
+
+@pytest.fixture
+def servers(tailrace_cluster: Cluster) -> str:
+    return tailrace_cluster.bootstrap_servers
+
+
+@pytest.fixture
+def topic(servers: str) -> str:
+    name = f"habits-{uuid4()}"
+    with Admin(servers) as admin:
+        admin.create_topics([NewTopic(name, 2, 1)])
+    return name
+
+
+def test_servers_come_as_a_list_and_settings_by_dotted_names(servers: str, topic: str) -> None:
+    settings = {"bootstrap.servers": servers, "linger.ms": "0", "compression.type": "lz4"}
+    with Producer(settings) as producer:
+        sent = producer.send_and_wait(topic, b"v")
+    assert (sent.topic, sent.offset) == (topic, 0)
+    read = {"bootstrap.servers": [servers], "group.id": str(uuid4()), "auto.offset.reset": "earliest"}
+    with Consumer(read, topics=[topic], isolation_level="read_committed") as consumer:
+        assert [record.value for record in consumer.poll(30)] == [b"v"]
+    with Admin({"bootstrap.servers": servers}) as admin, Admin(bootstrap_servers=[servers, servers]) as other:
+        assert admin.list_brokers() == other.list_brokers()
+
+
+def test_a_pair_is_a_partition(servers: str, topic: str) -> None:
+    with Producer(servers) as producer:
+        for number in range(4):
+            producer.send(topic, b"%d" % number, partition=0)
+    with Consumer(servers, group=str(uuid4())) as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.seek((topic, 0), 2)
+        assert [record.value for record in consumer.poll(30)] == [b"2", b"3"]
+        consumer.commit({(topic, 0): 3})
+        assert consumer.committed([(topic, 0)])[TopicPartition(topic, 0)].offset == 3
+        consumer.pause([(topic, 0)])
+        assert consumer.paused() == {(topic, 0)}
+        consumer.resume([[topic, 0]])  # type: ignore[list-item]
+        assert consumer.position((topic, 0)) == 4
+
+
+@pytest.mark.parametrize("wrong", ["orders-0", ("orders",), (0, "orders"), 7, ("orders", "0"), None])
+def test_another_form_of_a_partition_is_refused_with_the_right_form(servers: str, wrong: Any) -> None:
+    with Consumer(servers) as consumer:
+        for call in (consumer.assign, consumer.pause, consumer.end_offsets):
+            with pytest.raises(TypeError, match=r"a partition is a TopicPartition, or a pair such as \('orders', 0\)"):
+                call([wrong])
+        with pytest.raises(TypeError, match="a partition is a TopicPartition"):
+            consumer.seek(wrong, 0)
+        with pytest.raises(TypeError, match=r"this takes several partitions: say \["):
+            consumer.assign(TopicPartition("orders", 0))  # type: ignore[arg-type]
+
+
+def test_offsets_are_looked_up_and_sought(servers: str, topic: str) -> None:
+    with Producer(servers) as producer:
+        for number in range(5):
+            producer.send(topic, b"%d" % number, partition=1, timestamp=1_000 * (number + 1))
+    name = TopicPartition(topic, 1)
+    with Consumer(servers) as consumer:
+        assert consumer.partitions_for_topic(topic) == [0, 1]
+        assert consumer.beginning_offsets([(topic, 0), name]) == {(topic, 0): 0, name: 0}
+        assert consumer.end_offsets([(topic, 0), name]) == {(topic, 0): 0, name: 5}
+        found = consumer.offsets_for_times({name: 2_500, TopicPartition(topic, 0): 0})
+        assert found[TopicPartition(topic, 0)] is None
+        assert found[name] is not None
+        assert found[name][:2] == (2, 3_000)  # type: ignore[index]
+        assert consumer.offsets_for_times({name: datetime.fromtimestamp(2.5, UTC)})[name] == found[name]
+        with pytest.raises(KafkaError, match="say milliseconds since 1970, or a datetime"):
+            consumer.offsets_for_times({name: "now"})  # type: ignore[arg-type]
+        consumer.assign([name])
+        consumer.seek_to_end()
+        assert consumer.position(name) == 5
+        consumer.seek_to_beginning([name])
+        assert [record.offset for record in consumer.poll(30)] == [0, 1, 2, 3, 4]
+        with pytest.raises(KafkaError, match=f"{topic}-0 is not assigned"):
+            consumer.seek_to_end([(topic, 0)])
+
+
+def test_topics_are_created_by_name_and_by_position(servers: str) -> None:
+    name = f"new-{uuid4()}"
+    with Admin(servers) as admin:
+        admin.create_topics([f"{name}-a", NewTopic(f"{name}-b", 3, 1), NewTopic(f"{name}-c", num_partitions=2)])
+        described = admin.describe_topics([f"{name}-a", f"{name}-b", f"{name}-c"])
+        assert [len(topic.partitions) for topic in described] == [1, 3, 2]
+        with pytest.raises(TypeError, match="this takes several topics: say "):
+            admin.create_topics(NewTopic(name))  # type: ignore[arg-type]
+        with pytest.raises(KafkaError, match=r"say \['t'\] for one"):
+            admin.create_topics("t")
+    with pytest.raises(KafkaError, match="partitions and num_partitions are names of the same setting"):
+        NewTopic(name, 3, num_partitions=4)
+    with pytest.raises(TypeError, match="partitions is a whole number, not '3'"):
+        NewTopic(name, "3")  # type: ignore[arg-type]
+
+
+def test_headers_come_as_a_dict_and_a_result_by_get(servers: str, topic: str) -> None:
+    with Producer(servers) as producer:
+        sent = producer.send(topic, b"v", headers={"trace": b"1", "none": None}, partition=0).get(60)
+        assert sent == producer.send(topic, b"v", partition=0).get(timeout=60)._replace(
+            offset=sent.offset, timestamp=sent.timestamp
+        )
+        with pytest.raises(
+            TypeError, match="^the value of header 'a' must be bytes or None, not str; encode it: value"
+        ):
+            producer.send(topic, b"v", headers=[("a", "1")])  # type: ignore[list-item]
+    with Consumer(servers, topics=[topic], auto_offset_reset="earliest", until="end") as consumer:
+        assert next(iter(consumer)).headers == (("trace", b"1"), ("none", None))
+
+
+def test_records_come_singly_and_by_partition(servers: str, topic: str) -> None:
+    with Producer(servers) as producer:
+        for number in range(6):
+            producer.send(topic, b"%d" % number, partition=number % 2)
+    with Consumer(servers, topics=[topic], auto_offset_reset="earliest") as consumer:
+        first = consumer.getone()
+        rest: dict[TopicPartition, list[Any]] = {}
+        while sum(map(len, rest.values())) < 5:
+            for name, records in consumer.getmany(timeout_ms=30_000, max_records=2).items():
+                assert all((record.topic, record.partition) == name for record in records)
+                rest.setdefault(name, []).extend(records)
+        assert sorted(int(record.value) for records in rest.values() for record in records) == sorted(
+            {0, 1, 2, 3, 4, 5} - {int(first.value or b"")}
+        )
+
+
+async def test_the_asyncio_clients_have_the_habits_of_aiokafka(servers: str, topic: str) -> None:
+    async with aio.Producer(bootstrap_servers=servers, enable_idempotence=True) as producer:
+        sent = await producer.send_and_wait(topic, b"v", key=b"k", partition=1)
+        assert (sent.partition, sent.offset) == (1, 0)
+    consumer = aio.Consumer(servers, topics=[topic], group_id=str(uuid4()), auto_offset_reset="earliest")
+    async with consumer, asyncio.timeout(120):
+        async for record in consumer:
+            assert record.value == b"v"
+            break
+        assert consumer.position((topic, 1)) == 1
+
+
+@pytest.mark.parametrize("client", [Producer, Consumer, Admin])
+def test_a_call_of_a_closed_client_is_not_to_be_retried(servers: str, client: Any) -> None:
+    made = client(servers)
+    made.close()
+    calls = {Producer: lambda: made.send("t", b"v"), Consumer: lambda: made.poll(0), Admin: lambda: made.list_topics()}
+    with pytest.raises(KafkaError, match="is closed: make another one") as refused:
+        calls[client]()
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert not refused.value.retriable
+
+
+@pytest.mark.parametrize("client", ["Producer", "Consumer", "Admin", "KeyedConsumer", "RangedFetch"])
+@pytest.mark.parametrize("module", [tailrace, aio])
+def test_an_unknown_setting_names_the_class_that_was_typed_and_the_nearest_setting(module: Any, client: str) -> None:
+    with pytest.raises(
+        TypeError, match=f"^{client} has no setting 'request_timeout'; did you mean 'request_timeout_ms'"
+    ):
+        getattr(module, client)("127.0.0.1:1", request_timeout=7)
+    with pytest.raises(TypeError, match=f"^{client} has no setting 'request_timeout_s'; did you mean"):
+        getattr(module, client)({"bootstrap.servers": "127.0.0.1:1", "request.timeout.s": 7})
+    with pytest.raises(TypeError, match="'security_protocol'; this release has neither TLS nor SASL"):
+        getattr(module, client)("127.0.0.1:1", security_protocol="SSL")
