@@ -263,7 +263,7 @@ class Consumer(Facade[AsyncConsumer]):
 
     @made_of(ConsumerSettings)
     def __init__(self, settings: ConsumerSettings) -> None:
-        super().__init__(partial(AsyncConsumer.of, settings))
+        super().__init__(partial(AsyncConsumer.of, settings), AsyncConsumer.finish_dropped)
         _consumers.add(self)
 
     def __exit__(

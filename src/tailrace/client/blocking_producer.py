@@ -58,10 +58,16 @@ class Producer(Facade[AsyncProducer]):
         self._settings = settings
         self._reset()
 
+        released = weakref.WeakMethod(self._released)  # so that a producer may be dropped before its client
+
+        def note_release(cost: int) -> None:
+            if (note := released()) is not None:
+                note(cost)
+
         def make() -> AsyncProducer:
             self._reset()
             client = AsyncProducer.of(settings)
-            client.memory.on_release = self._released
+            client.memory.on_release = note_release
             client.start()
             return client
 

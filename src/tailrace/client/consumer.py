@@ -422,6 +422,11 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         finally:
             self._auto_commit.drop()
 
+    async def finish_dropped(self) -> None:
+        """Close, for a caller that has dropped this consumer: of its last records none counts as processed."""
+        self.withhold_unpassed()
+        await self.close()
+
     async def abandon(self) -> None:
         """Stop at once, without a commit and without leaving the group. For the end of the interpreter."""
         self._auto_commit.drop()

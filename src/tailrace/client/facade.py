@@ -1,10 +1,12 @@
 """Asyncio clients on the background loop of the process, for callers without asyncio."""
 
+import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
@@ -15,6 +17,8 @@ from tailrace.model.errors import KafkaError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_log = logging.getLogger("tailrace.client")
 
 
 class Closable(Protocol):
@@ -27,8 +31,11 @@ C = TypeVar("C", bound=Closable)
 class PerProcess(Generic[C]):
     """An asyncio client, made on the loop of its process."""
 
-    def __init__(self, make: Callable[[], C]) -> None:
+    def __init__(self, make: Callable[[], C], finish: "Callable[[C], Coroutine[Any, Any, None]]") -> None:
+        """`finish` ends a client after this object was dropped without `close`."""
         self._make = make
+        self._finish = finish
+        self._finalizer: weakref.finalize[..., Any] | None = None
         self._process_id = 0
         self._client: C | None = None
         self._lock = threading.Lock()
@@ -54,7 +61,16 @@ class PerProcess(Generic[C]):
             if self._client is None or self._process_id != os.getpid():
                 self._client = loop_thread().call(self._made())
                 self._process_id = os.getpid()
+                self._watch(self._client)
             return self._client
+
+    def _watch(self, client: C) -> None:
+        """Let the client live, and finish it on its loop when this object is dropped: without a reference, the client
+        would be collected with its tasks, records and memberships."""
+        if self._finalizer is not None:
+            self._finalizer.detach()  # of the process that has forked this process
+        self._finalizer = weakref.finalize(self, _finish_dropped, client, self._finish, self._process_id)
+        self._finalizer.atexit = False  # the modules of the clients have their own ends
 
     async def _made(self) -> C:
         return self._make()
@@ -68,6 +84,8 @@ class PerProcess(Generic[C]):
         with self._lock:
             self._is_closed = True
             client, self._client = self.existing(), None
+            if self._finalizer is not None:
+                self._finalizer.detach()
         thread = loop_thread()
         if client is None or thread.is_stopped:
             return
@@ -76,6 +94,23 @@ class PerProcess(Generic[C]):
         except KafkaError:
             if not thread.is_stopped:
                 raise
+
+
+def _finish_dropped(client: C, finish: Callable[[C], Coroutine[Any, Any, None]], process_id: int) -> None:
+    """Finish a client whose facade was dropped. Runs where the garbage collector runs: on any thread, in any lock."""
+    if process_id == os.getpid() and not sys.is_finalizing():
+        loop_thread().finish_later(partial(_finished, client, finish))
+
+
+async def _finished(client: C, finish: Callable[[C], Coroutine[Any, Any, None]]) -> None:
+    try:
+        await finish(client)
+    except KafkaError as unreported:
+        _log.error("a client that was dropped without close(): %s", unreported)
+
+
+async def _close(client: Closable) -> None:
+    await client.close()
 
 
 _all: "weakref.WeakSet[PerProcess[Any]]" = weakref.WeakSet()
@@ -90,10 +125,11 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Facade(Configured[Any], Generic[C]):
-    """A blocking client: usable in a `with` block."""
+    """A blocking client: usable in a `with` block. A client that is dropped without `close` finishes in the
+    background."""
 
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._client = PerProcess(make)
+    def __init__(self, make: Callable[[], C], finish: "Callable[[C], Coroutine[Any, Any, None]]" = _close) -> None:
+        self._client = PerProcess(make, finish)
 
     def __enter__(self) -> Self:
         return self

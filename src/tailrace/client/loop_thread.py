@@ -11,7 +11,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -19,6 +19,9 @@ from typing import Any, Final, TypeVar
 from tailrace.model.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
+
+_FINISH_S = 5.0
+"""The longest wait for clients that were dropped without `close`, at the end of the interpreter."""
 
 _STOP_S = 2.0
 """The longest wait for cancelled tasks, and then for the thread, at the end of the interpreter."""
@@ -35,6 +38,7 @@ class LoopThread:
     def __init__(self, name: str = _CLIENTS) -> None:
         self.loop = _new_loop()
         self._is_stopped = False
+        self._finishing: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -73,16 +77,36 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancel running tasks and end the thread, for the end of the interpreter.
+        """Finish the clients that were dropped, for a few seconds; then cancel running tasks, and end the thread.
+
+        For the end of the interpreter.
 
         A loop of uvloop that is left running calls into the interpreter when its next timer is due, also after the
         interpreter is gone: the process then dies by SIGSEGV instead of ending with its exit code.
         """
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._finished(), self.loop).result(_FINISH_S)
         self._is_stopped = True
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(_cancel_all_tasks(), self.loop).result(_STOP_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_STOP_S)
+
+    def finish_later(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the work on the loop, without waiting for its end. From any thread, also from inside the garbage
+        collector: takes no lock."""
+        if not self._is_stopped:
+            self.loop.call_soon_threadsafe(self._begin, work)
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self.loop.create_task(work())
+        self._finishing.add(task)  # the only reference to the task
+        task.add_done_callback(self._finishing.discard)
+
+    async def _finished(self) -> None:
+        """Return when the work of `finish_later` has ended."""
+        if self._finishing:
+            await asyncio.wait(set(self._finishing))
 
 
 def _stopped() -> KafkaError:

@@ -1,6 +1,7 @@
 """The producer: gathers records into batches, sends them to the leaders, and returns their offsets."""
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Mapping
 from random import randrange
 from types import TracebackType
@@ -10,6 +11,7 @@ from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.construction import AsyncClient, made_of
 from tailrace.client.errors import ClosedClient
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from tailrace.client.kept_tasks import kept_task
 from tailrace.client.router import Router
 from tailrace.client.settings import ProducerSettings, parse_codec
 from tailrace.client.transactions.host import TransactionHost
@@ -31,6 +33,8 @@ from tailrace.client.writing.sender import Sender
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
+
+_log = logging.getLogger("tailrace.client")
 
 UNKNOWN_TOPIC_WAIT_MS = 5_000
 """The longest wait for an unknown topic: a broker that creates topics does so soon after the first request."""
@@ -116,6 +120,10 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     async def _run(self, sender: Sender) -> None:
         try:
             await sender.run()
+        except asyncio.CancelledError:
+            if self.memory.used_bytes and not self._is_closing:
+                _log.error("records were not written before the event loop ended: use `async with`, or call close()")
+            raise
         except Exception as bug:
             # A bug: raise it for the log, and fail all futures, so that no caller waits for ever.
             self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this producer has failed: {bug!r}")
@@ -123,7 +131,7 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
             raise
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = kept_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

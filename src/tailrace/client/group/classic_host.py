@@ -28,6 +28,7 @@ from tailrace.client.group.membership import (
     SubscriptionChanged,
     TopicSubscription,
 )
+from tailrace.client.kept_tasks import kept_task
 from tailrace.client.router import Router
 from tailrace.client.settings import ReaderSettings
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -97,7 +98,7 @@ class ClassicGroupMember(MemberHost):
     def on_poll(self) -> None:
         self._polled_at_ms = self._router.now_ms()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = kept_task(self._run())
         if self._bug is not None:
             raise self._bug
         if self._task.done():

@@ -41,6 +41,7 @@ from tailrace.client.group.membership import (
     SubscriptionChanged,
     TopicSubscription,
 )
+from tailrace.client.kept_tasks import kept_task
 from tailrace.client.router import Router
 from tailrace.client.settings import ReaderSettings
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -187,7 +188,7 @@ class ConsumerGroupMember(MemberHost):
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task. If it fails, the next poll raises its exception."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = kept_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_end)
         return task
