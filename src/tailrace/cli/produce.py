@@ -78,7 +78,8 @@ def command(
     """Write each line of stdin as a record to TOPIC."""
     separator = _parse_separator(key_separator)
     with admin_of(bootstrap_server) as admin:
-        admin.describe_cluster()  # before the user types into a cluster that is not there
+        # Before the user types into a cluster that is not there, or the first record creates the topic.
+        is_new = not admin.existing_topics((topic,))
     settings = ProducerSettings.on(
         cluster_of(bootstrap_server),
         acks=acks.value,
@@ -104,7 +105,9 @@ def command(
                 producer.close()  # `close` would wait for records that are still in flight
     if output is Format.JSON:
         show([{"topic": topic, "records": lines.written}], (), output)
-    say(f"{counted(lines.written, 'record')} written to {topic}")
+    # A name that was mistyped shows as a topic that is new.
+    new = f", a new topic ({counted(lines.partition_count, 'partition')})" if is_new and lines.partition_count else ""
+    say(f"{counted(lines.written, 'record')} written to {topic}{new}")
     if was_interrupted:
         raise typer.Exit(1)
 
@@ -177,7 +180,8 @@ class _InputLines:
         self._separator = separator
         self._only = partition
         self._codec = parse_codec(compression)
-        self._partition_count = 0
+        self.partition_count = 0
+        """The partitions of the topic; 0 before `open`."""
         self._sticky = StickyPartitioner(randrange, _BATCH_BYTES)
         self._open: dict[int, _Open] = {}
         self._sent: deque[_SentRecord] = deque()
@@ -191,7 +195,7 @@ class _InputLines:
 
     def open(self) -> None:
         """Look up the number of partitions; this creates the topic if the cluster auto-creates topics."""
-        self._partition_count = self._producer.partition_count(self._topic)
+        self.partition_count = self._producer.partition_count(self._topic)
 
     @property
     def is_complete(self) -> bool:
@@ -239,8 +243,8 @@ class _InputLines:
         if self._only is not None:
             return self._only
         if key is not None:
-            return partition_for_key(key, self._partition_count)
-        return self._sticky.partition(self._topic, range(self._partition_count), size_bytes)
+            return partition_for_key(key, self.partition_count)
+        return self._sticky.partition(self._topic, range(self.partition_count), size_bytes)
 
     def _send_open(self) -> None:
         for partition in list(self._open):

@@ -165,6 +165,12 @@ def test_lines_go_in_and_come_out(run: Run, topic: str) -> None:
     assert (done.code, done.out) == (0, "one\ntwo\n\nвода\n")
 
 
+def test_a_topic_that_the_first_line_creates_is_said_to_be_new(run: Run, topic: str) -> None:
+    done = run("produce", topic, stdin=b"one\n")
+    assert (done.code, done.out, done.err) == (0, "", f"1 record written to {topic}, a new topic (1 partition)\n")
+    assert run("produce", topic, stdin=b"two\n").err == f"1 record written to {topic}\n"
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_a_big_input_is_written_whole_in_every_codec(run: Run, topic: str, codec: str) -> None:
     lines = [f"line {number} " * 10 for number in range(20_000)]
@@ -345,6 +351,6 @@ def test_the_count_on_a_terminal_is_erased(run: Run, topic: str, monkeypatch: py
     done = run("produce", topic, stdin=b"one\n")
     erased = "\r\x1b[K"
     *counts, last = done.err.split(erased)
-    assert last == f"1 record written to {topic}\n"
+    assert last == f"1 record written to {topic}, a new topic (1 partition)\n"
     assert set(counts) <= {"", "0 records ", "1 record "}
     assert len(counts) > 1
