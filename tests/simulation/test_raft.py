@@ -191,21 +191,21 @@ def test_a_sweep_goes_on_where_it_was_interrupted(store: SweepFile) -> None:
     heard: list[int] = []
 
     def interrupt(total: RaftSweep) -> None:
-        if total.seeds > 2:
+        if total.seeds > 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep_seeds(RaftSweep, run_quorum_seed, counted=2, processes=1, store=store, on_progress=interrupt)
+        sweep_seeds(RaftSweep, run_quorum_seed, counted=5, processes=1, store=store, on_progress=interrupt)
     total = sweep_seeds(
         RaftSweep,
         run_quorum_seed,
-        counted=2,
+        counted=5,
         processes=1,
         store=store,
         on_progress=lambda total: heard.append(total.seeds),
     )
-    assert heard[0] == 2
-    assert total.counted >= 2
+    assert heard[0] == 5
+    assert total.counted >= 5
     once = sweep_seeds(RaftSweep, run_quorum_seed, seeds=total.seeds, processes=1)
     assert (total.counted, total.events, total.sometimes) == (once.counted, once.events, once.sometimes)
 
