@@ -84,22 +84,30 @@ def _lose_a_part_of_a_transaction(evidence: Evidence) -> Evidence:
 
 def _tear_a_transaction(evidence: Evidence) -> Evidence:
     place, offset = _committed(evidence)
-    producer, number = number_of(evidence.logs[place].values[offset])
+    unknown = _with_outcome(evidence, evidence.logs[place].values[offset], "unknown")
+    return _with_values(unknown, place, {offset: None})
+
+
+def _with_outcome(evidence: Evidence, value: str, outcome: str) -> Evidence:
+    """The evidence with another outcome of the transaction of this record."""
+    producer, number = number_of(value)
     key = next(
         key
         for key, transaction in evidence.history.transactions.items()
         if transaction.producer == producer and transaction.first <= number < transaction.first + transaction.size
     )
-    outcomes = {**evidence.history.outcomes, key: "unknown"}
-    return _with_history(_with_values(evidence, place, {offset: None}), outcomes=outcomes)
+    return _with_history(evidence, outcomes={**evidence.history.outcomes, key: outcome})
 
 
 def _commit_an_aborted_record(evidence: Evidence) -> Evidence:
-    """Let the log forget that a transaction was aborted."""
+    """Let the log forget that a record's transaction was aborted. A producer that was killed may not know the outcome:
+    the anomaly has a producer that knows."""
     place = _of(evidence.transactional, evidence)
     log = evidence.logs[place]
     assert log.aborted, "a transaction has been aborted"
-    return _with_log(evidence, place, replace(log, aborted=log.aborted - {min(log.aborted)}))
+    offset = min(log.aborted)
+    aborted = _with_outcome(evidence, log.values[offset], "aborted")
+    return _with_log(aborted, place, replace(log, aborted=log.aborted - {offset}))
 
 
 def _abort_a_record_that_was_read(evidence: Evidence) -> Evidence:

@@ -157,6 +157,15 @@ def test_a_planted_anomaly_is_named(anomaly: str) -> None:
     assert kind in kinds(broken_promises(plant(evidence())))
 
 
+@pytest.mark.parametrize("anomaly", PLANTS)
+def test_a_planted_anomaly_is_named_though_the_outcome_of_an_abort_is_unknown(anomaly: str) -> None:
+    kind, plant = PLANTS[anomaly]
+    unknown = evidence()
+    unknown.history.outcomes["t", 2] = "unknown"
+    assert broken_promises(unknown) == []
+    assert kind in kinds(broken_promises(plant(unknown)))
+
+
 def test_every_kind_has_a_planted_anomaly() -> None:
     assert {kind for kind, _ in PLANTS.values()} == set(KINDS)
 
