@@ -4,11 +4,18 @@ The view `orders.shared-16` has 16 partitions for each partition of `orders`: nu
 partition p whose key hashes are in range j of 16, at their offsets in p.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tailrace.model.ids import TopicId
 from tailrace.model.key_ranges import SLOTS, WHOLE, KeyRange, of_slots
-from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition, topic_name_fault
+from tailrace.model.partitions import (
+    INTERNAL_TOPICS,
+    MAX_TOPIC_NAME,
+    METADATA_TOPIC,
+    TopicPartition,
+    topic_name_fault,
+)
 
 FAN_OUTS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 """The numbers of view partitions that one partition may have: every view partition has whole slots."""
@@ -38,8 +45,14 @@ def parse_view(name: str) -> View | None:
 
     Internal topics have no views.
     """
-    if _MARK not in name:
+    if _MARK not in name or len(name) > MAX_TOPIC_NAME:
         return None  # almost every name
+    return _parsed(name)
+
+
+@lru_cache(maxsize=1_024)
+def _parsed(name: str) -> View | None:
+    """Cached: each fetch looks up each of its partitions of views, by the same few names."""
     for length in range(_SHORTEST_SUFFIX, _LONGEST_SUFFIX + 1):
         fan_out = _BY_SUFFIX.get(name[-length:])
         if fan_out is not None:

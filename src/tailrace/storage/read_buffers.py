@@ -10,7 +10,7 @@ from typing import Final
 from tailrace.model.buffers import has_no_views, new_buffer
 
 SMALLEST: Final = 16 * 1024
-"""The size of the smallest buffer in bytes; a larger size is this size, doubled as often as needed."""
+"""The size of the smallest buffer in bytes, and the least difference between sizes."""
 LARGEST: Final = 4 << 20
 """The size of the largest kept buffer: few clients ask for larger reads."""
 KEEP_BYTES: Final = 16 << 20
@@ -24,10 +24,13 @@ _TRIES: Final = 4
 class ReadBuffers:
     """Buffers in rings, one ring per size. `KEEP_BYTES` bounds all rings together."""
 
-    __slots__ = ("_keep_bytes", "_rings", "kept_bytes")
+    __slots__ = ("_halvings", "_keep_bytes", "_rings", "kept_bytes")
 
-    def __init__(self, *, keep_bytes: int = KEEP_BYTES) -> None:
+    def __init__(self, *, keep_bytes: int = KEEP_BYTES, halvings: int = 0) -> None:
+        """`halvings`: sizes are powers of two; with 3, four sizes lie between two powers. More sizes waste less of each
+        buffer, and find a buffer of the size less often unless most requests have about the same size."""
         self._keep_bytes = keep_bytes
+        self._halvings = halvings
         self._rings: dict[int, deque[bytearray]] = {}
         self.kept_bytes = 0
         """The bytes in the rings, lent or not. A buffer that has left its ring belongs to its reader alone."""
@@ -36,7 +39,8 @@ class ReadBuffers:
         """A buffer of at least this many bytes, contents undefined. Take a view before the next call of `lend`."""
         if size_bytes > LARGEST:
             return bytearray(size_bytes)
-        size = SMALLEST if size_bytes <= SMALLEST else 1 << (size_bytes - 1).bit_length()
+        step = max(1 << (size_bytes - 1).bit_length() >> self._halvings, SMALLEST)
+        size = -(-size_bytes // step) * step
         ring = self._rings.get(size)
         if ring is None:
             ring = self._rings[size] = deque()

@@ -6,6 +6,15 @@ from hypothesis import strategies as st
 from tailrace.storage.read_buffers import KEEP_BYTES, LARGEST, SMALLEST, ReadBuffers
 
 
+@given(st.integers(4 * SMALLEST + 1, LARGEST), st.integers(0, 3))
+def test_sizes_between_powers_of_two_waste_less(size: int, halvings: int) -> None:
+    lent = len(ReadBuffers(halvings=halvings).lend(size))
+    power = 1 << (size - 1).bit_length()
+    assert size <= lent <= power
+    assert lent - size < max(power >> halvings, SMALLEST)
+    assert lent % (power >> halvings) == 0
+
+
 @given(st.integers(1, 2 * LARGEST))
 def test_a_buffer_holds_what_was_asked_for_and_less_than_twice_as_much(size: int) -> None:
     assert size <= len(ReadBuffers().lend(size)) < max(2 * size, SMALLEST + 1)
