@@ -73,9 +73,12 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def milliseconds_of(time: int | datetime) -> int:
-    """The time in ms since 1970; a datetime without a zone is local time. Raises KafkaError INVALID_TIMESTAMP."""
+    """The time in ms since 1970; a datetime without a zone is local time. Raises KafkaError INVALID_TIMESTAMP.
+
+    A datetime before 1970 counts as 1970: a negative time would stand for an end of the log.
+    """
     if isinstance(time, datetime):
-        return int(time.timestamp() * 1000)
+        return max(int(time.timestamp() * 1000), 0)
     if not isinstance(time, int) or isinstance(time, bool) or time < 0:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"time {time!r}; say milliseconds since 1970, or a datetime")
     return time

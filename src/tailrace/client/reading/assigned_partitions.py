@@ -34,6 +34,8 @@ class AssignedPartitions:
         """Partitions with records to return, in the order of their turns."""
         self._undecided: dict[TopicPartition, None] = {}
         self._unvalidated: dict[TopicPartition, None] = {}
+        self._endless: dict[TopicPartition, None] = {}
+        self._unfinished: dict[TopicPartition, None] = {}
 
     @property
     def by_name(self) -> Mapping[TopicPartition, ConsumedPartition]:
@@ -75,6 +77,8 @@ class AssignedPartitions:
         position = None if partition is None else partition.position
         _put(self._undecided, name, partition is not None and partition.awaits_start)
         _put(self._unvalidated, name, position is not None and position.state is PositionState.AWAITING_VALIDATION)
+        _put(self._endless, name, partition is not None and partition.awaits_end)
+        _put(self._unfinished, name, partition is not None and not partition.is_at_end)
         is_ready = partition is not None and not partition.is_drained and partition.may_be_read
         _put(self._ready, name, is_ready)
         self._changed[name] = None
@@ -128,14 +132,14 @@ class AssignedPartitions:
             self.note(name)
 
     @property
-    def endless(self) -> list[TopicPartition]:
+    def endless(self) -> tuple[TopicPartition, ...]:
         """The partitions whose end of reading is not known yet."""
-        return [name for name, partition in self._partitions.items() if partition.awaits_end]
+        return tuple(self._endless)
 
     @property
     def are_at_end(self) -> bool:
         """Whether every record is returned, up to the ends of reading."""
-        return all(partition.is_at_end for partition in self._partitions.values())
+        return not self._unfinished
 
     def undecided(self) -> dict[TopicPartition, bool]:
         """The partitions without a usable position or a record; True for a partition whose offset is not in the log."""

@@ -196,7 +196,7 @@ class ConsumedPartition:
             batch = [records.popleft() for _ in range(limit)]
         if batch:
             self.next_offset = batch[-1].offset + 1
-            if self.until is not None and self.next_offset > self.until:
+            if self.until is not None and self.next_offset >= self.until:
                 batch = self._end_at(self.until, batch)
             taken += [(name, record) for record in batch]
         if self.is_drained:

@@ -138,7 +138,9 @@ class ConsumerReader:
                 ErrorCode.INVALID_GROUP_ID,
                 "a pattern needs a group, whose coordinator compares it with names; or name topics",
             )
+        left = self.names
         self.assign({})
+        self._on_left(left)
         self._whole_topics = WholeTopics(self.router, self.fetcher, topics, is_followed=self._end is None)
 
     def check_assignable(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
@@ -222,8 +224,9 @@ class ConsumerReader:
     @property
     def is_at_end(self) -> bool:
         """Whether every record up to the end of reading is returned."""
-        is_whole = self._whole_topics is None or self._whole_topics.are_found
-        return self._end is not None and is_whole and not self._first_topics and self._end.is_reached
+        if self._end is None or not self._knows_what_to_read or self._first_topics:
+            return False
+        return (self._whole_topics is None or self._whole_topics.are_found) and self._end.is_reached
 
     async def _is_ready(self, deadline_ms: int) -> bool:
         """Whether there are partitions to read; waits a moment for the group's assignment."""

@@ -49,7 +49,7 @@ class PositionValidator:
         self._assigned = fetcher.assigned
         self._resets = resets
         self._notices = notices
-        self._search = RetriedSearch(router, on_end=fetcher.wake, gets_better=lambda fault: fault.code.retriable)
+        self._search = RetriedSearch(router, on_end=fetcher.wake)
         self._stale_looks: dict[TopicPartition, int] = {}
 
     @property

@@ -25,7 +25,7 @@ class ReadingEnd:
         self._fetcher.assigned.has_end = True
         self._until = until
         self._isolation_level = isolation_level
-        self._search = RetriedSearch(router, on_end=fetcher.wake, gets_better=_gets_better)
+        self._search = RetriedSearch(router, on_end=fetcher.wake)
 
     @property
     def trouble(self) -> KafkaError | None:
@@ -63,7 +63,7 @@ class ReadingEnd:
         """Cancel the search."""
         self._search.cancel()
 
-    async def _find(self, names: list[TopicPartition]) -> None:
+    async def _find(self, names: tuple[TopicPartition, ...]) -> None:
         until = self._until
         if isinstance(until, int):
             self._end_at(dict.fromkeys(names, until))
@@ -77,7 +77,7 @@ class ReadingEnd:
         else:
             await self._ask(dict.fromkeys(names, LATEST))
 
-    async def _find_time(self, names: list[TopicPartition], time_ms: int) -> None:
+    async def _find_time(self, names: tuple[TopicPartition, ...], time_ms: int) -> None:
         """End at the first record of this time or later, and without such a record at the end of the log."""
         later: dict[TopicPartition, int] = {}
 
@@ -106,8 +106,4 @@ class ReadingEnd:
 def _raise_worst(faults: Mapping[TopicPartition, KafkaError]) -> None:
     """Raise a fault, if there is any: first a fault that a retry does not cure."""
     if faults:
-        raise min(faults.values(), key=_gets_better)
-
-
-def _gets_better(fault: KafkaError) -> bool:
-    return fault.code.retriable
+        raise min(faults.values(), key=lambda fault: fault.retriable)

@@ -14,7 +14,11 @@ class RetriedSearch:
     """Runs one search at a time. After a fault the next search waits, after each further fault twice as long."""
 
     def __init__(
-        self, router: Router, *, on_end: Callable[[], None], gets_better: Callable[[KafkaError], bool]
+        self,
+        router: Router,
+        *,
+        on_end: Callable[[], None],
+        gets_better: Callable[[KafkaError], bool] = lambda fault: fault.retriable,
     ) -> None:
         """`gets_better`: whether a retry may cure this fault. `on_end` is called after each search."""
         self._router = router

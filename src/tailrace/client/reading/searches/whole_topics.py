@@ -23,7 +23,7 @@ class WholeTopics:
         self._fetcher = fetcher
         self._topics = tuple(sorted(set(topics)))
         self._is_followed = is_followed
-        self._search = RetriedSearch(router, on_end=fetcher.wake, gets_better=_gets_better)
+        self._search = RetriedSearch(router, on_end=fetcher.wake)
         self._seen_generation = -1
         self.are_found = False
         """Whether the partitions are assigned."""
@@ -79,7 +79,3 @@ class WholeTopics:
             self._fetcher.assign([*known, *added])
             for name in added:
                 assigned.seek(name, 0)
-
-
-def _gets_better(fault: KafkaError) -> bool:
-    return fault.code.retriable
