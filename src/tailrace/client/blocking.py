@@ -208,7 +208,7 @@ class RangedFetch(Facade[AsyncRangedFetch]):
             if os.getpid() == process_id and not sys.is_finalizing():
                 # The garbage collector may free an abandoned generator on any thread, inside any lock, also on the
                 # loop's own thread. So this code does not wait for the close.
-                thread.loop.call_soon_threadsafe(_begin_close, generator)
+                thread.finish_later(partial(_close, generator))
 
     def arrow(
         self,
@@ -241,16 +241,6 @@ class RangedFetch(Facade[AsyncRangedFetch]):
 
 async def _next_chunk(generator: Any) -> Chunk | None:
     return await anext(generator, None)
-
-
-_closing: set[asyncio.Task[None]] = set()
-
-
-def _begin_close(generator: Any) -> None:
-    """Begin to close the generator. Runs on the loop."""
-    task = asyncio.get_running_loop().create_task(_close(generator))
-    _closing.add(task)  # the only reference to the task
-    task.add_done_callback(_closing.discard)
 
 
 async def _close(generator: Any) -> None:
