@@ -8,11 +8,12 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import Field, field, fields
 from operator import index
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.settings import attribute_name, nearest, parse_boolean, parse_whole
 
 INT32: Final = 2**31 - 1
 INT64: Final = 2**63 - 1
@@ -20,7 +21,6 @@ INT64: Final = 2**63 - 1
 _NUMBERS: Final[tuple[Any, ...]] = (int, int | None)
 _FLAGS: Final[tuple[Any, ...]] = (bool, bool | None)
 _TEXTS: Final[tuple[Any, ...]] = (str, str | None)
-_WORDS: Final = {"true": True, "false": False}
 
 _ELSEWHERE: Final = {
     "api_version": "leave it out: the versions of the protocol come from the server",
@@ -76,10 +76,10 @@ def checked(setting: "Field[Any]", value: object) -> object:
         return _number(setting, value)
     name = _shown(setting)
     if kind in _FLAGS and not isinstance(value, bool):
-        flag = _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
-        if flag is None:
-            raise invalid(f"{name} {value!r}; say True or False")
-        return flag
+        with suppress(ValueError):
+            if isinstance(value, str):
+                return parse_boolean(value.strip())
+        raise invalid(f"{name} {value!r}; say True or False")
     if kind in _TEXTS and not isinstance(value, str):
         raise invalid(f"{name} {value!r}; say a text")
     return value
@@ -88,12 +88,11 @@ def checked(setting: "Field[Any]", value: object) -> object:
 def _number(setting: "Field[Any]", given: object) -> int:
     name = _shown(setting)
     value = given
-    if isinstance(given, str):
-        with suppress(ValueError):
-            value = int(given)
-    elif not isinstance(given, int):
-        with suppress(TypeError):
-            value = index(given)  # type: ignore[arg-type]  # what has no index is refused below
+    with suppress(ValueError, TypeError):  # an array of numpy has an index that raises
+        if isinstance(given, str):
+            value = parse_whole(given.strip())
+        elif isinstance(given, SupportsIndex) and not isinstance(given, int):
+            value = index(given)
     if not isinstance(value, int) or isinstance(value, bool):
         raise invalid(f"{name} {given!r}; say a whole number")
     least, most = setting.metadata.get("least", 0), setting.metadata.get("most", INT32)
@@ -113,7 +112,7 @@ def keywords_of(properties: Mapping[str, object]) -> dict[str, object]:
     names in the mapping."""
     keywords: dict[str, object] = {}
     for name, value in properties.items():
-        keyword = str(name).replace(".", "_")
+        keyword = attribute_name(str(name))
         if keyword in keywords:
             raise invalid(f"{name} is there twice, with dots and with underscores")
         keywords[keyword] = value
@@ -122,17 +121,10 @@ def keywords_of(properties: Mapping[str, object]) -> dict[str, object]:
 
 def unknown(client: str, names: Iterable[str], settings: Any) -> str:
     """The text about names that are no settings of this client, with the nearest setting of each name."""
-    import difflib
-
     known = [setting.name for setting in fields(settings)]
     texts = []
     for name in names:
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = _ELSEWHERE.get(name) or (f"did you mean {near[0]!r}?" if near else "")
+        near = nearest(name, known)
+        meant = _ELSEWHERE.get(name) or (f"did you mean {near!r}?" if near else "")
         texts.append(f"{name!r}; {meant}" if meant else f"{name!r}")
     return f"{client} has no setting {', nor '.join(texts)}"
-
-
-def has_default(setting: "Field[Any]") -> bool:
-    """Whether a client may be made without this setting."""
-    return setting.default is not MISSING or setting.default_factory is not MISSING

@@ -10,7 +10,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from datetime import datetime
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from tailrace.client.errors import several
 from tailrace.client.setting_fields import INT64, alias, checked, invalid, number, resolve_aliases
@@ -30,7 +30,7 @@ Until = Literal["end"] | int | datetime | Mapping[tuple[str, int], int]
 """An end of reading: of the logs at the first poll, at an offset, at the first record of a time, or by partition."""
 
 ASSIGNMENT_STRATEGIES: Final = ("range", "roundrobin")
-GROUP_PROTOCOLS: Final = ("classic", "consumer")
+GROUP_PROTOCOLS: Final[tuple[str, ...]] = get_args(GroupProtocol)
 AUTO_SLOTS: Final = "auto"
 
 _CLASSIC_ALONE: Final = ("partition_assignment_strategy", "session_timeout_ms", "heartbeat_interval_ms")
@@ -106,7 +106,7 @@ class ProducerSettings(ClientSettings):
     _: KW_ONLY
     acks: Literal["all", "-1", "0", "1", -1, 0, 1] = "all"
     compression: Compression | Codec | None = None
-    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | None = alias("compression")
+    compression_type: Compression | None = alias("compression")
     linger_ms: int = 5
     batch_size: int = 16_384
     buffer_memory: int = number(33_554_432, most=INT64)
@@ -183,7 +183,7 @@ class ReaderSettings(ClientSettings):
     partition_assignment_strategy: Sequence[str] = ("range",)
     group_instance_id: str | None = None
     isolation: Isolation = "read_uncommitted"
-    isolation_level: Literal["read_uncommitted", "read_committed"] | None = alias("isolation")
+    isolation_level: Isolation | None = alias("isolation")
     on_corrupt: Literal["raise", "skip"] = "raise"
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
@@ -377,7 +377,7 @@ class RangedFetchSettings(ClientSettings):
 
     _: KW_ONLY
     isolation: Isolation = "read_uncommitted"
-    isolation_level: Literal["read_uncommitted", "read_committed"] | None = alias("isolation")
+    isolation_level: Isolation | None = alias("isolation")
     max_bytes: int = number(8_388_608, is_ours=True)
     max_wait_ms: int = number(500, is_ours=True)
     timeout_ms: int = number(120_000, is_ours=True)

@@ -4,7 +4,6 @@ A table is a mapping from the dotted name to a `Setting`. `parse` is strict: an 
 nearest known name, a value outside its limits with the limits. Code INVALID_CONFIG (40) throughout.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -119,7 +118,8 @@ _EXPECTED = {
 }
 
 
-def _parse_boolean(text: str) -> bool:
+def parse_boolean(text: str) -> bool:
+    """The flag that this text stands for, in any case. Raises ValueError."""
     words = {"true": True, "false": False}
     if text.lower() not in words:
         raise ValueError(text)
@@ -130,7 +130,8 @@ def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _parse_whole(text: str) -> int:
+def parse_whole(text: str) -> int:
+    """The whole number that this text stands for, as in Java. Raises ValueError."""
     return int(_without_underscores(text))
 
 
@@ -146,11 +147,11 @@ def _without_underscores(text: str) -> str:
 
 
 _PARSERS: Mapping[SettingType, Callable[[str], Value]] = {
-    SettingType.BOOLEAN: _parse_boolean,
+    SettingType.BOOLEAN: parse_boolean,
     SettingType.STRING: str,
-    SettingType.INT: _parse_whole,
-    SettingType.SHORT: _parse_whole,
-    SettingType.LONG: _parse_whole,
+    SettingType.INT: parse_whole,
+    SettingType.SHORT: parse_whole,
+    SettingType.LONG: parse_whole,
     SettingType.DOUBLE: _parse_number,
     SettingType.LIST: _parse_list,
     SettingType.CLASS: str,
@@ -218,9 +219,16 @@ def find(table: Table, name: str) -> Setting:
 
 def unknown_setting(name: str, known: Iterable[str]) -> KafkaError:
     """The error INVALID_CONFIG for an unknown setting; its message offers the nearest known name."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    near = nearest(name, known)
+    hint = f"; did you mean {near}?" if near else ""
     return KafkaError(ErrorCode.INVALID_CONFIG, f"unknown setting {name!r}{hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a mistyped name probably means; None without a name so near."""
+    import difflib  # not at the top: each start of a client would pay for it
+
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def parse_all(table: Table, texts: Mapping[str, str]) -> dict[str, Value]:

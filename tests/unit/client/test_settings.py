@@ -3,7 +3,7 @@
 import inspect
 import pickle
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,12 +15,16 @@ from tailrace.client.group.assignors import ASSIGNORS
 from tailrace.client.settings import (
     ASSIGNMENT_STRATEGIES,
     ClientSettings,
+    Compression,
     ConsumerSettings,
+    Isolation,
     KeyedConsumerSettings,
     ProducerSettings,
     RangedFetchSettings,
+    Reset,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.records.compression import Codec
 
 SERVERS = "127.0.0.1:1"
 GROUP = {"group": "g", "topics": ("orders",)}
@@ -52,8 +56,8 @@ CLIENTS = {
         ),
         (
             ConsumerSettings,
-            {"session_timeout_ms": "45 s"},
-            "session.timeout.ms '45 s'; say a whole number",
+            {"session_timeout_ms": "45_000"},
+            "session.timeout.ms '45_000'; say a whole number",
             ErrorCode.INVALID_CONFIG,
         ),
         (ConsumerSettings, {"max_poll_records": True}, "max.poll.records True; say a whole", ErrorCode.INVALID_CONFIG),
@@ -189,6 +193,16 @@ def test_a_client_takes_the_keywords_of_its_settings_and_no_others(module: Any, 
     with pytest.raises(TypeError, match=f"^{name}: too many positional arguments"):
         client(SERVERS, "orders", **KINDS[kind])
     client.of(kind(SERVERS, **KINDS[kind]))
+
+
+def test_the_words_that_type_checkers_know_are_the_words_that_are_taken() -> None:
+    for word in get_args(Compression):
+        assert ProducerSettings(SERVERS, compression=word).compression == word
+    assert {codec.name.lower() for codec in Codec} == {*get_args(Compression)}
+    for reset in get_args(Reset):
+        ConsumerSettings(SERVERS, auto_offset_reset=reset)
+    for isolation in get_args(Isolation):
+        ConsumerSettings(SERVERS, isolation=isolation)
 
 
 def test_the_assignment_strategies_are_those_that_members_know() -> None:
