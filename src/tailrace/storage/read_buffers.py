@@ -24,13 +24,13 @@ _TRIES: Final = 4
 class ReadBuffers:
     """Buffers in rings, one ring per size. `KEEP_BYTES` bounds all rings together."""
 
-    __slots__ = ("_halvings", "_keep_bytes", "_rings", "kept_bytes")
+    __slots__ = ("_keep_bytes", "_rings", "_sizes_per_doubling", "kept_bytes")
 
-    def __init__(self, *, keep_bytes: int = KEEP_BYTES, halvings: int = 0) -> None:
-        """`halvings`: sizes are powers of two; with 3, four sizes lie between two powers. More sizes waste less of each
-        buffer, and find a buffer of the size less often unless most requests have about the same size."""
+    def __init__(self, *, keep_bytes: int = KEEP_BYTES, sizes_per_doubling: int = 1) -> None:
+        """`sizes_per_doubling`: 1 for powers of two. With more sizes less of each buffer is wasted, and a buffer of the
+        size is found less often, unless most requests have about the same size."""
         self._keep_bytes = keep_bytes
-        self._halvings = halvings
+        self._sizes_per_doubling = sizes_per_doubling
         self._rings: dict[int, deque[bytearray]] = {}
         self.kept_bytes = 0
         """The bytes in the rings, lent or not. A buffer that has left its ring belongs to its reader alone."""
@@ -39,7 +39,7 @@ class ReadBuffers:
         """A buffer of at least this many bytes, contents undefined. Take a view before the next call of `lend`."""
         if size_bytes > LARGEST:
             return bytearray(size_bytes)
-        step = max(1 << (size_bytes - 1).bit_length() >> self._halvings, SMALLEST)
+        step = max((1 << (size_bytes - 1).bit_length()) // (2 * self._sizes_per_doubling), SMALLEST)
         size = -(-size_bytes // step) * step
         ring = self._rings.get(size)
         if ring is None:

@@ -34,8 +34,8 @@ CHUNK_BYTES: Final = 2 << 20 if IS_COMPILED else 256 << 10
 SPLIT_BYTES: Final = 2 << 20 if IS_COMPILED else 128 << 10
 """Plain bytes that are split in one go; a single batch may have more."""
 _KEEP_BYTES: Final = 64 << 20
-"""The bytes of buffers for parts, in use or kept for later use: eight readers of 64 slots that read a backlog are a
-few chunks apart, and each chunk takes 3 MB of buffers."""
+"""The bytes of buffers for parts, in use or kept for later use: the parts of a chunk for 64 slots take 3 MB, and
+readers of a backlog are some chunks apart."""
 SCAN_MS: Final = 10
 """The time after which a fetch reads no further chunk: other requests have their turn."""
 
@@ -148,7 +148,7 @@ class KeyRangeReads:
         self._clock = clock
         self._is_allowed = config.group_key_ranges_enable
         self._is_known = is_known
-        self.buffers: Final = ReadBuffers(keep_bytes=_KEEP_BYTES, halvings=3)
+        self.buffers: Final = ReadBuffers(keep_bytes=_KEEP_BYTES, sizes_per_doubling=4)
         """The memory of parts."""
         self.splits: Final = KeySplits(max_bytes=config.max_bytes_key_range_hashing)
         self.large: Final = LargeSplits(clock)
