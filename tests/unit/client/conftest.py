@@ -7,6 +7,7 @@ import pytest
 from interop.librdkafka import librdkafka
 from tailrace.client import producer
 from tailrace.client.blocking import Admin
+from tailrace.testing import Cluster
 from testkit.nodes.admin_server import AdminServer
 
 
@@ -14,6 +15,12 @@ from testkit.nodes.admin_server import AdminServer
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait long for a topic that the first record creates: on a slow machine the topic is late, and not missing."""
     monkeypatch.setattr(producer, "UNKNOWN_TOPIC_WAIT_MS", 60_000)
+
+
+@pytest.fixture
+def servers(tailrace_cluster: Cluster) -> str:
+    """The bootstrap servers of the node that all tests share."""
+    return tailrace_cluster.bootstrap_servers
 
 
 @pytest.fixture(scope="module")

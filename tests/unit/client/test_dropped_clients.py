@@ -5,78 +5,75 @@ import gc
 import logging
 import subprocess
 import sys
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
 
 from tailrace import aio
 from tailrace.client.blocking import Admin, Consumer, Producer
-from tailrace.testing import Cluster
 
 SECONDS = 60.0
 TIMES = 50
 
 
 @pytest.fixture
-def topic(tailrace_cluster: Cluster) -> str:
+def topic(servers: str) -> str:
     name = f"dropped-{uuid4()}"
-    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+    with Admin(servers) as admin:
         admin.create_topics([name])
     return name
 
 
-def values(servers: str, topic: str) -> list[int]:
-    consumer = Consumer(servers, topics=[topic], auto_offset_reset="earliest", until="end")
-    with consumer:
-        return [int(record.value or b"") for record in consumer]
-
-
-def wait_for(servers: str, topic: str, count: int) -> list[int]:
-    with Consumer(servers, topics=[topic], auto_offset_reset="earliest", until=count) as consumer:
-        return [int(record.value or b"") for record in consumer]
+def values(servers: str, topic: str, until: Literal["end"] | int) -> list[int]:
+    """The values of the topic; waits for an offset that is to come."""
+    with Consumer(servers, topics=[topic], auto_offset_reset="earliest", until=until) as consumer:
+        return sorted(int(record.value or b"") for record in consumer)
 
 
 def test_records_of_producers_that_are_dropped_are_written(
-    tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+    servers: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    servers = tailrace_cluster.bootstrap_servers
     for number in range(TIMES):
         Producer(servers).send(topic, b"%d" % number)
     gc.collect()
-    assert sorted(wait_for(servers, topic, TIMES)) == list(range(TIMES))
+    assert values(servers, topic, TIMES) == list(range(TIMES))
     gc.collect()
     assert caplog.messages == []
 
 
 def test_a_consumer_that_is_dropped_leaves_its_group_and_commits_no_record_of_its_last_poll(
-    tailrace_cluster: Cluster, topic: str
+    servers: str, topic: str
 ) -> None:
-    servers, group = tailrace_cluster.bootstrap_servers, str(uuid4())
+    group = str(uuid4())
     with Producer(servers) as producer:
         for number in range(4):
             producer.send(topic, b"%d" % number)
-    settings = {"group": group, "topics": [topic], "auto_offset_reset": "earliest", "session_timeout_ms": 600_000}
+    settings: dict[str, Any] = {
+        "group": group,
+        "topics": [topic],
+        "auto_offset_reset": "earliest",
+        "session_timeout_ms": 600_000,
+    }
 
     def read(most: int) -> list[bytes | None]:
-        consumer = Consumer(servers, **settings)  # type: ignore[arg-type]
+        consumer = Consumer(servers, **settings)
         first = consumer.poll(SECONDS, max_records=most)
         return [record.value for record in (*first, *consumer.poll(SECONDS, max_records=1))]
 
     assert read(2) == [b"0", b"1", b"2"]
     gc.collect()
-    with Consumer(servers, **settings) as after:  # type: ignore[arg-type]
+    with Consumer(servers, **settings) as after:
         assert after.poll(SECONDS)[0].value == b"2", "the session lasts longer than this test"
 
 
 @pytest.mark.parametrize("is_collected", [True, False])
-def test_the_end_of_the_program_waits_for_dropped_producers(
-    tailrace_cluster: Cluster, topic: str, is_collected: bool
-) -> None:
+def test_the_end_of_the_program_waits_for_dropped_producers(servers: str, topic: str, is_collected: bool) -> None:
     program = f"""
 import gc
 from tailrace import Producer
 for number in range({TIMES}):
-    Producer({tailrace_cluster.bootstrap_servers!r}).send({topic!r}, b"%d" % number)
+    Producer({servers!r}).send({topic!r}, b"%d" % number)
 if {is_collected}:
     gc.collect()
 """
@@ -84,11 +81,11 @@ if {is_collected}:
         [sys.executable, "-W", "default", "-c", program], capture_output=True, timeout=120, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
-    assert sorted(values(tailrace_cluster.bootstrap_servers, topic)) == list(range(TIMES))
+    assert values(servers, topic, "end") == list(range(TIMES))
 
 
 def test_records_of_asyncio_producers_that_are_dropped_are_written_while_their_loop_runs(
-    tailrace_cluster: Cluster, topic: str
+    servers: str, topic: str
 ) -> None:
     """A program of its own: the sockets of the dropped producers live as long as the loop."""
     program = f"""
@@ -96,7 +93,7 @@ import asyncio, gc
 from tailrace import aio
 
 async def send(number):
-    producer = aio.Producer({tailrace_cluster.bootstrap_servers!r})
+    producer = aio.Producer({servers!r})
     producer.start()
     await producer.send({topic!r}, b"%d" % number)
 
@@ -105,7 +102,7 @@ async def main():
         await send(number)
         gc.collect()
     consumer = aio.Consumer(
-        {tailrace_cluster.bootstrap_servers!r}, topics=[{topic!r}], auto_offset_reset="earliest", until={TIMES}
+        {servers!r}, topics=[{topic!r}], auto_offset_reset="earliest", until={TIMES}
     )
     async with consumer:
         print(sorted([int(record.value) async for record in consumer]))

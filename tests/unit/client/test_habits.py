@@ -10,14 +10,9 @@ import pytest
 import tailrace
 from tailrace import aio
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
+from tailrace.client.partition_names import partition_named
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.testing import Cluster
-
-
-@pytest.fixture
-def servers(tailrace_cluster: Cluster) -> str:
-    return tailrace_cluster.bootstrap_servers
 
 
 @pytest.fixture
@@ -52,8 +47,12 @@ def test_a_pair_is_a_partition(servers: str, topic: str) -> None:
         assert consumer.committed([(topic, 0)])[TopicPartition(topic, 0)].offset == 3
         consumer.pause([(topic, 0)])
         assert consumer.paused() == {(topic, 0)}
-        consumer.resume([[topic, 0]])  # type: ignore[list-item]
+        consumer.resume([(topic, 0)])
         assert consumer.position((topic, 0)) == 4
+
+
+def test_a_pair_may_be_a_list_as_json_has_it() -> None:
+    assert partition_named(["orders", 0]) == TopicPartition("orders", 0)
 
 
 @pytest.mark.parametrize("wrong", ["orders-0", ("orders",), (0, "orders"), 7, ("orders", "0"), None])
@@ -79,9 +78,10 @@ def test_offsets_are_looked_up_and_sought(servers: str, topic: str) -> None:
         assert consumer.end_offsets([(topic, 0), name]) == {(topic, 0): 0, name: 5}
         found = consumer.offsets_for_times({name: 2_500, TopicPartition(topic, 0): 0})
         assert found[TopicPartition(topic, 0)] is None
-        assert found[name] is not None
-        assert found[name][:2] == (2, 3_000)  # type: ignore[index]
-        assert consumer.offsets_for_times({name: datetime.fromtimestamp(2.5, UTC)})[name] == found[name]
+        at = found[name]
+        assert at is not None
+        assert (at.offset, at.timestamp) == (2, 3_000)
+        assert consumer.offsets_for_times({name: datetime.fromtimestamp(2.5, UTC)})[name] == at
         with pytest.raises(KafkaError, match="say milliseconds since 1970, or a datetime"):
             consumer.offsets_for_times({name: "now"})  # type: ignore[arg-type]
         consumer.assign([name])

@@ -11,15 +11,9 @@ from tailrace import aio
 from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.testing import Cluster
 
 RECORDS = 100
 PARTITIONS = 3
-
-
-@pytest.fixture
-def servers(tailrace_cluster: Cluster) -> str:
-    return tailrace_cluster.bootstrap_servers
 
 
 @pytest.fixture
