@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, LogTruncation, ProducerFenced
     from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
+    from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener
     from tailrace.client.keyed.breaker import BreakerState
     from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
     from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
@@ -43,6 +44,7 @@ __all__ = (
     "ClientMetadata",
     "Consumer",
     "ConsumerGroupMetadata",
+    "ConsumerRebalanceListener",
     "ConsumerRecord",
     "CorruptRecords",
     "Done",

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -28,9 +28,10 @@ from tailrace.client.errors import (
     LogTruncation,
     ProducerFenced,
 )
-from tailrace.client.facade import Facade, blocking
+from tailrace.client.facade import Facade, blocking, called_in_thread
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
+from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener
 from tailrace.client.keyed.blocking_consumer import KeyedConsumer
 from tailrace.client.keyed.breaker import BreakerState
 from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
@@ -59,6 +60,7 @@ __all__ = (
     "BreakerState",
     "Consumer",
     "ConsumerGroupMetadata",
+    "ConsumerRebalanceListener",
     "ConsumerRecord",
     "CorruptRecords",
     "Done",
@@ -248,6 +250,22 @@ async def _close(generator: Any) -> None:
         await generator.aclose()
 
 
+class ThreadedListener(ConsumerRebalanceListener):
+    """A listener whose methods run in a thread, so that they may make blocking calls."""
+
+    def __init__(self, listener: ConsumerRebalanceListener) -> None:
+        self._listener = listener
+
+    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        await called_in_thread(self._listener.on_partitions_assigned, partitions)
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        await called_in_thread(self._listener.on_partitions_revoked, partitions)
+
+    async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        await called_in_thread(self._listener.on_partitions_lost, partitions)
+
+
 class Consumer(Facade[AsyncConsumer]):
     """See `tailrace.client.consumer.AsyncConsumer`, whose settings it takes."""
 
@@ -277,7 +295,18 @@ class Consumer(Facade[AsyncConsumer]):
             else:
                 loop_thread().call(client.poll_ahead(1.0))
 
-    subscribe = blocking(AsyncConsumer.subscribe)
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: ConsumerRebalanceListener | None = None,
+    ) -> None:
+        """See `AsyncConsumer.subscribe`. The methods of the listener run in a thread."""
+        if isinstance(listener, ConsumerRebalanceListener):
+            listener = ThreadedListener(listener)
+        loop_thread().call(self._client.get().subscribe(topics, pattern=pattern, listener=listener))
+
     assign = blocking(AsyncConsumer.assign)
     poll = blocking(AsyncConsumer.poll)
     getone = blocking(AsyncConsumer.getone)

@@ -16,12 +16,13 @@ from tailrace.client.group.committed_offsets import (
     fetch_group_offsets,
 )
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
+from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener, RebalanceCallbacks
 from tailrace.client.group.topic_views import slot_of
 from tailrace.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, OffsetAt, list_offsets, milliseconds_of
 from tailrace.client.partition_names import ByPartition, Pair, by_partition, partition_named, partitions_named
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.consumer_reader import ConsumerReader
-from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead
+from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead, of_topic
 from tailrace.client.reading.unpassed_records import UnpassedRecords
 from tailrace.client.settings import ConsumerSettings
 from tailrace.model.committed_progress import Rectangle
@@ -30,12 +31,6 @@ from tailrace.model.key_ranges import KeyRange, joined
 from tailrace.model.partitions import TopicPartition
 
 _ITERATION_POLL_S: Final = 1.0
-
-
-def of_topic(record: ConsumerRecord) -> ConsumerRecord:
-    """The record of a view under the name of its topic, and the number of the topic's own partition."""
-    slot = slot_of(TopicPartition(record.topic, record.partition))
-    return record if slot is None else record._replace(topic=slot.topic, partition=slot.partition)
 
 
 class AsyncConsumer(AsyncClient[ConsumerSettings]):
@@ -59,9 +54,16 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     @made_of(ConsumerSettings)
     def __init__(self, settings: ConsumerSettings) -> None:
-        self._reader = ConsumerReader(settings, on_revoke=self._on_revoke, on_left=self._on_left, until=settings.until)
-        self._group = settings.group
+        self._callbacks = RebalanceCallbacks()
+        self._reader = ConsumerReader(
+            settings,
+            on_revoke=self._on_revoke,
+            on_left=self._on_left,
+            until=settings.until,
+            callbacks=self._callbacks,
+        )
         self._isolation_level = settings.isolation_number
+        self._group = settings.group
         self._max_poll_records = settings.max_poll_records
         self._auto_commit = AutoCommit(
             self._reader.router,
@@ -83,8 +85,16 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     # partitions and positions
 
-    async def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
-        """Share these topics with the group, from the next poll on.
+    async def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: ConsumerRebalanceListener | None = None,
+    ) -> None:
+        """Share these topics with the group, from the next poll on; without a group, read them whole.
+
+        `listener` gets a call for partitions that come or leave, in place of an earlier subscription's listener.
 
         `pattern` is a regular expression (RE2) for the whole names of more topics, also of topics that are made later.
         The coordinator compares the names (KIP-848). Raises KafkaError UNSUPPORTED_VERSION with group.protocol=classic;
@@ -92,7 +102,12 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         """
         if not topics and pattern is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "subscribe to the names of topics, or to a pattern")
+        if listener is not None and not isinstance(listener, ConsumerRebalanceListener):
+            raise TypeError(
+                f"listener is a ConsumerRebalanceListener, not {type(listener).__name__}: make it a subclass"
+            )
         self._reader.subscribe(several(topics), pattern)
+        self._callbacks.listener = listener
 
     async def assign(self, partitions: ByPartition[Sequence[KeyRange]] | Iterable[Pair]) -> None:
         """Read exactly these partitions, outside any group's sharing.
@@ -152,11 +167,6 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         for name, listed in (await self._list_offsets(dict.fromkeys(names, spec))).items():
             self._seek(name, listed.offset)
 
-    async def _list_offsets(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAt]:
-        if not specs:
-            return {}
-        return await list_offsets(self._reader.router, specs, isolation_level=self._isolation_level)
-
     async def pause(self, partitions: Iterable[Pair]) -> None:
         """Fetch and return no records of these partitions until `resume`; records fetched already are kept.
 
@@ -215,6 +225,11 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     async def partitions_for_topic(self, topic: str) -> list[int]:
         """The numbers of the topic's partitions. Raises KafkaError for a topic that does not exist."""
         return [info.partition for info in (await self._reader.router.topic(topic)).partitions]
+
+    async def _list_offsets(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAt]:
+        if not specs:
+            return {}
+        return await list_offsets(self._reader.router, specs, isolation_level=self._isolation_level)
 
     @property
     def trouble(self) -> KafkaError | None:
@@ -323,7 +338,6 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         earlier commits (KIP-X). Returns the ranges of the group in each of the partitions; raises as
         `RangeProgress.commit`.
         """
-        self._reader.check_open()
         self._reader.check_member()
         if ranges is not None and offsets is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "commit offsets or ranges, not both at once")

@@ -1,11 +1,13 @@
 """Asyncio clients on the background loop of the process, for callers without asyncio."""
 
+import asyncio
 import logging
 import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
@@ -19,6 +21,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _log = logging.getLogger("tailrace.client")
+
+_in_callback: ContextVar[bool] = ContextVar("tailrace_in_callback", default=False)
+"""Whether the caller is code of the user that a client has called: it may use the client also while it closes."""
 
 
 class Closable(Protocol):
@@ -38,6 +43,8 @@ class PerProcess(Generic[C]):
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._process_id = 0
         self._client: C | None = None
+        self._closing: C | None = None
+        """The client while `close` waits for it."""
         self._lock = threading.Lock()
         self._is_closed = False
         _all.add(self)
@@ -57,6 +64,8 @@ class PerProcess(Generic[C]):
             return client
         with self._lock:
             if self._is_closed:
+                if self._closing is not None and _in_callback.get():
+                    return self._closing
                 raise ClosedClient("client")
             if self._client is None or self._process_id != os.getpid():
                 self._client = loop_thread().call(self._made())
@@ -84,6 +93,7 @@ class PerProcess(Generic[C]):
         with self._lock:
             self._is_closed = True
             client, self._client = self.existing(), None
+            self._closing = client
             if self._finalizer is not None:
                 self._finalizer.detach()
         thread = loop_thread()
@@ -94,6 +104,17 @@ class PerProcess(Generic[C]):
         except KafkaError:
             if not thread.is_stopped:
                 raise
+        finally:
+            self._closing = None
+
+
+async def called_in_thread(call: Callable[[T], object], argument: T) -> None:
+    """Call code of the user in a thread, so that it may make blocking calls, also of a client that closes."""
+    token = _in_callback.set(True)
+    try:
+        await asyncio.to_thread(call, argument)  # which has this context
+    finally:
+        _in_callback.reset(token)
 
 
 def _finish_dropped(client: C, finish: Callable[[C], Coroutine[Any, Any, None]], process_id: int) -> None:

@@ -19,6 +19,7 @@ from tailrace.client.group.committed_offsets import (
 from tailrace.client.group.group_member import GroupMember
 from tailrace.client.group.membership import TopicSubscription
 from tailrace.client.group.range_progress import RangeProgress
+from tailrace.client.group.rebalance_callbacks import RebalanceCallbacks
 from tailrace.client.group.topic_views import TopicViews
 from tailrace.client.reading.consumer_metrics import MetricName, consumer_metrics
 from tailrace.client.reading.corrupt_batches import CorruptBatches
@@ -57,8 +58,9 @@ class ConsumerReader:
         on_left: Callable[[frozenset[TopicPartition]], None],
         apart: Callable[[frozenset[TopicPartition]], Iterable[frozenset[TopicPartition]]] = lambda leaving: (leaving,),
         until: Until | None = None,
+        callbacks: RebalanceCallbacks | None = None,
     ) -> None:
-        """`until`: the end of reading, for a consumer without a group."""
+        """`until`: the end of reading, without a group. `callbacks` get partitions that come or leave."""
         self.router = Router(settings)
         self._on_revoke = on_revoke
         self._on_left = on_left
@@ -95,6 +97,7 @@ class ConsumerReader:
             self.router, self.fetcher, resets=settings.reset is not None, notices=self._notices
         )
         self._member = None if settings.group is None else GroupMember(self.router, settings, self)
+        self._callbacks = callbacks or RebalanceCallbacks()
         self._views = None
         if settings.group is not None and settings.shares_by_key:
             self._views = TopicViews(self.router, settings.group, settings.slots_of_a_partition)
@@ -104,6 +107,8 @@ class ConsumerReader:
             self._end = ReadingEnd(self.router, self.fetcher, until, isolation_level=settings.isolation_number)
         self._next_check_ms = 0
         self._is_closed = False
+        self._has_left = False
+        """Whether `close` has left the group: nothing can be committed any more."""
         self._has_lost_partitions = False
         self._losses = 0
         """The number of times that the group has removed this member."""
@@ -248,6 +253,7 @@ class ConsumerReader:
                     return False
             if self._views is not None and not await self._views.may_read(self._member.identity.member_id, deadline_ms):
                 return False
+            await self._callbacks.tell()
         if self._whole_topics is not None:
             self._whole_topics.advance()
         if self._end is not None:
@@ -279,19 +285,8 @@ class ConsumerReader:
     def trouble(self) -> KafkaError | None:
         """The fault that keeps `poll` from returning all records while the consumer tries again; None without such a
         fault."""
-        of_group = None if self._member is None else self._member.trouble
-        of_views = None if self._views is None else self._views.trouble
-        of_topics = None if self._whole_topics is None else self._whole_topics.trouble
-        of_end = None if self._end is None else self._end.trouble
-        return (
-            of_views
-            or of_group
-            or of_topics
-            or of_end
-            or self._search.trouble
-            or self._validator.trouble
-            or self.fetcher.trouble
-        )
+        parts = (self._views, self._member, self._whole_topics, self._end, self._search, self._validator, self.fetcher)
+        return next((fault for part in parts if part is not None and (fault := part.trouble)), None)
 
     def metrics(self, next_offsets: Mapping[TopicPartition, int]) -> dict[MetricName, int]:
         """Numbers about the reading now. `next_offsets`: the next record to return, by partition."""
@@ -348,7 +343,9 @@ class ConsumerReader:
         return "" if self._member is None else self._member.identity.member_id
 
     def check_member(self) -> None:
-        """Raise KafkaError without a group, and after the group has removed this member until it has joined again."""
+        """Raise KafkaError without a group, and while this member is out of it; after `close`, not while it runs."""
+        if self._has_left:
+            raise ClosedClient("consumer")
         if self._group is None:
             raise self._without_group()
         if self._has_lost_partitions:
@@ -375,8 +372,9 @@ class ConsumerReader:
         return self._apart(partitions)
 
     async def revoke(self, partitions: frozenset[TopicPartition]) -> None:
-        """Let the owner of this reader commit its progress in these partitions, which are held."""
+        """Let the owner of this reader commit its progress in these partitions, which are held; then tell the user."""
         await self._on_revoke(partitions)
+        await self._callbacks.revoke(partitions)
 
     def assigned_by_group(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Read these partitions: the group has assigned them to this member."""
@@ -384,6 +382,7 @@ class ConsumerReader:
         self._cancel_tasks()
         left = self.names.difference(partitions)
         self.fetcher.assign(partitions)
+        self._callbacks.assign(partitions)
         self._on_left(left)
 
     def wake(self) -> None:
@@ -392,6 +391,7 @@ class ConsumerReader:
 
     def lost(self) -> None:
         """Stop reading: the group has removed this member, and other members may read its partitions already."""
+        self._callbacks.lose(self.names)
         self.assigned_by_group(())
         self._has_lost_partitions = True
         self._losses += 1
@@ -412,6 +412,7 @@ class ConsumerReader:
             else:
                 await self._on_revoke(self.names)
         finally:
+            self._has_left = True
             self._cancel_tasks()
             if self._views is not None:
                 self._views.cancel()

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
+from tailrace.client.group.topic_views import slot_of
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Header, Record
 
@@ -18,6 +19,12 @@ class ConsumerRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
+
+
+def of_topic(record: ConsumerRecord) -> ConsumerRecord:
+    """The record of a view under the name of its topic, and the number of the topic's own partition."""
+    slot = slot_of(TopicPartition(record.topic, record.partition))
+    return record if slot is None else record._replace(topic=slot.topic, partition=slot.partition)
 
 
 class RecordsAhead:
