@@ -60,6 +60,7 @@ class AnswerQueue:
         "_connection",
         "_early",
         "_early_bytes",
+        "_high_water",
         "_host",
         "_is_flush_planned",
         "_queued",
@@ -81,6 +82,7 @@ class AnswerQueue:
         self._queued: list[Buffer] = []
         self._queued_bytes = 0
         self._is_flush_planned = False
+        self._high_water = 0
         self.next_slot = 0
         """The slot of the next request."""
         self.next_answer = 0
@@ -204,11 +206,24 @@ class AnswerQueue:
         if size <= _JOIN_BELOW:
             transport.write(b"".join(answers))
         elif not self._host.is_transport_copying:
-            transport.writelines(answers)
+            self._write_at_once(transport, answers)
         else:
             self._queued = write_in_portions(transport, answers, lambda: self.is_write_blocked)
             self._queued_bytes = sum(map(len, self._queued))
             self.written_bytes -= self._queued_bytes
+
+    def _write_at_once(self, transport: asyncio.Transport, answers: list[Buffer]) -> None:
+        """Write all chunks in one call; the transport has paused its protocol when it keeps too many of their bytes.
+
+        `writelines` of asyncio has two faults. In some releases it never pauses the protocol (before 3.12.9 and 3.13.2,
+        cpython issue 127655). Since 3.12 an empty chunk at the end stays in the transport, which then writes it for
+        ever, a whole core of work, and never ends the stream. uvloop has neither fault.
+        """
+        while not answers[-1]:
+            answers.pop()
+        transport.writelines(answers)
+        if not self.is_write_blocked and transport.get_write_buffer_size() > self._high_water:
+            self._set_limits(transport)  # a transport compares its size with new limits, and pauses the protocol
 
     def go_on_writing(self) -> None:
         """Write again: the client takes bytes."""
@@ -218,5 +233,8 @@ class AnswerQueue:
     def set_write_high_water(self, size_bytes: int) -> None:
         """Set the number of unsent bytes in the transport above which answers wait in the queue."""
         assert self._transport is not None
-        high = PORTION_BYTES if self._host.is_transport_copying else size_bytes
-        self._transport.set_write_buffer_limits(high=high, low=high // 4)
+        self._high_water = PORTION_BYTES if self._host.is_transport_copying else size_bytes
+        self._set_limits(self._transport)
+
+    def _set_limits(self, transport: asyncio.Transport) -> None:
+        transport.set_write_buffer_limits(high=self._high_water, low=self._high_water // 4)

@@ -29,6 +29,27 @@ class SilentTransport:
         return 0
 
 
+class SilentlyFullTransport(SilentTransport):
+    """Keeps the bytes and does not pause its protocol in `writelines`, as asyncio's in Python 3.13.0; new limits make
+    it compare, as every transport does."""
+
+    def __init__(self, pause_writing: Callable[[], None]) -> None:
+        super().__init__()
+        self._pause_writing = pause_writing
+        self.chunks: list[bytes] = []
+
+    def writelines(self, chunks: Sequence[bytes]) -> None:
+        super().writelines(chunks)
+        self.chunks += chunks
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        if self.get_write_buffer_size() > high:
+            self._pause_writing()
+
+
 class AnsweredClient:
     """A connection that notes why it is paused."""
 
@@ -111,3 +132,30 @@ def test_an_answer_to_a_closed_connection_is_dropped() -> None:
     listener.end_turn()
     assert transport.written == b""
     assert answers.in_progress == 2
+
+
+def test_answers_wait_while_the_transport_is_full_also_if_writelines_does_not_say_so() -> None:
+    answers, client, listener, _ = queue_of(3)
+    full = SilentlyFullTransport(lambda: setattr(answers, "is_write_blocked", True))
+    answers.attach(cast(asyncio.Transport, full))
+    answers.set_write_high_water(100_000)
+    answers.answer(0, [bytes(99_000)])
+    listener.end_turn()
+    assert not answers.is_write_blocked
+    answers.answer(1, [bytes(99_000)])
+    listener.end_turn()
+    assert answers.is_write_blocked
+    answers.answer(2, [bytes(2 << 20)])
+    listener.end_turn()
+    assert len(full.written) < 200_000, "the last answer waits in the queue"
+    assert client.pauses == Pause.SLOW_READER
+
+
+def test_the_last_chunk_that_a_transport_gets_has_bytes() -> None:
+    answers, _, listener, _ = queue_of(1)
+    transport = SilentlyFullTransport(lambda: None)
+    answers.attach(cast(asyncio.Transport, transport))
+    answers.answer(0, [bytes(99_000), b"", b"end", b"", b""])
+    listener.end_turn()
+    assert transport.written[-3:] == b"end"
+    assert transport.chunks[-1] == b"end"

@@ -154,3 +154,17 @@ async def test_large_answers_that_wait_for_one_before_them_end_the_connection() 
             answer()
         assert await client.is_closed_by_server()
         client.close()
+
+
+async def test_the_stream_ends_behind_an_answer_whose_last_chunk_is_empty() -> None:
+    """In asyncio since Python 3.12 an empty chunk stays in the transport, which waits for it to leave."""
+
+    def answer_with_nothing_last(connection: InboundConnection, slot: int, body: memoryview) -> None:
+        connection.answer(slot, [bytes(1 << 20), b""])
+
+    async with serving(answer_with_nothing_last) as server:
+        client = await server.connect()
+        assert len(await client.ask(frame(0))) == 1 << 20
+        server.connections[0].finish()
+        assert await client.is_closed_by_server()
+        client.close()
