@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
     from tailrace.client.blocking import Admin, Consumer, KeyedConsumer, Producer, RangedFetch
-    from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, LogTruncation, ProducerFenced
+    from tailrace.client.errors import (
+        AbortableTransactionError,
+        FatalTransactionError,
+        LogTruncation,
+        ProducerFenced,
+        RecordDeserializationError,
+    )
     from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
     from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener
@@ -69,6 +75,7 @@ __all__ = (
     "RackAwareReplicaSelector",
     "RangeBudget",
     "RangedFetch",
+    "RecordDeserializationError",
     "RecordMetadata",
     "Rectangle",
     "ReplicaNode",

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.admin.topics import NewTopic
@@ -27,6 +27,7 @@ from tailrace.client.errors import (
     FatalTransactionError,
     LogTruncation,
     ProducerFenced,
+    RecordDeserializationError,
 )
 from tailrace.client.facade import Facade, blocking, called_in_thread
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
@@ -41,6 +42,7 @@ from tailrace.client.partition_names import Pair
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.serialization import K, V
 from tailrace.client.settings import ClientSettings, ConsumerSettings, RangedFetchSettings
 from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.client.writing.outgoing import RecordMetadata
@@ -82,6 +84,7 @@ __all__ = (
     "ProducerFenced",
     "RangeBudget",
     "RangedFetch",
+    "RecordDeserializationError",
     "RecordMetadata",
     "Rectangle",
     "Retry",
@@ -266,12 +269,12 @@ class ThreadedListener(ConsumerRebalanceListener):
         await called_in_thread(self._listener.on_partitions_lost, partitions)
 
 
-class Consumer(Facade[AsyncConsumer]):
+class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
     """See `tailrace.client.consumer.AsyncConsumer`, whose settings it takes."""
 
-    @made_of(ConsumerSettings)
-    def __init__(self, settings: ConsumerSettings) -> None:
-        super().__init__(partial(AsyncConsumer.of, settings), AsyncConsumer.finish_dropped)
+    @made_of(ConsumerSettings[K, V])
+    def __init__(self, settings: ConsumerSettings[K, V]) -> None:
+        super().__init__(partial(AsyncConsumer[K, V].of, settings), AsyncConsumer[K, V].finish_dropped)
         _consumers.add(self)
 
     def __exit__(
@@ -282,7 +285,7 @@ class Consumer(Facade[AsyncConsumer]):
             client.withhold_unpassed()
         self.close()
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """Records without end, as they come, or up to the setting `until`. A commit covers all records yielded so far,
         also the last record: but not the last record when the `with` block ends by an exception."""
         while True:
@@ -307,22 +310,22 @@ class Consumer(Facade[AsyncConsumer]):
             listener = ThreadedListener(listener)
         loop_thread().call(self._client.get().subscribe(topics, pattern=pattern, listener=listener))
 
-    assign = blocking(AsyncConsumer.assign)
-    poll = blocking(AsyncConsumer.poll)
-    getone = blocking(AsyncConsumer.getone)
-    getmany = blocking(AsyncConsumer.getmany)
-    seek = blocking(AsyncConsumer.seek)
-    seek_to_beginning = blocking(AsyncConsumer.seek_to_beginning)
-    seek_to_end = blocking(AsyncConsumer.seek_to_end)
-    beginning_offsets = blocking(AsyncConsumer.beginning_offsets)
-    end_offsets = blocking(AsyncConsumer.end_offsets)
-    offsets_for_times = blocking(AsyncConsumer.offsets_for_times)
-    partitions_for_topic = blocking(AsyncConsumer.partitions_for_topic)
-    pause = blocking(AsyncConsumer.pause)
-    resume = blocking(AsyncConsumer.resume)
-    commit = blocking(AsyncConsumer.commit)
-    committed = blocking(AsyncConsumer.committed)
-    takes_ranges = blocking(AsyncConsumer.takes_ranges)
+    assign = blocking(AsyncConsumer[K, V].assign)
+    poll = blocking(AsyncConsumer[K, V].poll)
+    getone = blocking(AsyncConsumer[K, V].getone)
+    getmany = blocking(AsyncConsumer[K, V].getmany)
+    seek = blocking(AsyncConsumer[K, V].seek)
+    seek_to_beginning = blocking(AsyncConsumer[K, V].seek_to_beginning)
+    seek_to_end = blocking(AsyncConsumer[K, V].seek_to_end)
+    beginning_offsets = blocking(AsyncConsumer[K, V].beginning_offsets)
+    end_offsets = blocking(AsyncConsumer[K, V].end_offsets)
+    offsets_for_times = blocking(AsyncConsumer[K, V].offsets_for_times)
+    partitions_for_topic = blocking(AsyncConsumer[K, V].partitions_for_topic)
+    pause = blocking(AsyncConsumer[K, V].pause)
+    resume = blocking(AsyncConsumer[K, V].resume)
+    commit = blocking(AsyncConsumer[K, V].commit)
+    committed = blocking(AsyncConsumer[K, V].committed)
+    takes_ranges = blocking(AsyncConsumer[K, V].takes_ranges)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
@@ -363,12 +366,12 @@ class Consumer(Facade[AsyncConsumer]):
                 asyncio.run_coroutine_threadsafe(client.abandon(), loop_thread().loop).result(_EXIT_STOP_S)
 
 
-async def _metrics(client: AsyncConsumer) -> dict[MetricName, int]:
+async def _metrics(client: AsyncConsumer[Any, Any]) -> dict[MetricName, int]:
     """The metrics, taken on the loop: the loop changes the state that they count."""
     return client.metrics()
 
 
-_consumers: "weakref.WeakSet[Consumer]" = weakref.WeakSet()
+_consumers: "weakref.WeakSet[Consumer[Any, Any]]" = weakref.WeakSet()
 
 
 @atexit.register

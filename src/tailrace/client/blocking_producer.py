@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial, wraps
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from tailrace.client.construction import made_of
 from tailrace.client.facade import Facade, blocking
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.producer import AsyncProducer
+from tailrace.client.serialization import K, V
 from tailrace.client.settings import ProducerSettings
 from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.client.transactions.scope import BlockingTransactionScope
@@ -36,25 +37,25 @@ _ENQUEUE_AT_ONCE = 2_000
 """The most records that one turn of the loop passes on, so that answers do not wait long."""
 
 
-def _in_order(method: Callable[[AsyncProducer], Awaitable[T]]) -> "Callable[[Producer], T]":
+def _in_order(method: Callable[[AsyncProducer[Any, Any]], Awaitable[T]]) -> "Callable[[Producer[Any, Any]], T]":
     """The method for the blocking producer: the call is made after all records that were handed over before."""
 
     @wraps(method)
-    def call(producer: "Producer", /) -> T:
+    def call(producer: "Producer[Any, Any]", /) -> T:
         return producer.call_in_order(partial(method, producer._client.get()))
 
     return call
 
 
-class Producer(Facade[AsyncProducer]):
+class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
     """See `tailrace.client.producer.AsyncProducer`, whose settings it takes.
 
     The end of a `with` block, `flush` and `close` raise KafkaError if records have failed whose futures were never
     read. An exception of the block itself is raised unchanged, with a note of the records.
     """
 
-    @made_of(ProducerSettings)
-    def __init__(self, settings: ProducerSettings) -> None:
+    @made_of(ProducerSettings[K, V])
+    def __init__(self, settings: ProducerSettings[K, V]) -> None:
         self._settings = settings
         self._reset()
 
@@ -64,9 +65,9 @@ class Producer(Facade[AsyncProducer]):
             if (note := released()) is not None:
                 note(cost)
 
-        def make() -> AsyncProducer:
+        def make() -> AsyncProducer[K, V]:
             self._reset()
-            client = AsyncProducer.of(settings)
+            client = AsyncProducer[K, V].of(settings)
             client.memory.on_release = note_release
             client.start()
             return client
@@ -84,9 +85,9 @@ class Producer(Facade[AsyncProducer]):
     def send(
         self,
         topic: str,
-        value: bytes | None = None,
+        value: V | None = None,
         *,
-        key: bytes | None = None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
@@ -110,9 +111,9 @@ class Producer(Facade[AsyncProducer]):
     def send_and_wait(
         self,
         topic: str,
-        value: bytes | None = None,
+        value: V | None = None,
         *,
-        key: bytes | None = None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
@@ -131,9 +132,9 @@ class Producer(Facade[AsyncProducer]):
         self._hand_over(client, PrebuiltBatch(topic, partition, payload, len(payload), completion))
         return completion
 
-    partition_count = blocking(AsyncProducer.partition_count)
+    partition_count = blocking(AsyncProducer[K, V].partition_count)
 
-    def _hand_over(self, client: AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
+    def _hand_over(self, client: AsyncProducer[K, V], item: Unsent | PrebuiltBatch) -> None:
         with self._space:
             is_full = self._buffered_bytes + item.cost > self._settings.buffer_memory and self._buffered_bytes
             # A callback of a future runs on the loop's thread, and this thread frees the space: so a callback may not
@@ -157,7 +158,7 @@ class Producer(Facade[AsyncProducer]):
         if not has_space:
             raise self._settings.buffer_full()
 
-    def _take_over(self, client: AsyncProducer) -> None:
+    def _take_over(self, client: AsyncProducer[K, V]) -> None:
         """Pass records on to the asyncio producer, in order. Runs on the loop."""
         self._is_scheduled = False
         inbox = self._inbox
@@ -200,11 +201,11 @@ class Producer(Facade[AsyncProducer]):
         loop_thread().call(self._settle(client))
         client.failures.raise_unreported()
 
-    async def _settle(self, client: AsyncProducer) -> None:
+    async def _settle(self, client: AsyncProducer[K, V]) -> None:
         self._take_over_all(client)
         await client.settle()
 
-    def _take_over_all(self, client: AsyncProducer) -> None:
+    def _take_over_all(self, client: AsyncProducer[K, V]) -> None:
         while self._inbox:
             client.enqueue(self._inbox.popleft())
 
@@ -215,8 +216,8 @@ class Producer(Facade[AsyncProducer]):
         """The phase of a transactional producer; None without a transactional id."""
         return self._client.get().transaction_phase
 
-    init_transactions = blocking(AsyncProducer.init_transactions)
-    send_offsets_to_transaction = blocking(AsyncProducer.send_offsets_to_transaction)
+    init_transactions = blocking(AsyncProducer[K, V].init_transactions)
+    send_offsets_to_transaction = blocking(AsyncProducer[K, V].send_offsets_to_transaction)
     begin_transaction = _in_order(AsyncProducer.begin_transaction)
     commit_transaction = _in_order(AsyncProducer.commit_transaction)
     hand_over_transaction = _in_order(AsyncProducer.hand_over_transaction)
@@ -256,12 +257,12 @@ class Producer(Facade[AsyncProducer]):
         except KafkaError as unreported:
             _log.error("%s", unreported)
 
-    async def _finish(self, client: AsyncProducer) -> None:
+    async def _finish(self, client: AsyncProducer[K, V]) -> None:
         await self._settle(client)
         await client.close()
 
 
-_producers: "weakref.WeakSet[Producer]" = weakref.WeakSet()
+_producers: "weakref.WeakSet[Producer[Any, Any]]" = weakref.WeakSet()
 
 
 @atexit.register

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_origin
 
 from tailrace.client.setting_fields import keywords_of, unknown
 from tailrace.client.settings import ClientSettings
@@ -49,7 +49,8 @@ def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Call
     A mapping in place of the first argument has settings by Kafka's dotted names; keywords count before it. For an
     unknown keyword the caller gets a TypeError that names the keyword, and the nearest setting.
     """
-    signature = inspect.signature(settings)
+    plain = get_origin(settings) or settings  # without the kinds of key and value
+    signature = inspect.signature(plain)
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
     def decorate(construct: Callable[[C, S], None]) -> Callable[Concatenate[C, P], None]:
@@ -62,12 +63,12 @@ def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Call
                 given, named = args[1:], {**keywords_of(args[0]), **keywords}
             strangers = sorted(named.keys() - signature.parameters.keys())
             if strangers:
-                raise TypeError(unknown(name, strangers, settings))
+                raise TypeError(unknown(name, strangers, plain))
             try:
                 signature.bind(*given, **named)
             except TypeError as wrong:  # in the name of the class that the caller knows, not of its settings
                 raise TypeError(f"{name}: {wrong}") from None
-            construct(client, settings(*given, **named))
+            construct(client, plain(*given, **named))
 
         vars(made)["__signature__"] = signature.replace(  # for help()
             parameters=[own, *signature.parameters.values()], return_annotation=None

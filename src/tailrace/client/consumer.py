@@ -1,11 +1,11 @@
 """Reads topics, alone or as a member of a group that shares them."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Final, Self, overload
+from typing import Final, Generic, Self, overload
 
 from tailrace.client.construction import AsyncClient, made_of
 from tailrace.client.errors import several
@@ -22,8 +22,9 @@ from tailrace.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, Offset
 from tailrace.client.partition_names import ByPartition, Pair, by_partition, partition_named, partitions_named
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.consumer_reader import ConsumerReader
-from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead, of_topic
-from tailrace.client.reading.unpassed_records import UnpassedRecords
+from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.reading.returned_records import ReturnedRecords
+from tailrace.client.serialization import K, V
 from tailrace.client.settings import ConsumerSettings
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -33,7 +34,7 @@ from tailrace.model.partitions import TopicPartition
 _ITERATION_POLL_S: Final = 1.0
 
 
-class AsyncConsumer(AsyncClient[ConsumerSettings]):
+class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
     """An asyncio consumer. Names and defaults of settings are Kafka's.
 
     With `group` and `topics` it shares the topics' partitions with the group's other members and keeps its progress
@@ -48,12 +49,15 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     (KIP-X): more members than partitions have work, and a key has one reader at a time. Records have the names of the
     topics, `assignment` the slots.
 
+    With key_deserializer and value_deserializer, functions of bytes, records have what the functions return; None stays
+    None. RecordDeserializationError names a record that a function has refused.
+
     A fault that keeps it from reading is retried; `trouble` has it, and the log `tailrace.client` warns of it, at once
     and every 30 s. `poll` raises when no broker at all has answered for bootstrap_timeout_ms of polling.
     """
 
-    @made_of(ConsumerSettings)
-    def __init__(self, settings: ConsumerSettings) -> None:
+    @made_of(ConsumerSettings[K, V])
+    def __init__(self, settings: ConsumerSettings[K, V]) -> None:
         self._callbacks = RebalanceCallbacks()
         self._reader = ConsumerReader(
             settings,
@@ -71,9 +75,12 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
             is_on=settings.enable_auto_commit and settings.group is not None,
             interval_ms=settings.auto_commit_interval_ms,
         )
-        self._ahead = RecordsAhead()
-        """Records that an iteration has polled and not yielded, outside every commit."""
-        self._unpassed = UnpassedRecords()
+        self._returned: ReturnedRecords[K, V] = ReturnedRecords(
+            self._reader.assigned.put_back,
+            key_deserializer=settings.key_deserializer,
+            value_deserializer=settings.value_deserializer,
+            reads_views=settings.shares_by_key,
+        )
         self._shares_by_key = settings.shares_by_key
 
     async def __aexit__(
@@ -122,8 +129,9 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         else:
             wanted = dict.fromkeys(partitions_named(partitions), ())
         self._reader.check_assignable(wanted)
-        self._ahead.remove(self.assignment - wanted.keys())
-        self._put_ahead_back({name for name in self.assignment & wanted.keys() if self._changes(name, wanted[name])})
+        self._returned.drop_ahead(self.assignment - wanted.keys())
+        changed = {name for name in self.assignment & wanted.keys() if self._changes(name, wanted[name])}
+        self._returned.put_ahead_back(changed)
         self._reader.assign(wanted)
 
     def _changes(self, name: TopicPartition, ranges: Sequence[KeyRange]) -> bool:
@@ -147,7 +155,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     def _seek(self, name: TopicPartition, offset: OffsetAndMetadata | int) -> None:
         at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
         self._reader.assigned.seek(name, at.offset, at.leader_epoch)
-        self._ahead.remove({name})
+        self._returned.drop_ahead({name})
 
     async def seek_to_beginning(self, partitions: Iterable[Pair] = ()) -> None:
         """Read on from the log starts of these partitions, by default of all assigned partitions."""
@@ -175,7 +183,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         """
         wanted = frozenset(partitions_named(partitions))
         self._reader.set_paused(wanted, True)
-        self._put_ahead_back(wanted)
+        self._returned.put_ahead_back(wanted)
 
     async def resume(self, partitions: Iterable[Pair]) -> None:
         """Read on in these partitions. Raises KafkaError unless all the partitions are assigned."""
@@ -188,12 +196,12 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
     def position(self, topic_partition: Pair) -> int | None:
         """The offset of the next record that `poll` will return; None while undecided."""
         name = partition_named(topic_partition)
-        return self._ahead.next_offsets().get(name, self._reader.assigned.position(name))
+        return self._returned.next_offsets().get(name, self._reader.assigned.position(name))
 
     @property
     def is_at_end(self) -> bool:
         """Whether every record up to the setting `until` is returned: then `poll` returns no record, at once."""
-        return self._reader.is_at_end and not self._ahead
+        return self._reader.is_at_end and not self._returned
 
     # the cluster's logs
 
@@ -243,17 +251,17 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     # records
 
-    async def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord]:  # noqa: ASYNC109 - running out of time is a result here
+    async def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord[K, V]]:  # noqa: ASYNC109 - running out of time is a result here
         """The next records, in order of offset per partition; an empty list after `timeout` seconds without any.
 
         The call declares the records of the call before as processed: they may be committed, and partitions may move
         to other members. Raises KafkaError for a fault that a retry does not cure, when no broker at all has answered
-        for bootstrap.timeout.ms of polling, and for `max_records` below 1 (INVALID_CONFIG).
+        for bootstrap.timeout.ms of polling, for a record that a deserializer has refused (RecordDeserializationError),
+        and for `max_records` below 1 (INVALID_CONFIG).
         """
-        records = await self._poll(timeout, max_records)
-        return [of_topic(record) for record in records] if self._shares_by_key else records
+        return self._returned.receive(await self._poll(timeout, max_records))
 
-    async def getone(self) -> ConsumerRecord:
+    async def getone(self) -> ConsumerRecord[K, V]:
         """The next record; waits without end for it. Other calls of `poll` count it as processed.
 
         Raises KafkaError as `poll`, and INVALID_REQUEST at the end of reading (`until`).
@@ -266,9 +274,9 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     async def getmany(
         self, *, timeout_ms: int = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
         """The records of a `poll` by partition, in order of offset."""
-        by_name: dict[TopicPartition, list[ConsumerRecord]] = {}
+        by_name: dict[TopicPartition, list[ConsumerRecord[K, V]]] = {}
         for record in await self.poll(timeout_ms / 1000, max_records=max_records):
             by_name.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
         return by_name
@@ -280,12 +288,10 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         limit = self._max_poll_records if max_records is None else max_records
         if limit < 1:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"max_records {limit}; a poll returns at least one record")
-        self._put_ahead_back(self._reader.assigned.by_name)
-        self._unpassed.pass_all()
+        self._returned.put_ahead_back()
+        self._returned.pass_all()
         self._auto_commit.start_if_due(self._positions)
-        records = await self._reader.poll(deadline_ms, limit)
-        self._unpassed.receive(records)
-        return records
+        return await self._reader.poll(deadline_ms, limit)
 
     # iteration
 
@@ -294,7 +300,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         also the last record: but not the last record when the `async with` block ends by an exception."""
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[K, V]:
         while (record := self.next_ahead()) is None:
             if self._reader.is_at_end:
                 raise StopAsyncIteration
@@ -303,23 +309,16 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
         """Poll for an iteration: `next_ahead` returns these records singly."""
-        self._ahead.add(await self._poll(timeout))
-        self._unpassed.pass_all()  # the caller has no record of this poll yet
+        self._returned.receive_ahead(await self._poll(timeout))
 
-    def next_ahead(self) -> ConsumerRecord | None:
+    def next_ahead(self) -> ConsumerRecord[K, V] | None:
         """The next record of an iteration, which counts as returned now; None: poll ahead. From any thread."""
-        record = self._ahead.pop()
-        self._unpassed.receive_next(record)
-        return of_topic(record) if record is not None and self._shares_by_key else record
+        return self._returned.next()
 
     def withhold_unpassed(self) -> None:
         """Note that the caller has failed: `close` commits neither the last poll's records nor an iteration's last
         record."""
-        self._unpassed.withhold()
-
-    def _put_ahead_back(self, partitions: Container[TopicPartition]) -> None:
-        for name, records in self._ahead.remove(partitions).items():
-            self._reader.assigned.put_back(name, records)
+        self._returned.withhold()
 
     # progress
 
@@ -354,7 +353,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
                 self._check_slots(wanted)
         exact = {p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()}
         await self._reader.commit(exact)
-        self._unpassed.commit({name: committed.offset for name, committed in exact.items()})
+        self._returned.commit({name: committed.offset for name, committed in exact.items()})
         return {}
 
     def _check_slots(self, offsets: Iterable[TopicPartition]) -> None:
@@ -380,12 +379,12 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record to return, in each partition with a decided position."""
-        return {**self._reader.assigned.positions(), **self._ahead.next_offsets()}
+        return {**self._reader.assigned.positions(), **self._returned.next_offsets()}
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The next offsets and the leader epochs before them, without records that a failed caller withholds."""
         epoch_before = self._reader.epoch_before
-        offsets = self._unpassed.end_of(self._next_offsets())
+        offsets = self._returned.end_of(self._next_offsets())
         return {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in offsets.items()}
 
     @overload
@@ -422,8 +421,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings]):
         """Forget the records of partitions that have left."""
         if left:
             self._auto_commit.drop()
-            self._ahead.remove(left)
-            self._unpassed.forget(left)
+            self._returned.forget(left)
 
     async def close(self) -> None:
         """Commit (with auto commit), leave the group, close the connections. May be called again.

@@ -29,6 +29,34 @@ class LogTruncation(KafkaError):
         self.diverging_offset = diverging_offset
 
 
+class RecordDeserializationError(KafkaError):
+    """A deserializer has refused a record, which stays the next record of its partition: the next poll raises again.
+
+    To go on behind the record: `consumer.seek(error.topic_partition, error.offset + 1)`. `key` and `value` are the
+    bytes of the record, for a topic of dead letters; `__cause__` is the exception of the deserializer.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        field: str,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        cause: BaseException,
+    ) -> None:
+        detail = (
+            f"{topic_partition}: {field}_deserializer cannot read the record at offset {offset}"
+            f" ({type(cause).__name__}: {cause}); seek to offset {offset + 1} to go on behind it"
+        )
+        super().__init__(ErrorCode.INVALID_RECORD, detail)
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.key = key
+        self.value = value
+
+
 class AbortableTransactionError(KafkaError):
     """The open transaction cannot be committed: call `abort_transaction`, and go on with the next transaction.
 

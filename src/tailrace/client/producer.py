@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine, Mapping
 from random import randrange
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.construction import AsyncClient, made_of
@@ -13,6 +13,7 @@ from tailrace.client.errors import ClosedClient
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.kept_tasks import kept_task
 from tailrace.client.router import Router
+from tailrace.client.serialization import K, V, serialized
 from tailrace.client.settings import ProducerSettings, parse_codec
 from tailrace.client.transactions.host import TransactionHost
 from tailrace.client.transactions.producer_transaction import Identity, TransactionPhase
@@ -40,7 +41,7 @@ UNKNOWN_TOPIC_WAIT_MS = 5_000
 """The longest wait for an unknown topic: a broker that creates topics does so soon after the first request."""
 
 
-class AsyncProducer(AsyncClient[ProducerSettings]):
+class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
     """An asyncio producer. Names and defaults of settings are Kafka's.
 
     Idempotent by default, with acks=all: every record is written once and in the order of `send` within its partition,
@@ -49,6 +50,8 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     A failed record is reported once: by its future if that is awaited, otherwise by the next `flush` or `close`, also
     at the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
 
+    With key_serializer and value_serializer `send` takes what these functions take; None stays None.
+
     With `transactional_id` all records belong to transactions: `init_transactions` once, then `async with
     producer.transaction()` for each. The coordinator aborts a transaction after `transaction_timeout_ms`. Errors are
     AbortableTransactionError (abort, and go on), FatalTransactionError (close; also ProducerFenced), or a KafkaError
@@ -56,8 +59,8 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     again: `transaction_phase` tells which call.
     """
 
-    @made_of(ProducerSettings)
-    def __init__(self, settings: ProducerSettings) -> None:
+    @made_of(ProducerSettings[K, V])
+    def __init__(self, settings: ProducerSettings[K, V]) -> None:
         self._settings = settings
         self._router = Router(settings)
         self._accumulator = Accumulator(
@@ -138,9 +141,9 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     async def send(
         self,
         topic: str,
-        value: bytes | None = None,
+        value: V | None = None,
         *,
-        key: bytes | None = None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
@@ -150,8 +153,8 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         Without `partition` the key decides (murmur2, as in every Kafka client); without a key, one partition is filled
         after another. `timestamp` is ms since 1970, now by default. Waits while buffer.memory is full, max.block.ms at
         most, then raises KafkaError(REQUEST_TIMED_OUT). Raises TypeError, or KafkaError (MESSAGE_TOO_LARGE,
-        INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts; with a transactional id also outside of a
-        transaction (INVALID_TXN_STATE), and in a transaction that has failed.
+        INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts, or the exception of a serializer; with a
+        transactional id also outside of a transaction (INVALID_TXN_STATE), and in a transaction that has failed.
         """
         self.check_ready()
         record = self.checked(topic, partition, key, value, headers)
@@ -164,9 +167,9 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
     async def send_and_wait(
         self,
         topic: str,
-        value: bytes | None = None,
+        value: V | None = None,
         *,
-        key: bytes | None = None,
+        key: K | None = None,
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
@@ -175,10 +178,13 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
         return await (await self.send(topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp))
 
     def checked(
-        self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers | None
+        self, topic: str, partition: int | None, key: K | None, value: V | None, headers: Headers | None
     ) -> CheckedRecord:
-        """The record, checked as far as a client can; raises the errors of `send`. From any thread."""
-        return check_record(topic, partition, key, value, headers, max_request_size=self._settings.max_request_size)
+        """The record as bytes, checked as far as a client can; raises the errors of `send`. From any thread."""
+        settings = self._settings
+        key_data = serialized(key, settings.key_serializer, "key_serializer")
+        value_data = serialized(value, settings.value_serializer, "value_serializer")
+        return check_record(topic, partition, key_data, value_data, headers, max_request_size=settings.max_request_size)
 
     def check_ready(self) -> None:
         """Raises KafkaError while this producer takes no records. From any thread."""
@@ -288,16 +294,8 @@ class AsyncProducer(AsyncClient[ProducerSettings]):
                 self._accumulator.append_prebuilt(partition, item.payload, item.completion, now_ms)
                 return True
             topic, _, key, value, headers, timestamp, cost, completion = item
-            return self._accumulator.append(
-                TopicPartition(topic, self._choice.partition_of(item, info)),
-                timestamp,
-                key,
-                value,
-                headers,
-                cost,
-                completion,
-                now_ms,
-            )
+            partition = TopicPartition(topic, self._choice.partition_of(item, info))
+            return self._accumulator.append(partition, timestamp, key, value, headers, cost, completion, now_ms)
         except KafkaError as fault:
             self._refuse(item, fault)
             return False

@@ -22,6 +22,13 @@ _NUMBERS: Final[tuple[Any, ...]] = (int, int | None)
 _FLAGS: Final[tuple[Any, ...]] = (bool, bool | None)
 _TEXTS: Final[tuple[Any, ...]] = (str, str | None)
 
+_A_FUNCTION: Final = {
+    **dict.fromkeys(("key_serializer", "value_serializer"), " that returns bytes, such as tailrace.json.serialize"),
+    **dict.fromkeys(("key_deserializer", "value_deserializer"), " of bytes, such as tailrace.json.deserialize"),
+    "decode": " of bytes, such as tailrace.json.deserialize",
+}
+"""Examples for settings that are functions, by the name of the setting."""
+
 _ELSEWHERE: Final = {
     "api_version": "leave it out: the versions of the protocol come from the server",
     "consumer_timeout_ms": 'give until="end" to a consumer without a group, or a timeout to poll()',
@@ -41,6 +48,11 @@ def number(default: Any, *, least: int = 0, most: int = INT32, is_ours: bool = F
     `why` stands in the message about a number that is too small, in place of the lowest value.
     """
     return field(default=default, metadata={"least": least, "most": most, "is_ours": is_ours, "why": why})
+
+
+def function() -> Any:
+    """A field of a function that the user may give."""
+    return field(default=None, metadata={"is_function": True})
 
 
 def alias(of: str) -> Any:
@@ -75,6 +87,8 @@ def checked(setting: "Field[Any]", value: object) -> object:
     if kind in _NUMBERS:
         return _number(setting, value)
     name = _shown(setting)
+    if setting.metadata.get("is_function") and value is not None and not callable(value):
+        raise invalid(f"{name} {value!r}; say a function{_A_FUNCTION.get(setting.name, '')}")
     if kind in _FLAGS and not isinstance(value, bool):
         with suppress(ValueError):
             if isinstance(value, str):

@@ -10,10 +10,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from datetime import datetime
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Generic, Literal, Self, get_args
 
 from tailrace.client.errors import several
-from tailrace.client.setting_fields import INT64, alias, checked, invalid, number, resolve_aliases
+from tailrace.client.serialization import K, V
+from tailrace.client.setting_fields import INT64, alias, checked, function, invalid, number, resolve_aliases
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.views import FAN_OUTS
 from tailrace.net.connection import parse_addresses
@@ -100,7 +101,7 @@ def _addresses(given: object) -> str:
 
 
 @dataclass(frozen=True)
-class ProducerSettings(ClientSettings):
+class ProducerSettings(ClientSettings, Generic[K, V]):
     """The settings of a producer."""
 
     _: KW_ONLY
@@ -117,7 +118,9 @@ class ProducerSettings(ClientSettings):
     enable_idempotence: bool | None = alias("idempotent")
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
-    partitioner: Partitioner | None = None
+    key_serializer: Callable[[K], bytes] | None = function()
+    value_serializer: Callable[[V], bytes] | None = function()
+    partitioner: Partitioner | None = function()
     client_id: str = "tailrace-producer"
 
     def __post_init__(self) -> None:
@@ -282,12 +285,14 @@ def _check_on_corrupt(choice: str) -> None:
 
 
 @dataclass(frozen=True)
-class ConsumerSettings(ReaderSettings):
+class ConsumerSettings(ReaderSettings, Generic[K, V]):
     """The settings of a consumer. With `until`, for a consumer without a group, reading has an end: "end" (the ends at
     the first poll), a datetime, an offset, or an offset by partition."""
 
     _: KW_ONLY
     until: Until | None = None
+    key_deserializer: Callable[[bytes], K] | None = function()
+    value_deserializer: Callable[[bytes], V] | None = function()
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     allow_individual_commit: bool = False
@@ -323,7 +328,7 @@ class KeyedConsumerSettings(ReaderSettings):
     """The settings of a keyed consumer."""
 
     _: KW_ONLY
-    decode: Callable[[bytes], Any] | None = None
+    decode: Callable[[bytes], Any] | None = function()
     auto_offset_reset: Reset = "earliest"
     auto_commit_interval_ms: int = number(1_000, least=1)
     max_collected_ranges: int = 256

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import NoReturn
@@ -210,7 +211,7 @@ def test_reading_starts_at_a_partitions_offset_and_ends_after_the_timeout(
 ) -> None:
     run("topics", "create", topic, "--partitions", "2")
     run("produce", topic, "--partition", "1", stdin=b"0\n1\n2\n3\n")
-    poll = Consumer.poll
+    poll: Callable[..., list[ConsumerRecord]] = vars(Consumer)["poll"]
     given: list[ConsumerRecord] = []
 
     def patient_poll(consumer: Consumer, timeout: float, **options: int) -> list[ConsumerRecord]:
@@ -310,7 +311,7 @@ def test_consume_counts_older_records_when_it_prints_none(
     assert (done.code, done.out) == (0, "")
     assert done.err == f"0 records; {topic} has 2 older ones: --from-beginning reads them\n"
     group = f"group-{topic}"
-    poll = Consumer.poll
+    poll: Callable[..., list[ConsumerRecord]] = vars(Consumer)["poll"]
 
     def poll_until_begun(consumer: Consumer, timeout: float, **options: int) -> list[ConsumerRecord]:
         # Joining the group may take long, and a consumer without a position commits none.
@@ -339,7 +340,7 @@ def test_consume_names_its_topic_on_a_terminal_while_it_waits(
     done = run("consume", topic, "--timeout", "0.5")
     way_out = "before; --from-beginning reads them"
     assert done.err.startswith(f"waiting for records of {topic} (4 partitions, 1 record {way_out}) ...\n0 records; ")
-    poll = Consumer.poll
+    poll: Callable[..., list[ConsumerRecord]] = vars(Consumer)["poll"]
     # The command says so after the first poll in vain, which must not end before the record has come.
     monkeypatch.setattr(Consumer, "poll", lambda consumer, _, **options: poll(consumer, SECONDS, **options))
     assert "waiting" not in run("consume", topic, "--from-beginning", "--max-messages", "1").err

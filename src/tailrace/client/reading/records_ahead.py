@@ -2,22 +2,24 @@
 
 from collections import deque
 from collections.abc import Container, Iterable
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 from tailrace.client.group.topic_views import slot_of
+from tailrace.client.serialization import K, V
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Header, Record
 
 
-class ConsumerRecord(NamedTuple):
-    """A record and where it stood. Timestamp in ms since 1970."""
+class ConsumerRecord(NamedTuple, Generic[K, V]):
+    """A record and where it stood. Timestamp in ms since 1970. Key and value are bytes, or what the consumer's
+    deserializers have made of the bytes."""
 
     topic: str
     partition: int
     offset: int
     timestamp: int
-    key: bytes | None
-    value: bytes | None
+    key: K | None
+    value: V | None
     headers: tuple[Header, ...]
 
 
@@ -40,6 +42,10 @@ class RecordsAhead:
         """Add records behind the records ahead."""
         self._records.extend(records)
 
+    def add_first(self, record: ConsumerRecord) -> None:
+        """Add a record in front of the records ahead."""
+        self._records.appendleft(record)
+
     def pop(self) -> ConsumerRecord | None:
         """Take the next record; None if there is no record."""
         try:
@@ -47,24 +53,20 @@ class RecordsAhead:
         except IndexError:
             return None
 
-    def remove(self, partitions: Container[TopicPartition]) -> dict[TopicPartition, list[Record]]:
-        """Remove and return the records of these partitions."""
+    def remove(self, partitions: Container[TopicPartition] | None = None) -> dict[TopicPartition, list[Record]]:
+        """Remove and return the records of these partitions; of all partitions by default."""
         kept: list[ConsumerRecord] = []
         removed: dict[TopicPartition, list[Record]] = {}
         for _ in range(len(self._records)):
             if (record := self.pop()) is None:
                 break
             name = TopicPartition(record.topic, record.partition)
-            if name in partitions:
+            if partitions is None or name in partitions:
                 removed.setdefault(name, []).append(Record(*record[2:]))
             else:
                 kept.append(record)
         self._records.extend(kept)
         return removed
-
-    def clear(self) -> None:
-        """Remove every record."""
-        self._records.clear()
 
     def next_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the first record of each partition."""

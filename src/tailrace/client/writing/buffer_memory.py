@@ -4,6 +4,7 @@ buffer."""
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from tailrace.client.settings import ProducerSettings
 
@@ -11,7 +12,7 @@ from tailrace.client.settings import ProducerSettings
 class BufferMemory:
     """The count of bytes. A record larger than the whole buffer is taken when the buffer is empty."""
 
-    def __init__(self, settings: ProducerSettings) -> None:
+    def __init__(self, settings: ProducerSettings[Any, Any]) -> None:
         self._settings = settings
         self.used_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
