@@ -8,12 +8,16 @@ the CSV file (a flight that was lost or written twice would show), prints a tabl
 
 Spark runs in one rack, and a consumer in another: each reads from the replicas in its own rack (KIP-392). The demo
 counts the bytes that each broker has sent to these readers.
+
+Spark's own log goes to demo-output/spark.log: Spark writes a traceback there for each of its processes that it has
+given up, also if the demo starts the query again.
 """
 
 import csv
 import io
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -45,6 +49,7 @@ from tailrace.spark.session import local_session
 from tailrace.testing import Cluster
 
 OUTPUT = Path("demo-output")
+SPARK_LOG = OUTPUT / "spark.log"
 PARTITIONS = 4
 RACKS = ("a", "b", "c")
 RACK_OF_SPARK = "b"
@@ -57,7 +62,7 @@ SETTINGS = {
 LEAST_OWN_SHARE = 0.95
 """The share of a reader's bytes from its own rack. A leader serves the reader for a moment if the replica there is
 late."""
-ATTEMPTS = 3
+ATTEMPTS = 5
 WORKER_IS_LATE = "Python worker failed to connect back"
 DEPARTURE = "day date, carrier string, dep_delay double"
 NUMBERS = ("dep_delay", "arr_delay", "air_time", "distance")
@@ -167,6 +172,22 @@ def sent_to_consumers(cluster: Cluster) -> dict[int, int]:
         values = re.findall(r"^tailrace_consumer_bytesout_total\{.*\} (\S+)$", page, re.MULTILINE)
         sent[broker] = sum(int(float(value)) for value in values)
     return sent
+
+
+@contextmanager
+def stderr_in(path: Path) -> Iterator[None]:
+    """Let the processes that are started in the block write their errors to this file: Spark's JVM, whose own
+    children write where the JVM writes."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    try:
+        with path.open("wb") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 @contextmanager
@@ -418,7 +439,7 @@ def main() -> None:
             counted(cluster, "a consumer", RACK_OF_CONSUMER, reads),
         ):
             consume(cluster.bootstrap_servers, len(rows))
-        with steps.step("Starting Spark"):
+        with steps.step("Starting Spark"), stderr_in(SPARK_LOG):
             spark = local_session("flights", brief=True)
         try:
             with steps.step("Streaming through Spark"), counted(cluster, "Spark", RACK_OF_SPARK, reads):
@@ -453,3 +474,5 @@ if __name__ == "__main__":
         main()
     except KafkaError as fault:
         sys.exit(f"demo failed: {fault}")
+    except StreamingQueryException as fault:
+        sys.exit(f"demo failed: {str(fault).strip().splitlines()[0]}; Spark's log is {SPARK_LOG}")

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -120,3 +122,15 @@ def test_sessions(
         (name, *(datetime.fromtimestamp(duty[end], UTC) for end in ("began_s", "ended_s")), duty["flights"])
         for name, duty in values
     ) == duties(all_flights)
+
+
+def test_processes_of_spark_write_their_errors_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The demo starts Spark so: a process of Spark that ends with a traceback shows nothing on the terminal."""
+    log = tmp_path / "spark.log"
+    with program("flights_demo.py").stderr_in(log):
+        subprocess.run([sys.executable, "-c", "raise ValueError('late')"], check=False)
+    subprocess.run([sys.executable, "-c", "raise ValueError('behind')"], check=False)
+    shown = capfd.readouterr().err
+    assert "behind" in shown
+    assert "late" not in shown
+    assert log.read_text().endswith("ValueError: late\n")
