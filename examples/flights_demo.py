@@ -1,10 +1,11 @@
-"""A year of real flights through Tailrace and Spark: `make demo`.
+"""A year of real flights through Tailrace and Spark: the second part of `make demo`.
 
 The demo starts three nodes in three racks and loads the 336,776 flights that left New York in 2013, with three replicas
 of each flight. A Spark stream writes the departure of each flight to another topic, exactly once: the demo stops the
 stream in the middle of a batch and starts it again. From that topic Spark computes, per carrier and day, the number of
 flights, the mean and the 95th percentile of the departure delay, as Parquet. Then the demo compares the figures with
-the CSV file (a flight that was lost or written twice would show), prints a table, draws a chart and stops the nodes.
+the CSV file (a flight that was lost or written twice would show), prints a table, draws a chart, with the writes of the
+first part (failover_demo.py) beside the delays, and stops the nodes.
 
 Spark runs in one rack, and a consumer in another: each reads from the replicas in its own rack (KIP-392). The demo
 counts the bytes that each broker has sent to these readers.
@@ -32,10 +33,10 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pyarrow.parquet as pq
-from matplotlib import pyplot as plt
+from demo_chart import draw
+from failover_demo import FIGURES, OUTPUT
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -48,7 +49,7 @@ from tailrace import Admin, Consumer, KafkaError, NewTopic, Producer
 from tailrace.spark.session import local_session
 from tailrace.testing import Cluster
 
-OUTPUT = Path("demo-output")
+CHART = OUTPUT / "demo.png"
 SPARK_LOG = OUTPUT / "spark.log"
 PARTITIONS = 4
 RACKS = ("a", "b", "c")
@@ -398,28 +399,21 @@ def show(found: Delays) -> None:
     console.print(table)
 
 
-def draw(found: Delays) -> Path:
-    """The year as a chart: the busiest carriers' mean delay, averaged over two weeks."""
+def busiest(found: Delays, carriers: int = 5) -> dict[str, list[tuple[date, float]]]:
+    """The mean delay by day of the carriers with the most flights."""
     totals: dict[str, int] = defaultdict(int)
     for (carrier, _), delay in found.items():
         totals[carrier] += delay.flights
-    figure, axes = plt.subplots(figsize=(11, 5), layout="constrained")
-    for carrier in sorted(totals, key=lambda carrier: -totals[carrier])[:5]:
-        days = sorted((day, d.mean) for (name, day), d in found.items() if name == carrier and d.mean is not None)
-        smooth = np.convolve([mean for _, mean in days], np.ones(14) / 14, mode="valid")
-        axes.plot([day for day, _ in days][13:], smooth, label=f"{carrier} ({totals[carrier]:,} flights)")
-    axes.set(title="Mean departure delay, two-week average", ylabel="minutes")
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=5)
-    path = OUTPUT / "delays.png"
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
+    return {
+        f"{carrier} ({totals[carrier]:,} flights)": sorted(
+            (day, delay.mean) for (name, day), delay in found.items() if name == carrier and delay.mean is not None
+        )
+        for carrier in sorted(totals, key=lambda carrier: -totals[carrier])[:carriers]
+    }
 
 
 def main() -> None:
     """Run all steps; exit 1 with one line at the first difference."""
-    mpl.use("Agg")
     OUTPUT.mkdir(exist_ok=True)
     steps = Steps()
     with steps.step("Reading flights.csv"):
@@ -453,14 +447,14 @@ def main() -> None:
             spark.stop()
         show(found)
         show_reads(reads)
-        chart = draw(found)
+        draw(busiest(found), FIGURES, CHART)
     finally:
         with steps.step("Stopping the nodes"):
             cluster.stop()
             cluster.close()
     for name, seconds in steps.seconds.items():
         console.print(f"  {seconds:6.1f} s  {name}")
-    console.print(f"Results: {OUTPUT / 'delays.parquet'} and {chart}")
+    console.print(f"Results: {OUTPUT / 'delays.parquet'} and {CHART}")
 
 
 def remove(directory: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -124,8 +124,11 @@ def test_sessions(
     ) == duties(all_flights)
 
 
-def test_processes_of_spark_write_their_errors_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_processes_of_spark_write_their_errors_to_a_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The demo starts Spark so: a process of Spark that ends with a traceback shows nothing on the terminal."""
+    monkeypatch.syspath_prepend(EXAMPLES)
     log = tmp_path / "spark.log"
     with program("flights_demo.py").stderr_in(log):
         subprocess.run([sys.executable, "-c", "raise ValueError('late')"], check=False)
@@ -134,3 +137,19 @@ def test_processes_of_spark_write_their_errors_to_a_file(tmp_path: Path, capfd: 
     assert "behind" in shown
     assert "late" not in shown
     assert log.read_text().endswith("ValueError: late\n")
+
+
+def test_the_chart_has_the_writes_around_the_kill_if_they_were_measured(tmp_path: Path) -> None:
+    chart: Any = program("demo_chart.py")
+    delays = {"UA": [(date(2013, 1, 1) + timedelta(days), float(days)) for days in range(30)]}
+    measured, alone, both = tmp_path / "failover.json", tmp_path / "alone.png", tmp_path / "both.png"
+    chart.draw(delays, measured, alone)
+    verdict = {"acknowledged": 40, "read": 40, "lost": 0}
+    figures = {"verdict": verdict, "killed_at": 0.5, "outage_s": 0.3, "column_s": 0.25, "columns": [10, 10, 0, 20]}
+    measured.write_text(json.dumps(figures))
+    chart.draw(delays, measured, both)
+    assert image_width(both) > image_width(alone) > 0
+
+
+def image_width(chart: Path) -> int:
+    return int.from_bytes(chart.read_bytes()[16:20], "big")
