@@ -1,4 +1,5 @@
-"""The README's code blocks run as they stand, but for the port: a free port takes its place."""
+"""The README's code blocks run as they stand, but for the port: a free port takes its place. The picture has figures of
+the benchmarks alone."""
 
 import os
 import re
@@ -12,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+
+from scripts import readme_chart
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 BIN = Path(sys.executable).parent
@@ -55,9 +58,23 @@ def _of_session(session: int) -> list[int]:
     return found
 
 
-def test_the_readme_opens_with_the_two_commands() -> None:
+def test_the_readme_opens_with_a_sentence_a_picture_and_two_commands() -> None:
+    title, _, sentence, _, picture = README.splitlines()[:5]
+    assert title == "# Tailrace"
+    assert re.fullmatch(r"\S.*\.", sentence)
+    assert re.fullmatch(r"!\[.+\]\(docs/readme\.svg\)", picture)
     assert [line.split()[1] for line in BLOCKS[0][1].splitlines()] == ["demo", "test"]
-    assert README.startswith("```sh\nmake demo")
+
+
+def test_the_picture_has_the_figures_of_the_benchmarks() -> None:
+    """`python scripts/readme_chart.py` draws it anew from docs/benchmarks/README.md."""
+    page = readme_chart.PAGE.read_text()
+    assert readme_chart.PICTURE.read_text() == readme_chart.drawn(page)
+    (row,) = re.findall(r"^\| one node \| tailrace \| (\S+) \|.*$", page, re.MULTILINE)
+    assert f">{row} s<" in readme_chart.drawn(page)
+    assert ">99.9 s<" in readme_chart.drawn(
+        page.replace(f"| one node | tailrace | {row} |", "| one node | tailrace | 99.9 |")
+    )
 
 
 @pytest.mark.spark
@@ -69,13 +86,15 @@ def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
         "tailrace serve --dev", f"tailrace serve --dev --listen 127.0.0.1:{port}"
     )
     (tmp_path / "spark_tour.py").write_text(_blocks("python", "local_session").replace("9092", str(port)))
-    script = f"set -eu\n{shell}\n{sys.executable} spark_tour.py\nkill %1\nwait\necho tour is over\n"
+    (tmp_path / "first_records.py").write_text(_blocks("python", 'until="end"').replace("9092", str(port)))
+    programs = f"{sys.executable} first_records.py\n{sys.executable} spark_tour.py"
+    script = f"set -eu\n{shell}\n{programs}\nkill %1\nwait\necho tour is over\n"
     bash = shutil.which("bash")
     assert bash is not None
     with _process_group([bash, "-m", "-c", script], tmp_path, env) as process:
         output, _ = process.communicate(timeout=240)
     assert "tour is over" in output, output
-    for text in ("hello", "good morning", "alice", "greetings"):
+    for text in ("hello", "good morning", "b'carol' b'good night'", "b'alice' b'hello'"):
         assert text in output, output
     assert re.search(r"\|\s*alice\|\s*hello\|\s*\d+\|\s*\d+\|", output), output
 
