@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from interop.librdkafka import Confluent, Message
 from tailrace.client.blocking import Consumer
-from tailrace.client.settings import GroupProtocol
+from tailrace.client.reader_settings import GroupProtocol
 
 
 class OwnMember:

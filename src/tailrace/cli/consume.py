@@ -24,7 +24,7 @@ from tailrace.cli.waiting import (
 )
 from tailrace.client.blocking import Admin, Consumer, ConsumerRecord, MetricName
 from tailrace.client.offsets import EARLIEST, LATEST
-from tailrace.client.settings import ConsumerSettings
+from tailrace.client.reader_settings import ConsumerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition

@@ -42,7 +42,7 @@ from tailrace.cli.waiting import (
 from tailrace.client.blocking import KeyedConsumer, KeyedRecord
 from tailrace.client.keyed.breaker import BreakerState
 from tailrace.client.keyed.outcomes import Done, Outcome, Retry
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 

@@ -39,11 +39,12 @@ from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKe
 from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.partition_names import Pair
+from tailrace.client.reader_settings import ConsumerSettings, RangedFetchSettings
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.serialization import K, V
-from tailrace.client.settings import ClientSettings, ConsumerSettings, RangedFetchSettings
+from tailrace.client.settings import ClientSettings
 from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.committed_progress import Rectangle

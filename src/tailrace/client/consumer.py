@@ -20,12 +20,12 @@ from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener,
 from tailrace.client.group.topic_views import slot_of
 from tailrace.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, OffsetAt, list_offsets, milliseconds_of
 from tailrace.client.partition_names import ByPartition, Pair, by_partition, partition_named, partitions_named
+from tailrace.client.reader_settings import ConsumerSettings
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.consumer_reader import ConsumerReader
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.reading.returned_records import ReturnedRecords
 from tailrace.client.serialization import K, V
-from tailrace.client.settings import ConsumerSettings
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, joined

@@ -10,7 +10,7 @@ from interop.librdkafka import Message, librdkafka
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, Consumer, RangedFetch
 from tailrace.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED
-from tailrace.client.settings import Isolation
+from tailrace.client.reader_settings import Isolation
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 from testkit.programs.waiting import wait_until

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
 from tailrace.client.offsets import EARLIEST, LATEST
-from tailrace.client.settings import Reset
+from tailrace.client.reader_settings import Reset
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import contains, hash_of
 from tailrace.model.partitions import TopicPartition

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from spark.streams.stream_reads import SCHEMA, Stream
 from tailrace.client.blocking import Admin, Consumer
-from tailrace.client.settings import GroupProtocol
+from tailrace.client.reader_settings import GroupProtocol
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import session

@@ -12,17 +12,15 @@ import tailrace
 from tailrace import aio
 from tailrace.client.construction import Configured
 from tailrace.client.group.assignors import ASSIGNORS
-from tailrace.client.settings import (
+from tailrace.client.reader_settings import (
     ASSIGNMENT_STRATEGIES,
-    ClientSettings,
-    Compression,
     ConsumerSettings,
     Isolation,
     KeyedConsumerSettings,
-    ProducerSettings,
     RangedFetchSettings,
     Reset,
 )
+from tailrace.client.settings import ClientSettings, Compression, ProducerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec
 

@@ -42,8 +42,8 @@ from tailrace.client.group.membership import (
     TopicSubscription,
 )
 from tailrace.client.kept_tasks import kept_task
+from tailrace.client.reader_settings import ReaderSettings
 from tailrace.client.router import Router
-from tailrace.client.settings import ReaderSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.machines import Tick

@@ -9,8 +9,8 @@ from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
 from tailrace.client.group.consumer_host import ConsumerGroupMember
 from tailrace.client.group.member_host import MemberHost
 from tailrace.client.group.membership import RebalanceListener, TopicSubscription
+from tailrace.client.reader_settings import ReaderSettings
 from tailrace.client.router import Router
-from tailrace.client.settings import ReaderSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 
 _NOT_OFFERED: Final = (

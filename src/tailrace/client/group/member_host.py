@@ -8,8 +8,8 @@ from typing import ClassVar, Final, assert_never
 
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
 from tailrace.client.group.membership import RebalanceListener, RemovalCause, TopicSubscription
+from tailrace.client.reader_settings import ReaderSettings
 from tailrace.client.router import Router
-from tailrace.client.settings import ReaderSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 
 LEAVE_TIMEOUT_MS: Final = 5_000

@@ -9,7 +9,7 @@ from tailrace.client.keyed.handler import Handler
 from tailrace.client.keyed.keyed_engine import KeyedEngine
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics
 from tailrace.client.loop_thread import handler_thread, loop_thread
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 
 

@@ -18,7 +18,7 @@ from tailrace.client.keyed.handler import Handler, cancelled, ends_program, with
 from tailrace.client.keyed.lanes import LaneWork
 from tailrace.client.keyed.outcomes import DONE, Outcome, Retry, outcome_of, prepared
 from tailrace.client.keyed.work_queue import WorkQueue
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 
 
 class _Worker:

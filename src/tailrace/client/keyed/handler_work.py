@@ -16,7 +16,7 @@ from tailrace.client.keyed.lanes import Lanes
 from tailrace.client.keyed.loop_watch import CHECK_MS, LoopWatch
 from tailrace.client.keyed.work_queue import WorkQueue
 from tailrace.client.loop_thread import loop_thread
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.partitions import TopicPartition
 
 LONG_MS: Final = 3_000

@@ -8,7 +8,7 @@ from tailrace.client.keyed.keyed_engine import KeyedEngine
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics
 from tailrace.client.keyed.keyed_run import KeyedRun
 from tailrace.client.loop_thread import loop_thread
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 
 

@@ -23,8 +23,8 @@ from tailrace.client.keyed.outcomes import KeyedRecord, make_keyed_record
 from tailrace.client.keyed.progress_store import OUT_OF_GROUP, RETRY_S, ProgressStore, WrittenProgress, answer_of
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.offsets import request_end
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.client.reading.consumer_reader import ConsumerReader
-from tailrace.client.settings import KeyedConsumerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record

@@ -21,6 +21,7 @@ from tailrace.client.group.membership import TopicSubscription
 from tailrace.client.group.range_progress import RangeProgress
 from tailrace.client.group.rebalance_callbacks import RebalanceCallbacks
 from tailrace.client.group.topic_views import TopicViews
+from tailrace.client.reader_settings import ReaderSettings, Until
 from tailrace.client.reading.consumer_metrics import MetricName, consumer_metrics
 from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.fetcher import Fetcher
@@ -32,7 +33,6 @@ from tailrace.client.reading.searches.reading_end import ReadingEnd
 from tailrace.client.reading.searches.start_search import StartSearch
 from tailrace.client.reading.searches.whole_topics import WholeTopics
 from tailrace.client.router import Router
-from tailrace.client.settings import ReaderSettings, Until
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, fault_of
 from tailrace.model.partitions import TopicPartition

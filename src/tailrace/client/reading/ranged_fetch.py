@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tailrace.client.construction import AsyncClient, made_of
 from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
+from tailrace.client.reader_settings import RangedFetchSettings, parse_isolation
 from tailrace.client.reading.consumer_metrics import MetricName, corrupt_metrics
 from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.fetching import (
@@ -34,7 +35,6 @@ from tailrace.client.reading.fetching import (
 from tailrace.client.reading.key_filter import filtered
 from tailrace.client.reading.replica_leases import LEAST_LEASE_MS
 from tailrace.client.router import Router
-from tailrace.client.settings import RangedFetchSettings, parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId, format_topic_id
 from tailrace.model.key_ranges import KeyRange

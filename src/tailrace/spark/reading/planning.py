@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tailrace.client.blocking import Admin
 from tailrace.client.cluster_view import TopicInfo
-from tailrace.client.settings import parse_isolation
+from tailrace.client.reader_settings import parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tailrace.client.blocking import RangedFetch
-from tailrace.client.settings import RangedFetchSettings
+from tailrace.client.reader_settings import RangedFetchSettings
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.avro.formats import check_fastavro

@@ -5,7 +5,7 @@ from time import monotonic
 from typing import Final
 
 from tailrace.client.blocking import RangedFetch
-from tailrace.client.settings import RangedFetchSettings
+from tailrace.client.reader_settings import RangedFetchSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.offsets import Offsets

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.client.blocking import Admin, RangedFetch, TopicPartition
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
-from tailrace.client.settings import Isolation, parse_isolation
+from tailrace.client.reader_settings import Isolation, parse_isolation
 from tailrace.testing.spark.servers import Servers, addresses
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 
 from tailrace.client import consumer as asyncio_consumer
 from tailrace.client.blocking import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer
+from tailrace.client.reader_settings import Reset
 from tailrace.client.reading import consumer_reader
 from tailrace.client.router import Router
-from tailrace.client.settings import Reset
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster

@@ -12,10 +12,11 @@ import pytest
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin, Producer
 from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.reader_settings import RangedFetchSettings
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch
 from tailrace.client.router import Router
-from tailrace.client.settings import ClientSettings, RangedFetchSettings
+from tailrace.client.settings import ClientSettings
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 

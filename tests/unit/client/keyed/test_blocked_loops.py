@@ -19,7 +19,7 @@ from tailrace.client.keyed.handler_work import HandlerWork
 from tailrace.client.keyed.loop_watch import CHECK_MS, LATE_MS, LoopWatch
 from tailrace.client.keyed.outcomes import KeyedRecord
 from tailrace.client.keyed.progress_store import ProgressStore
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.testing import Cluster
 from unit.client.keyed.keyed_runs import RECORDS, SECONDS, beats_often
 

@@ -11,7 +11,7 @@ import pytest
 
 import tailrace
 from tailrace import Admin, Done, KeyedConsumer, KeyedRecord, Outcome, Producer, Retry, Skip
-from tailrace.client.settings import GroupProtocol
+from tailrace.client.reader_settings import GroupProtocol
 from tailrace.model.errors import KafkaError
 from tailrace.testing import Cluster
 from unit.client.new_topics import new_topic

@@ -14,7 +14,7 @@ from tailrace.client.keyed.handler_work import HandlerWork
 from tailrace.client.keyed.lanes import LaneWork
 from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip, prepared
 from tailrace.client.loop_thread import handler_thread
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.partitions import TopicPartition
 
 NAME = TopicPartition("orders", 0)

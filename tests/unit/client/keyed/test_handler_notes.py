@@ -9,7 +9,7 @@ from tailrace.client.keyed.handler_work import LONG_MS, HandlerWork, now_ms
 from tailrace.client.keyed.keyed_partition import KeyedPartition
 from tailrace.client.keyed.lanes import Lanes, LaneWork
 from tailrace.client.keyed.outcomes import KeyedRecord
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.partitions import TopicPartition
 
 ONE, OTHER, QUICK = (TopicPartition("orders", number) for number in range(3))

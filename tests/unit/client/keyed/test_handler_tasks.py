@@ -10,7 +10,7 @@ from tailrace.client.keyed import outcomes
 from tailrace.client.keyed.handler_work import HandlerWork
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics
 from tailrace.client.keyed.outcomes import KeyedRecord
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.partitions import TopicPartition
 from unit.client.keyed.keyed_runs import on_engine
 

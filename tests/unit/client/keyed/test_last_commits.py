@@ -11,7 +11,7 @@ import pytest
 
 from tailrace import Admin, Done, KeyedRecord, Outcome, Producer, Retry
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
-from tailrace.client.settings import GroupProtocol
+from tailrace.client.reader_settings import GroupProtocol
 from tailrace.testing import Cluster
 from unit.client.keyed.keyed_runs import consumer_of, on_engine
 

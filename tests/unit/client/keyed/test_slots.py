@@ -9,7 +9,7 @@ import pytest
 from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.outcomes import KeyedRecord
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
 from unit.client.keyed.keyed_runs import KEYS, beats_often, consumer_of, write

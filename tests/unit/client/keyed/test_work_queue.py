@@ -13,7 +13,7 @@ from tailrace.client.keyed.lanes import Lanes, LaneWork
 from tailrace.client.keyed.outcomes import DONE, Done, KeyedRecord, Outcome, Retry, Skip
 from tailrace.client.keyed.work_queue import MANY, WorkQueue
 from tailrace.client.loop_thread import handler_thread
-from tailrace.client.settings import KeyedConsumerSettings
+from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.partitions import TopicPartition
 
 NAME = TopicPartition("orders", 0)

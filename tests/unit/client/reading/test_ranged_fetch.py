@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tailrace.client.reader_settings import RangedFetchSettings
 from tailrace.client.reading import ranged_fetch
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch
-from tailrace.client.settings import RangedFetchSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition

@@ -10,10 +10,10 @@ import pytest
 
 from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.client.consumer import AsyncConsumer as AsyncioConsumer
+from tailrace.client.reader_settings import Reset
 from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.fetching import FetchOptions
 from tailrace.client.reading.read_notices import ReadNotices
-from tailrace.client.settings import Reset
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record

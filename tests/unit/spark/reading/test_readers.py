@@ -10,7 +10,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from tailrace.client.settings import RangedFetchSettings
+from tailrace.client.reader_settings import RangedFetchSettings
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

@@ -8,10 +8,10 @@ from datetime import datetime
 from functools import partial
 
 from tailrace.client.offsets import LATEST, OffsetAt, milliseconds_of, request_offsets
+from tailrace.client.reader_settings import Until
 from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.searches.retried_search import RetriedSearch
 from tailrace.client.router import Router
-from tailrace.client.settings import Until
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 

@@ -1,0 +1,262 @@
+"""Settings of the clients that read: of consumers, with or without handlers, and of a reader of ranges."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from datetime import datetime
+from typing import Any, Final, Generic, Literal, get_args
+
+from tailrace.client.errors import several
+from tailrace.client.serialization import K, V
+from tailrace.client.setting_fields import alias, function, invalid, number
+from tailrace.client.settings import ClientSettings
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.views import FAN_OUTS
+
+GroupProtocol = Literal["classic", "consumer"]
+Isolation = Literal["read_uncommitted", "read_committed"]
+Reset = Literal["earliest", "latest", "none"]
+Until = Literal["end"] | int | datetime | Mapping[tuple[str, int], int]
+"""An end of reading: of the logs at the first poll, at an offset, at the first record of a time, or by partition."""
+
+ASSIGNMENT_STRATEGIES: Final = ("range", "roundrobin")
+GROUP_PROTOCOLS: Final[tuple[str, ...]] = get_args(GroupProtocol)
+AUTO_SLOTS: Final = "auto"
+
+_CLASSIC_ALONE: Final = ("partition_assignment_strategy", "session_timeout_ms", "heartbeat_interval_ms")
+"""Settings of a member that KIP-848 has moved to the coordinator."""
+
+_ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
+_RESETS: Final = {"earliest": -2, "latest": -1, "none": None}
+
+
+@dataclass(frozen=True)
+class ReaderSettings(ClientSettings):
+    """The settings of all consumers, for the reading of topics and the membership in a group.
+
+    `group_protocol` is consumer (KIP-848), classic, or by default what the server offers: consumer, unless it is older,
+    or partition_assignment_strategy, session_timeout_ms or heartbeat_interval_ms differ from their defaults: these
+    settings are the classic protocol's alone. `group_remote_assignor` is uniform or range.
+    """
+
+    _: KW_ONLY
+    group: str | None = None
+    group_id: str | None = alias("group")
+    group_protocol: GroupProtocol | None = None
+    group_remote_assignor: str | None = None
+    topics: Iterable[str] = ()
+    auto_offset_reset: Reset = "latest"
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    max_poll_records: int = number(500, least=1, why="a poll returns at least one record")
+    partition_assignment_strategy: Sequence[str] = ("range",)
+    group_instance_id: str | None = None
+    isolation: Isolation = "read_uncommitted"
+    isolation_level: Isolation | None = alias("isolation")
+    on_corrupt: Literal["raise", "skip"] = "raise"
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    max_partition_fetch_bytes: int = 1_048_576
+    client_rack: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "topics", several(self.topics))
+        object.__setattr__(self, "partition_assignment_strategy", tuple(self.partition_assignment_strategy))
+        if self.auto_offset_reset not in _RESETS:
+            detail = f"auto.offset.reset {self.auto_offset_reset!r}; known are {', '.join(_RESETS)}"
+            raise invalid(detail)
+        unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNMENT_STRATEGIES]
+        if self.group is not None and (unknown or not self.partition_assignment_strategy):
+            known = ", ".join(ASSIGNMENT_STRATEGIES)
+            detail = f"partition.assignment.strategy {', '.join(unknown)!r}; known are {known}"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
+        self._check_group_protocol()
+        self._check_times()
+        parse_isolation(self.isolation)
+        _check_on_corrupt(self.on_corrupt)
+
+    def _check_group_protocol(self) -> None:
+        """Raise KafkaError INVALID_CONFIG for an unknown protocol, and for a setting of the other protocol."""
+        if self.group_protocol not in (None, *GROUP_PROTOCOLS):
+            detail = f"group.protocol {self.group_protocol!r}; known are {', '.join(GROUP_PROTOCOLS)}"
+            raise invalid(detail)
+        changed = self._classic_settings
+        if self.group_protocol == "consumer" and changed:
+            name = changed[0].replace("_", ".")
+            detail = (
+                f"{name} cannot be set with group.protocol=consumer: the coordinator decides; leave the setting out"
+            )
+            raise invalid(detail)
+        if self.group_protocol == "classic" and self.group_remote_assignor is not None:
+            detail = (
+                "group.remote.assignor needs group.protocol=consumer; a classic group has partition.assignment.strategy"
+            )
+            raise invalid(detail)
+
+    def _check_times(self) -> None:
+        """Raise KafkaError INVALID_CONFIG for times that contradict each other."""
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise invalid(
+                f"heartbeat.interval.ms {self.heartbeat_interval_ms}; below session.timeout.ms"
+                f" {self.session_timeout_ms}, mostly a third of it"
+            )
+
+    @property
+    def _classic_settings(self) -> list[str]:
+        """The settings of the classic protocol alone that differ from their defaults."""
+        defaults = {setting.name: setting.default for setting in fields(self)}
+        return [name for name in _CLASSIC_ALONE if getattr(self, name) != defaults[name]]
+
+    @property
+    def first_group_protocol(self) -> str:
+        """The protocol by which a member tries to join first."""
+        if self.group_protocol is not None:
+            return self.group_protocol
+        return "classic" if self._classic_settings else "consumer"
+
+    @property
+    def shares_by_key(self) -> bool:
+        """Whether the members of the group share partitions by key, through views of the topics."""
+        return False
+
+    @property
+    def slots_of_a_partition(self) -> int | None:
+        """The slots of each partition for members that share by key; None: by the number of partitions."""
+        return None
+
+    @property
+    def reset(self) -> int | None:
+        """The offset of auto.offset.reset, as in ListOffsets; None: no committed offset is an error."""
+        return _RESETS[self.auto_offset_reset]
+
+    @property
+    def isolation_number(self) -> int:
+        """The isolation level as in a Fetch request."""
+        return parse_isolation(self.isolation)
+
+
+def parse_isolation(name: str) -> int:
+    """The number of this isolation level. Raises KafkaError(INVALID_REQUEST)."""
+    if name not in _ISOLATION_LEVELS:
+        detail = f"isolation level {name!r}; known are {', '.join(_ISOLATION_LEVELS)}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+    return _ISOLATION_LEVELS[name]
+
+
+def _check_on_corrupt(choice: str) -> None:
+    if choice not in ("raise", "skip"):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"on_corrupt {choice!r}; it is raise or skip")
+
+
+@dataclass(frozen=True)
+class ConsumerSettings(ReaderSettings, Generic[K, V]):
+    """The settings of a consumer. With `until`, for a consumer without a group, reading has an end: "end" (the ends at
+    the first poll), a datetime, an offset, or an offset by partition."""
+
+    _: KW_ONLY
+    until: Until | None = None
+    key_deserializer: Callable[[bytes], K] | None = function()
+    value_deserializer: Callable[[bytes], V] | None = function()
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    allow_individual_commit: bool = False
+    client_id: str = "tailrace-consumer"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_until(self.until, has_group=self.group is not None)
+        if self.allow_individual_commit and self.group is None:
+            raise KafkaError(
+                ErrorCode.INVALID_GROUP_ID, "allow.individual.commit needs a group, whose members share by key"
+            )
+
+    @property
+    def shares_by_key(self) -> bool:
+        return self.allow_individual_commit
+
+
+def _check_until(until: object, *, has_group: bool) -> None:
+    """Raise KafkaError INVALID_CONFIG unless this is an end of reading, or None."""
+    if until is None:
+        return
+    if has_group:
+        raise invalid("until is for a consumer without a group: the members of a group read on together")
+    offsets = list(until.values()) if isinstance(until, Mapping) else [until]
+    are_offsets = all(isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0 for offset in offsets)
+    if until != "end" and not isinstance(until, datetime) and not are_offsets:
+        raise invalid(f'until {until!r}; say "end", a datetime, an offset, or an offset by partition')
+
+
+@dataclass(frozen=True)
+class KeyedConsumerSettings(ReaderSettings):
+    """The settings of a keyed consumer."""
+
+    _: KW_ONLY
+    decode: Callable[[bytes], Any] | None = function()
+    auto_offset_reset: Reset = "earliest"
+    auto_commit_interval_ms: int = number(1_000, least=1)
+    max_collected_ranges: int = 256
+    max_records_in_hand: int | None = number(None, least=1, is_ours=True)
+    max_bytes_in_hand: int = number(64 << 20, least=1, is_ours=True)
+    grace_ms: int = number(10_000, is_ours=True)
+    slots: int | str | None = None
+    handler_timeout_ms: int | None = number(None, least=1, is_ours=True)
+    breaker_failure_percent: int | None = number(50, least=1, is_ours=True)
+    breaker_min_calls: int = number(20, least=1, is_ours=True)
+    breaker_backoff_ms: int = number(1_000, least=1, is_ours=True)
+    breaker_backoff_max_ms: int = number(30_000, least=1, is_ours=True)
+    client_id: str = "tailrace-keyed-consumer"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.group or not self.topics:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a keyed consumer has a group, and topics to read in it")
+        if self.slots not in (None, AUTO_SLOTS, *FAN_OUTS) or isinstance(self.slots, bool):
+            known = ", ".join(map(str, FAN_OUTS))
+            detail = f"slots {self.slots!r}; known are {known}, and {AUTO_SLOTS!r} for a number that fits the topic"
+            raise invalid(detail)
+        if self.grace_ms > self.max_poll_interval_ms:
+            detail = f"grace_ms {self.grace_ms}; at most max.poll.interval.ms, {self.max_poll_interval_ms}"
+            raise invalid(detail)
+        self._check_breaker()
+
+    def _check_breaker(self) -> None:
+        if self.breaker_failure_percent is not None and self.breaker_failure_percent > 99:
+            detail = f"breaker_failure_percent {self.breaker_failure_percent}; 1 to 99, or None for no breaker"
+            raise invalid(detail)
+        if self.breaker_backoff_ms > self.breaker_backoff_max_ms:
+            detail = (
+                f"breaker_backoff_ms {self.breaker_backoff_ms}; at most breaker_backoff_max_ms,"
+                f" {self.breaker_backoff_max_ms}"
+            )
+            raise invalid(detail)
+
+    @property
+    def shares_by_key(self) -> bool:
+        return self.slots is not None
+
+    @property
+    def slots_of_a_partition(self) -> int | None:
+        return self.slots if isinstance(self.slots, int) else None
+
+
+@dataclass(frozen=True)
+class RangedFetchSettings(ClientSettings):
+    """The settings of a reader of ranges. `timeout_ms` without progress end a range."""
+
+    _: KW_ONLY
+    isolation: Isolation = "read_uncommitted"
+    isolation_level: Isolation | None = alias("isolation")
+    max_bytes: int = number(8_388_608, is_ours=True)
+    max_wait_ms: int = number(500, is_ours=True)
+    timeout_ms: int = number(120_000, is_ours=True)
+    rack: str = ""
+    on_corrupt: Literal["raise", "skip"] = "raise"
+    client_id: str = "tailrace-ranged-fetch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_isolation(self.isolation)
+        _check_on_corrupt(self.on_corrupt)
