@@ -118,15 +118,15 @@ def use_node_starter() -> None:
     environment."""
     if not hasattr(os, "pidfd_open"):
         return
-    from tailrace.testing import cluster
+    from tailrace.testing import node_process
 
-    starter, begin_process = NodeStarter(cluster.node_environment()), cluster.start_process
+    starter, begin_process = NodeStarter(node_process.node_environment()), node_process.start_process
     atexit.register(starter.close)  # registered before any cluster, it is called after their ends
 
     def start_process(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Any:
         return starter.start(command, environment, stderr) or begin_process(command, environment, stderr)
 
-    cluster.start_process = start_process
+    node_process.start_process = start_process
 
 
 class _Wish(NamedTuple):

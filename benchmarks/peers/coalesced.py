@@ -12,7 +12,7 @@ from unittest.mock import patch
 from tailrace.__main__ import main
 from tailrace.node.local.cluster import LocalNode
 from tailrace.server.fetch import sessions
-from tailrace.testing import cluster
+from tailrace.testing import node_process
 
 AT_ONCE_MS = 0
 NEVER_MS = 10**9
@@ -22,13 +22,13 @@ NEVER_MS = 10**9
 @contextmanager
 def coalesced(interval_ms: int) -> Iterator[None]:
     """Start the nodes of clusters within the block with this interval."""
-    product = cluster.serve_command
+    product = node_process.serve_command
 
     def command(node: LocalNode) -> list[str]:
         python, _, _, *options = product(node)
         return [python, "-m", "benchmarks.peers.coalesced", str(interval_ms), *options]
 
-    with patch.object(cluster, "serve_command", command):
+    with patch.object(node_process, "serve_command", command):
         yield
 
 

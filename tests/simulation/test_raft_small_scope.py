@@ -20,7 +20,7 @@ from simulation.raft.scope.laws import PastEvents, View, learn
 from simulation.raft.scope.scope import QuorumBudget, RaftScope
 from tailrace.raft.leadership import RaftLeadership
 from tailrace.raft.replica import RaftReplica
-from tailrace.testing.cluster import package_path
+from tailrace.testing.node_process import package_path
 
 MUTANTS = Path(__file__).parent / "mutants"
 

@@ -1,20 +1,24 @@
-"""The public test kit: real nodes for your tests. pytest finds the fixture `tailrace_cluster` without an import.
+"""The public test kit: real nodes for your tests. pytest finds the fixtures (`tailrace_cluster`...) without an import.
 
-`Cluster` is imported at its first use: every run of pytest imports this package for the plugin.
+Each name is imported at its first use: every run of pytest imports this package for the plugin.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace.testing.cluster import Cluster, ClusterError
+    from tailrace.testing.cluster import Cluster
+    from tailrace.testing.node_process import ClusterError
 
 __all__ = ("Cluster", "ClusterError")
 
+_HOMES = {"Cluster": "cluster", "ClusterError": "node_process"}
+"""The modules of the names."""
+
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tailrace.testing import cluster
-
-    found = globals()[name] = getattr(cluster, name)
+    found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
     return found

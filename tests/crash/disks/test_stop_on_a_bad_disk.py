@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from crash.disks.orders import environment_of
 from tailrace.client.blocking import Admin
-from tailrace.testing.cluster import package_path
+from tailrace.testing.node_process import package_path
 
 ENDS_WITHIN_S = 60
 

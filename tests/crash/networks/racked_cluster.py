@@ -9,8 +9,7 @@ from typing import IO, Any
 
 from crash.networks.rack_network import RackNetwork
 from tailrace.node.local.cluster import LocalNode
-from tailrace.testing import Cluster
-from tailrace.testing import cluster as cluster_module
+from tailrace.testing import Cluster, node_process
 
 _STARTER_NAME = "start_process"
 
@@ -35,7 +34,7 @@ def nodes_in(network: RackNetwork | None) -> Iterator[None]:
 
     A fork (`node_starter`) would have the command line of another process, and code that breaks disks looks there.
     """
-    before: Callable[..., Any] = getattr(cluster_module, _STARTER_NAME)
+    before: Callable[..., Any] = getattr(node_process, _STARTER_NAME)
 
     def start(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Any:
         node = int(Path(command[-1]).parent.name.removeprefix("node-"))
@@ -48,8 +47,8 @@ def nodes_in(network: RackNetwork | None) -> Iterator[None]:
             env=environment,
         )
 
-    setattr(cluster_module, _STARTER_NAME, start)
+    setattr(node_process, _STARTER_NAME, start)
     try:
         yield
     finally:
-        setattr(cluster_module, _STARTER_NAME, before)
+        setattr(node_process, _STARTER_NAME, before)

@@ -16,7 +16,7 @@ import pytest
 from crash.judge import Judge
 from crash.node.workload import put_to_the_test
 from tailrace.testing import Cluster
-from tailrace.testing.cluster import ClusterError
+from tailrace.testing.node_process import ClusterError
 
 KILLS = int(os.environ.get("KILLS", "4"))
 STARTS_CUT_SHORT = 0.25

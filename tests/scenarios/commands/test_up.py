@@ -17,7 +17,7 @@ import pytest
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.local.supervisor import READY
-from tailrace.testing.cluster import package_path
+from tailrace.testing.node_process import package_path
 from testkit.programs.waiting import wait_until
 
 PATIENCE_S = 60

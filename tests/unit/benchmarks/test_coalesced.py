@@ -6,17 +6,17 @@ from pathlib import Path
 
 from benchmarks.peers.coalesced import coalesced
 from tailrace.node.local.cluster import LocalNode
-from tailrace.testing import cluster
+from tailrace.testing import node_process
 
 NODE = LocalNode(node_id=1, home=Path("/nowhere"), settings={})
 
 
 def test_a_node_in_the_block_has_the_interval_and_all_options_and_one_after_it_is_the_product() -> None:
-    product = cluster.serve_command(NODE)
+    product = node_process.serve_command(NODE)
     with coalesced(7):
-        inside = cluster.serve_command(NODE)
+        inside = node_process.serve_command(NODE)
     assert inside == [sys.executable, "-m", "benchmarks.peers.coalesced", "7", *product[3:]]
-    assert cluster.serve_command(NODE) == product
+    assert node_process.serve_command(NODE) == product
 
 
 def test_the_command_line_behind_the_interval_is_the_products() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tailrace.testing.cluster import package_path
+from tailrace.testing.node_process import package_path
 
 SIGNALLED_LATE = """
 import os, signal, sys

@@ -13,7 +13,7 @@ import pytest
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.node import disk_failure, process
 from tailrace.node.disk_failure import FreshStart, probe, wait_for_disk
-from tailrace.testing.cluster import package_path
+from tailrace.testing.node_process import package_path
 
 COMMAND = ("python", "-m", "tailrace", "serve", "--disk-failures")
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tailrace.client.blocking import Admin
 from tailrace.node.process import JsonFormatter, TextFormatter
 from tailrace.server.callbacks import SLICE_MS
-from tailrace.testing.cluster import package_path
+from tailrace.testing.node_process import package_path
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tailrace.node.selector_class import close_selector, load_selector
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.replication.replica_selector import LeaderSelector, RackAwareReplicaSelector, ReplicaSelector
-from tailrace.testing.cluster import package_path
+from tailrace.testing.node_process import package_path
 
 NAME = "replica.selector.class"
 PLUGIN = '''

@@ -87,8 +87,8 @@ def test_a_node_that_survives_its_kill_is_reported() -> None:
     """A process that waits for its disk survives SIGKILL for a while, and may still write."""
     with Cluster() as cluster:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tailrace.testing.cluster._GONE_S", 0.01)
-            patch.setattr("tailrace.testing.cluster.os.killpg", lambda *_: None)
+            patch.setattr("tailrace.testing.node_process._GONE_S", 0.01)
+            patch.setattr("tailrace.testing.node_process.os.killpg", lambda *_: None)
             with pytest.raises(ClusterError, match="alive"):
                 cluster.kill()
         assert cluster.is_running()

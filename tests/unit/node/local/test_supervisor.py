@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tailrace.testing.cluster import package_path
+from tailrace.testing.node_process import package_path
 
 PRELUDE = """
 import os, signal, sys, time

@@ -1,0 +1,150 @@
+"""The process of one node in tests: started as a user starts it, killed, paused, and started again."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import tailrace
+from tailrace.node.local.cluster import LocalNode
+from tailrace.node.local.supervisor import READY
+from tailrace.node.settings.sources import without_settings
+
+_TAIL_LINES = 20
+_GONE_S = 60.0
+"""The longest wait for the end of a node, generous for a busy machine."""
+
+
+def serve_command(node: LocalNode) -> list[str]:
+    """The command that starts this node."""
+    return [sys.executable, "-m", "tailrace", "serve", "--until-stdin-closes", "--config", str(node.config_file)]
+
+
+def package_path(environment: Mapping[str, str]) -> str:
+    """A PYTHONPATH with which a child runs the package that this process runs, installed or not."""
+    root = str(Path(tailrace.__file__).parent.parent)
+    return os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
+
+
+def node_environment() -> dict[str, str]:
+    """The environment of a node: the variables of this process without the settings of a node (TAILRACE_*), which would
+    override the file of `--config`; PYTHONPATH leads to the package of this process."""
+    return {**without_settings(os.environ), "PYTHONPATH": package_path(os.environ)}
+
+
+def start_process(
+    command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]
+) -> "subprocess.Popen[bytes]":
+    """A process with a session of its own, and pipes for its other streams."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
+        env=environment,
+    )
+
+
+class ClusterError(Exception):
+    """A node did not start or did not end (the message has the end of its stderr), or the quorum has no leader."""
+
+
+class NodeProcess:
+    """The process of one node, which can be started again."""
+
+    def __init__(self, node: LocalNode, log_file: Path, timeout: float) -> None:
+        self.node = node
+        self.log_file = log_file
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = threading.Event()
+        self._reader: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        return f"node {self.node.node_id}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def process_id(self) -> int:
+        assert self._process is not None, "the node has been started"
+        return self._process.pid
+
+    def launch(self) -> None:
+        """Start the process."""
+        assert not self.is_running, f"{self.name} runs already"
+        self._ready.clear()
+        with self.log_file.open("ab") as log:
+            # The node stops when its stdin ends, so that even a killed test leaves no node behind.
+            self._process = start_process(serve_command(self.node), node_environment(), log)
+        self._reader = threading.Thread(target=self._read_output, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def _read_output(self, process: "subprocess.Popen[bytes]") -> None:
+        """Read stdout to its end, so that the node never blocks on it; note the ready line."""
+        assert process.stdout is not None, "stdout is a pipe"
+        with process.stdout as lines:
+            for line in lines:
+                if line.startswith(READY.encode()):
+                    self._ready.set()
+
+    def wait_until_ready(self) -> None:
+        """Return when the node answers requests. Raises ClusterError; the process is gone then."""
+        deadline = time.monotonic() + self._timeout
+        while not self._ready.wait(0.02):
+            if not self.is_running:
+                code = self._process.returncode if self._process is not None else None
+                raise ClusterError(f"{self.name} ended with exit code {code} before it was ready\n{self._tail()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ClusterError(f"{self.name} was not ready within {self._timeout} s\n{self._tail()}")
+
+    def _tail(self) -> str:
+        lines = self.log_file.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        return "\n".join(f"  stderr | {line}" for line in lines) or "  (nothing on stderr)"
+
+    def kill(self) -> None:
+        """SIGKILL the process and all its children. Raises ClusterError if the process stays alive: a live process may
+        still write."""
+        self.send_signal(signal.SIGKILL)
+        if not self._wait():
+            raise ClusterError(f"{self.name} was alive {_GONE_S} s after SIGKILL\n{self._tail()}")
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the process."""
+        self.send_signal(signal.SIGTERM)
+
+    def wait_until_stopped(self) -> None:
+        """Wait for a clean end. Raises ClusterError; the process is gone then."""
+        if not self._wait():
+            self.kill()
+            raise ClusterError(f"{self.name} did not stop within {_GONE_S} s of SIGTERM\n{self._tail()}")
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _wait(self) -> bool:
+        """Whether the process has ended, after a wait."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(_GONE_S)
+        except subprocess.TimeoutExpired:
+            return False
+        if self._reader is not None:
+            self._reader.join(_GONE_S)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return True
