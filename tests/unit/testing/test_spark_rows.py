@@ -9,7 +9,7 @@ import pytest
 from tailrace.client.blocking import Producer
 from tailrace.model.errors import KafkaError
 from tailrace.testing import Cluster
-from tailrace.testing.spark.feeding import feed
+from tailrace.testing.feeding import feed
 from tailrace.testing.spark.rows import assert_rows, await_markers, topic_rows
 
 _numbers = count()

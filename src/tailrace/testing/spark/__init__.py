@@ -9,7 +9,7 @@
 For classic sessions and Spark Connect, with the servers and Spark's Python processes on this machine.
 """
 
-from tailrace.testing.spark.feeding import InputRecord, feed
+from tailrace.testing.feeding import InputRecord, feed
 from tailrace.testing.spark.kills import Kills, kill_at
 from tailrace.testing.spark.rows import assert_rows, topic_rows
 from tailrace.testing.spark.runs import QueryRun, run_available_now

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tailrace.client.blocking import Admin, RangedFetch, TopicPartition
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from tailrace.client.reader_settings import Isolation, parse_isolation
-from tailrace.testing.spark.servers import Servers, addresses
+from tailrace.testing.servers import Servers, addresses
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tailrace.client.blocking import Admin, Producer, RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.testing.spark.servers import Servers, addresses
+from tailrace.testing.servers import Servers, addresses
 
 Content: TypeAlias = str | bytes | Mapping[str, object] | list[object] | None
 """A text (UTF-8), bytes unchanged, a dict or a list as JSON, None for null."""

@@ -7,7 +7,7 @@ import pytest
 
 from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
-from tailrace.testing.spark.feeding import Content, InputRecord, feed
+from tailrace.testing.feeding import Content, InputRecord, feed
 from tailrace.testing.spark.rows import topic_rows
 
 _numbers = count()
