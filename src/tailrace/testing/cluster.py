@@ -10,19 +10,26 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tailrace.client.blocking import Admin
-from tailrace.model.errors import KafkaError
+from tailrace.client.blocking import Admin, ConsumerRecord, NewTopic, RecordMetadata, TopicPartition
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, open_cluster
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.settings.listeners import ListenerAddress
+from tailrace.testing.feeding import Content, InputRecord, feed
 from tailrace.testing.node_process import ClusterError, NodeProcess
+from tailrace.testing.topic_contents import Expected, Isolation, assert_holds, read_all
+from tailrace.testing.waits import Sight, see_in_sync, see_lag, see_leader, wait_until
 
 _READY_S = 120.0
 """The longest wait for the start of a node, generous for a busy machine."""
+_WAIT_S = 30.0
+"""The longest wait for a state of the cluster, unless a call says another time."""
+_NOT_OPEN = "the cluster has no nodes: it was not started, or it was closed"
 _ANY_PORT = ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=0)
 
 
@@ -44,7 +51,7 @@ class Cluster:
         directory: Path | None = None,
         timeout: float = _READY_S,
     ) -> None:
-        settings = {"dev.mode": "true", **{name: str(value) for name, value in (config or {}).items()}}
+        settings = {"dev.mode": "true", **(_texts(config) or {})}
         self._wish = ClusterWish(
             brokers=brokers, racks=racks, controllers=controllers, listen=_ANY_PORT, settings=settings
         )
@@ -98,7 +105,8 @@ class Cluster:
         """Kill the nodes that still run and remove the data. May be called again."""
         atexit.unregister(self.close)
         try:
-            self.kill()
+            if self._nodes:
+                self.kill()
         finally:
             self._nodes = {}
             self._ports.close()
@@ -108,12 +116,13 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`HOST:PORT[,HOST:PORT...]` of all brokers, for clients."""
+        """`HOST:PORT[,HOST:PORT...]` of all brokers, for clients. Raises ClusterError before the start."""
+        self._check_is_open()
         return ",".join(map(self.address, self.broker_ids))
 
     def address(self, node: int = 1) -> str:
         """`HOST:PORT` of one broker; for a controller, of its listener for controllers."""
-        return self._nodes[node].node.address
+        return self._node(node).node.address
 
     @property
     def node_ids(self) -> list[int]:
@@ -128,9 +137,8 @@ class Cluster:
         """The node that leads the metadata quorum. Raises ClusterError if there is no leader for long."""
         deadline = time.monotonic() + self._timeout
         while True:
-            running = [self.address(node_id) for node_id in self.broker_ids if self.is_running(node_id)]
             try:
-                with Admin(",".join(running), bootstrap_timeout_ms=2_000) as admin:
+                with Admin(self._running_servers(), bootstrap_timeout_ms=2_000) as admin:
                     leader_id = int(admin.describe_quorum().leader_id)
                 if leader_id >= 0 and self.is_running(leader_id):
                     return leader_id
@@ -141,6 +149,99 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise ClusterError(f"the quorum has no leader: {why}")
             time.sleep(0.02)
+
+    # Topics and records
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic, wait until it can be used, and return its name."""
+        wanted = NewTopic(
+            topic, partitions, -1 if replication_factor is None else replication_factor, configs=_texts(config)
+        )
+        with Admin(self.bootstrap_servers) as admin:
+            admin.create_topics([wanted])
+        return topic
+
+    def produce(
+        self,
+        topic: str,
+        records: Iterable[Content | tuple[Content, Content] | InputRecord],
+        *,
+        partitions: int | None = None,
+    ) -> list[RecordMetadata]:
+        """Write records, and return their places when the cluster has all of them. A missing topic is created.
+
+        A record is a value, a pair of key and value, or an `InputRecord`; texts, bytes, and dicts and lists, which
+        become JSON (see `feed`).
+        """
+        return feed(self, topic, records, partitions=partitions)
+
+    def read_all(
+        self, topic: str, *, isolation: Isolation = "read_committed", timeout: float = _WAIT_S
+    ) -> list[ConsumerRecord]:
+        """The records that the topic holds now, by partition and offset.
+
+        Raises KafkaError for a topic that does not exist, and TimeoutError.
+        """
+        return read_all(self.bootstrap_servers, topic, isolation=isolation, timeout=timeout)
+
+    def assert_holds(
+        self,
+        topic: str,
+        records: Iterable[Expected],
+        *,
+        ordered: bool = False,
+        isolation: Isolation = "read_committed",
+        timeout: float = 10.0,
+    ) -> None:
+        """Assert that the topic holds these records and no other: values, or pairs of key and value, as for `produce`.
+
+        While records are missing and none is unexpected, waits up to `timeout` seconds for them. `ordered` compares the
+        order too, of a topic whose records are in one partition. The AssertionError shows what is missing, what is
+        unexpected, and the last records of the topic.
+        """
+        servers = self.bootstrap_servers
+        read = partial(read_all, servers, topic, isolation=isolation)
+        assert_holds(read, topic, list(records), ordered=ordered, timeout=timeout)
+
+    # Waits. Each raises TimeoutError that names what it waited for, and what it saw last
+
+    def wait_for_lag(self, group: str, topic: str, *, at_most: int = 0, timeout: float = _WAIT_S) -> int:
+        """Wait until the group has committed all records of the topic but `at_most`; returns the lag.
+
+        A partition without a committed offset counts with all its records.
+        """
+        look = partial(see_lag, self.bootstrap_servers, group, topic, at_most)
+        return wait_until(f"group {group!r} has a lag of at most {at_most} on topic {topic!r}", look, timeout)
+
+    def wait_until_leader(self, topic: str, partition: int = 0, *, timeout: float = _WAIT_S) -> int:
+        """Wait until a node that runs leads the partition; returns the number of the node."""
+
+        def look(left_s: float) -> Sight:
+            return see_leader(self._running_servers(), TopicPartition(topic, partition), self._running(), left_s)
+
+        return wait_until(f"partition {topic}-{partition} has a leader", look, timeout)
+
+    def wait_until_in_sync(self, topic: str | None = None, *, timeout: float = _WAIT_S) -> None:
+        """Wait until all replicas of the topic, or of all topics, are in sync."""
+        wanted = "all replicas of all topics are" if topic is None else f"all replicas of topic {topic!r} are"
+        wait_until(f"{wanted} in sync", lambda left_s: see_in_sync(self._running_servers(), topic, left_s), timeout)
+
+    def _running(self) -> list[int]:
+        return [node_id for node_id in self.node_ids if self._nodes[node_id].is_awake]
+
+    def _running_servers(self) -> str:
+        """The addresses of the brokers that run. Raises KafkaError if no broker runs."""
+        running = [self.address(node_id) for node_id in self.broker_ids if node_id in self._running()]
+        if not running:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker of the cluster runs: start() starts the nodes")
+        return ",".join(running)
 
     # For the given nodes; without a number, for all
 
@@ -200,22 +301,45 @@ class Cluster:
             node.send_signal(signal.SIGCONT)
 
     def _chosen(self, nodes: Iterable[int]) -> list[NodeProcess]:
-        return [self._nodes[number] for number in tuple(nodes) or self._nodes]
+        self._check_is_open()
+        return [self._node(number) for number in tuple(nodes) or self._nodes]
+
+    def _node(self, number: int) -> NodeProcess:
+        self._check_is_open()
+        node = self._nodes.get(number)
+        if node is None:
+            kinds = {known: "" if known in self.broker_ids else " (a controller)" for known in self._nodes}
+            there = ", ".join(f"{known}{kind}" for known, kind in kinds.items())
+            raise ClusterError(f"the cluster has no node {number!r}; its nodes are {there}")
+        return node
+
+    def _check_is_open(self) -> None:
+        if not self._nodes:
+            raise ClusterError(f"{_NOT_OPEN}: say `with Cluster() as cluster:`, or call start() first")
 
     def is_running(self, node: int = 1) -> bool:
-        return self._nodes[node].is_running
+        return self._node(node).is_running
 
     def process_id(self, node: int = 1) -> int:
-        return self._nodes[node].process_id
+        return self._node(node).process_id
 
     def data_dir(self, node: int = 1) -> Path:
         """The directory of the node's logs."""
-        return self._nodes[node].node.data_directory
+        return self._node(node).node.data_directory
 
     def config_file(self, node: int = 1) -> Path:
         """The properties file of `tailrace serve --config` for the node."""
-        return self._nodes[node].node.config_file
+        return self._node(node).node.config_file
 
     def log_text(self, node: int = 1) -> str:
         """The node's stderr so far."""
-        return self._nodes[node].log_file.read_text(errors="replace")
+        return self._node(node).log_file.read_text(errors="replace")
+
+
+def _texts(config: Mapping[str, object] | None) -> dict[str, str] | None:
+    """Settings as Kafka has them, in text."""
+    return None if config is None else {name: _text(value) for name, value in config.items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -119,15 +119,16 @@ def _encode_row(row: object, place: str) -> _Encoded:
     if record.partition is not None and (isinstance(record.partition, bool) or not isinstance(record.partition, int)):
         raise TypeError(f"{place}: partition: {record.partition!r} is no int")
     return _Encoded(
-        value=_encode(record.value, f"{place}: value"),
-        key=_encode(record.key, f"{place}: key"),
+        value=encode(record.value, f"{place}: value"),
+        key=encode(record.key, f"{place}: key"),
         headers=_encode_headers(record.headers, f"{place}: headers"),
         timestamp=_encode_time(record.timestamp, f"{place}: timestamp"),
         partition=record.partition,
     )
 
 
-def _encode(content: object, place: str) -> bytes | None:
+def encode(content: object, place: str) -> bytes | None:
+    """The bytes of a content. Raises TypeError or ValueError that begins with `place`."""
     match content:
         case None | bytes():
             return content
@@ -156,7 +157,7 @@ def _encode_headers(headers: object, place: str) -> tuple[tuple[str, bytes | Non
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError(f"{place}: {_shortened(pair)} is no pair of a str and its value")
-        encoded.append((pair[0], _encode(pair[1], f"{place}: {pair[0]!r}")))
+        encoded.append((pair[0], encode(pair[1], f"{place}: {pair[0]!r}")))
     return tuple(encoded)
 
 

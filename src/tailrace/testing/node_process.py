@@ -66,6 +66,7 @@ class NodeProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = threading.Event()
         self._reader: threading.Thread | None = None
+        self._is_paused = False
 
     @property
     def name(self) -> str:
@@ -76,6 +77,11 @@ class NodeProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def is_awake(self) -> bool:
+        """Whether the process runs, and is not paused."""
+        return self.is_running and not self._is_paused
+
+    @property
     def process_id(self) -> int:
         assert self._process is not None, "the node has been started"
         return self._process.pid
@@ -84,6 +90,7 @@ class NodeProcess:
         """Start the process."""
         assert not self.is_running, f"{self.name} runs already"
         self._ready.clear()
+        self._is_paused = False
         with self.log_file.open("ab") as log:
             # The node stops when its stdin ends, so that even a killed test leaves no node behind.
             self._process = start_process(serve_command(self.node), node_environment(), log)
@@ -134,6 +141,8 @@ class NodeProcess:
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
+        if number in (signal.SIGSTOP, signal.SIGCONT):
+            self._is_paused = number is signal.SIGSTOP
 
     def _wait(self) -> bool:
         """Whether the process has ended, after a wait."""

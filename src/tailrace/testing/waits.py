@@ -1,0 +1,105 @@
+"""Waits for a state of the cluster. A wait that ends without the state says what it saw last."""
+
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from tailrace.client.blocking import Admin, TopicPartition
+from tailrace.client.cluster_view import PartitionInfo, TopicInfo
+from tailrace.client.offsets import EARLIEST, LATEST
+from tailrace.model.errors import KafkaError
+
+POLL_S = 0.05
+
+
+class Sight(NamedTuple):
+    """The state that a look at the cluster has seen."""
+
+    is_there: bool
+    """Whether the wait is over."""
+    text: str
+    result: int = 0
+
+
+def wait_until(wanted: str, look: Callable[[float], Sight], timeout: float) -> int:
+    """Look until the wanted state is there; returns the result of the last look.
+
+    `look` gets the seconds that are left. A KafkaError of a look counts as what was seen. Raises TimeoutError that
+    names the wanted state, and what was seen last.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            seen = look(max(left_s, POLL_S))
+        except KafkaError as fault:
+            seen = Sight(False, str(fault))
+        if seen.is_there:
+            return seen.result
+        if time.monotonic() + POLL_S > deadline:
+            raise TimeoutError(f"waited {timeout:g} s until {wanted}; seen last: {seen.text}")
+        time.sleep(POLL_S)
+
+
+def see_lag(servers: str, group: str, topic: str, at_most: int, left_s: float) -> Sight:
+    """The lag of a group on a topic. A partition without a committed offset counts with all its records."""
+    with _admin(servers, left_s) as admin:
+        if not admin.existing_topics([topic]):
+            return Sight(False, f"topic {topic!r} does not exist")
+        partitions = admin.topic_partitions(topic)
+        starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+        ends = admin.list_offsets(dict.fromkeys(partitions, LATEST))
+        committed = admin.group_offsets(group, partitions)
+    lags, words = 0, []
+    for partition in partitions:
+        end, known = ends[partition].offset, committed.get(partition)
+        done = starts[partition].offset if known is None or known.offset < 0 else known.offset
+        lags += max(end - done, 0)
+        has_committed = "nothing committed" if known is None or known.offset < 0 else f"committed {known.offset}"
+        words.append(f"{partition} {has_committed} of {end}")
+    return Sight(lags <= at_most, f"lag {lags}: {', '.join(words)}", lags)
+
+
+def see_leader(servers: str, partition: TopicPartition, alive: Collection[int], left_s: float) -> Sight:
+    """The leader of the partition; there if it is among the nodes that are alive."""
+    with _admin(servers, left_s) as admin:
+        topics = admin.existing_topics([partition.topic])
+    if not topics:
+        return Sight(False, f"topic {partition.topic!r} does not exist")
+    found = _partitions(topics).get(partition)
+    if found is None:
+        return Sight(False, f"topic {partition.topic!r} has {len(topics[0].partitions)} partitions")
+    leader = int(found.leader)
+    if leader < 0:
+        return Sight(False, f"{partition} has no leader")
+    state = f"{partition} has the leader {leader}"
+    return Sight(leader in alive, state if leader in alive else f"{state}, which does not run", leader)
+
+
+def see_in_sync(servers: str, topic: str | None, left_s: float) -> Sight:
+    """The replicas that are out of sync, of the topic or of all topics."""
+    with _admin(servers, left_s) as admin:
+        topics = admin.list_topics(include_internal=True) if topic is None else admin.existing_topics([topic])
+    if topic is not None and not topics:
+        return Sight(False, f"topic {topic!r} does not exist")
+    behind = [
+        f"{name} has {_numbers(found.in_sync_replicas)} of {_numbers(found.replicas)} in sync"
+        for name, found in _partitions(topics).items()
+        if found.leader < 0 or set(found.in_sync_replicas) != set(found.replicas)
+    ]
+    more = f" and {len(behind) - 5} more partitions" if len(behind) > 5 else ""
+    return Sight(not behind, ", ".join(behind[:5]) + more)
+
+
+def _partitions(topics: Collection[TopicInfo]) -> dict[TopicPartition, PartitionInfo]:
+    return {TopicPartition(topic.name, found.partition): found for topic in topics for found in topic.partitions}
+
+
+def _numbers(replicas: Collection[int]) -> str:
+    return ",".join(map(str, sorted(replicas))) or "none"
+
+
+def _admin(servers: str, left_s: float) -> Admin:
+    """A client whose calls end in time for another look."""
+    timeout_ms = max(100, min(int(left_s * 1000), 5_000))
+    return Admin(servers, bootstrap_timeout_ms=timeout_ms, default_api_timeout_ms=timeout_ms)
