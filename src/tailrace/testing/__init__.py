@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailrace.testing.cluster import Cluster
+    from tailrace.testing.feeding import InputRecord
     from tailrace.testing.node_process import ClusterError
+    from tailrace.testing.topic_names import TopicFactory
 
-__all__ = ("Cluster", "ClusterError")
+__all__ = ("Cluster", "ClusterError", "InputRecord", "TopicFactory")
 
-_HOMES = {"Cluster": "cluster", "ClusterError": "node_process"}
+_HOMES = {
+    "Cluster": "cluster",
+    "ClusterError": "node_process",
+    "InputRecord": "feeding",
+    "TopicFactory": "topic_names",
+}
 """The modules of the names."""
 
 
