@@ -22,8 +22,10 @@ from typing import IO, Any, NamedTuple
 _OF_OTHERS = ("PYTEST_", "PYSPARK_", "SPARK_", "JAVA_")
 """Variables that begin so are of no concern to a node; tests and a Spark session set them."""
 _MESSAGE_BYTES = 1 << 16
-_OF_NODES = ("tailrace.cli.main", "tailrace.cli.serve", "tailrace.node.process")
+_OF_NODES = ("tailrace.cli.main", "tailrace.cli.serve", "tailrace.node.process", "tailrace.testing.node_program")
 """The modules that every node imports."""
+_PROGRAMS = {"tailrace": "tailrace.__main__"}
+"""The modules with the function `main` of commands that name a package."""
 
 
 class ForkedNode:
@@ -69,7 +71,7 @@ class NodeStarter:
         self._lock = threading.Lock()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ForkedNode | None:
-        """A node of this command (`PYTHON -m tailrace ...`); None if it must start as a process of its own."""
+        """A node of this command (`PYTHON -m MODULE ...`); None if it must start as a process of its own."""
         if _compared(environment) != self._environment:
             return None
         with self._lock:
@@ -207,7 +209,6 @@ def _become(wish: _Wish) -> None:
 if __name__ == "__main__":
     for name in _OF_NODES:
         importlib.import_module(name)
-    from tailrace.__main__ import main
-
     _run_starter(socket.socket(fileno=int(sys.argv[1])))
-    main()
+    program = importlib.import_module(_PROGRAMS.get(sys.argv[0], sys.argv[0]))
+    program.main()

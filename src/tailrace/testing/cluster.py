@@ -20,6 +20,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, open_cluster
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.settings.listeners import ListenerAddress
+from tailrace.testing.cluster_faults import ClusterFaults, others_of
 from tailrace.testing.feeding import Content, InputRecord, feed
 from tailrace.testing.node_process import ClusterError, NodeProcess
 from tailrace.testing.topic_contents import Expected, Isolation, assert_holds, read_all
@@ -60,6 +61,7 @@ class Cluster:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._ports = ReservedPorts()
         self._nodes: dict[int, NodeProcess] = {}
+        self._faults = ClusterFaults()
 
     def __enter__(self) -> Self:
         self.start()
@@ -109,6 +111,7 @@ class Cluster:
                 self.kill()
         finally:
             self._nodes = {}
+            self._faults = ClusterFaults()
             self._ports.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
@@ -138,7 +141,7 @@ class Cluster:
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                with Admin(self._running_servers(), bootstrap_timeout_ms=2_000) as admin:
+                with Admin(self.running_servers, bootstrap_timeout_ms=2_000) as admin:
                     leader_id = int(admin.describe_quorum().leader_id)
                 if leader_id >= 0 and self.is_running(leader_id):
                     return leader_id
@@ -224,19 +227,20 @@ class Cluster:
         """Wait until a node that runs leads the partition; returns the number of the node."""
 
         def look(left_s: float) -> Sight:
-            return see_leader(self._running_servers(), TopicPartition(topic, partition), self._running(), left_s)
+            return see_leader(self.running_servers, TopicPartition(topic, partition), self._running(), left_s)
 
         return wait_until(f"partition {topic}-{partition} has a leader", look, timeout)
 
     def wait_until_in_sync(self, topic: str | None = None, *, timeout: float = _WAIT_S) -> None:
         """Wait until all replicas of the topic, or of all topics, are in sync."""
         wanted = "all replicas of all topics are" if topic is None else f"all replicas of topic {topic!r} are"
-        wait_until(f"{wanted} in sync", lambda left_s: see_in_sync(self._running_servers(), topic, left_s), timeout)
+        wait_until(f"{wanted} in sync", lambda left_s: see_in_sync(self.running_servers, topic, left_s), timeout)
 
     def _running(self) -> list[int]:
         return [node_id for node_id in self.node_ids if self._nodes[node_id].is_awake]
 
-    def _running_servers(self) -> str:
+    @property
+    def running_servers(self) -> str:
         """The addresses of the brokers that run. Raises KafkaError if no broker runs."""
         running = [self.address(node_id) for node_id in self.broker_ids if node_id in self._running()]
         if not running:
@@ -299,6 +303,38 @@ class Cluster:
         """Let the stopped node go on (SIGCONT)."""
         for node in self._chosen(nodes):
             node.send_signal(signal.SIGCONT)
+
+    # The network and the disks
+
+    def cut(self, node: int, *others: int) -> None:
+        """Cut the network between this node and the others; without others, between this node and all other nodes.
+
+        Nothing arrives in either direction, and connections stay open, as when a cable is pulled out. Clients still
+        reach every node. The cut holds until `heal`, also while nodes restart. Raises ClusterError.
+        """
+        chosen = others_of(node, others, self.node_ids)
+        self._chosen((node, *chosen))
+        self._faults.cut(node, chosen)
+        self._faults.order(self._nodes)
+
+    def heal(self, *nodes: int) -> None:
+        """End all cuts; with one node the cuts of this node, with several nodes the cuts among these nodes."""
+        self._chosen(nodes)
+        self._faults.heal(nodes)
+        self._faults.order(self._nodes)
+
+    def fill_disk(self, *nodes: int) -> None:
+        """Let the disks of these nodes be full until `free_disk`: no file grows (ENOSPC), and no space is free.
+
+        The node meets the faults in its calls of the operating system; the disk of this machine is left alone.
+        """
+        self._faults.fill_disks(node.node.node_id for node in self._chosen(nodes))
+        self._faults.order(self._nodes)
+
+    def free_disk(self, *nodes: int) -> None:
+        """Let the disks have space again."""
+        self._faults.free_disks(node.node.node_id for node in self._chosen(nodes))
+        self._faults.order(self._nodes)
 
     def _chosen(self, nodes: Iterable[int]) -> list[NodeProcess]:
         self._check_is_open()

@@ -14,16 +14,21 @@ from typing import IO
 import tailrace
 from tailrace.node.local.cluster import LocalNode
 from tailrace.node.local.supervisor import READY
+from tailrace.node.settings.listeners import parse_endpoint
 from tailrace.node.settings.sources import without_settings
+from tailrace.testing import node_program
+from tailrace.testing.node_program import DONE, NodeFaults
 
 _TAIL_LINES = 20
+_TAIL_BYTES = 16 << 10
 _GONE_S = 60.0
 """The longest wait for the end of a node, generous for a busy machine."""
 
 
 def serve_command(node: LocalNode) -> list[str]:
     """The command that starts this node."""
-    return [sys.executable, "-m", "tailrace", "serve", "--until-stdin-closes", "--config", str(node.config_file)]
+    options = ["--until-stdin-closes", "--config", str(node.config_file)]
+    return [sys.executable, "-m", node_program.__name__, "serve", *options]
 
 
 def package_path(environment: Mapping[str, str]) -> str:
@@ -67,10 +72,18 @@ class NodeProcess:
         self._ready = threading.Event()
         self._reader: threading.Thread | None = None
         self._is_paused = False
+        self.faults = NodeFaults()
+        self._obeyed = 0
+        """The number of the last order that the node has obeyed."""
 
     @property
     def name(self) -> str:
         return f"node {self.node.node_id}"
+
+    @property
+    def ports(self) -> list[int]:
+        """The ports of all listeners."""
+        return [parse_endpoint(text).port for text in self.node.settings["listeners"].split(",")]
 
     @property
     def is_running(self) -> bool:
@@ -96,6 +109,8 @@ class NodeProcess:
             self._process = start_process(serve_command(self.node), node_environment(), log)
         self._reader = threading.Thread(target=self._read_output, args=(self._process,), daemon=True)
         self._reader.start()
+        if self.faults.is_any:
+            self._say(self.faults)
 
     def _read_output(self, process: "subprocess.Popen[bytes]") -> None:
         """Read stdout to its end, so that the node never blocks on it; note the ready line."""
@@ -104,6 +119,8 @@ class NodeProcess:
             for line in lines:
                 if line.startswith(READY.encode()):
                     self._ready.set()
+                elif line.startswith(DONE.encode()):
+                    self._obeyed = int(line.removeprefix(DONE.encode()))
 
     def wait_until_ready(self) -> None:
         """Return when the node answers requests. Raises ClusterError; the process is gone then."""
@@ -116,9 +133,42 @@ class NodeProcess:
                 self.kill()
                 raise ClusterError(f"{self.name} was not ready within {self._timeout} s\n{self._tail()}")
 
+    def check_takes_orders(self) -> None:
+        """Raises ClusterError for a node that is paused."""
+        if self.is_running and self._is_paused:
+            raise ClusterError(f"{self.name} is paused and takes no fault: resume({self.node.node_id}) first")
+
+    def order(self, faults: NodeFaults) -> None:
+        """Tell the node its faults; a node that does not run has them from its next start on."""
+        self.faults = faults
+        if self.is_running:
+            self._say(faults)
+
+    def _say(self, faults: NodeFaults) -> None:
+        assert self._process is not None, "the process has been started"
+        assert self._process.stdin is not None, "stdin is a pipe"
+        with contextlib.suppress(BrokenPipeError):  # the node has just ended
+            self._process.stdin.write(faults.line())
+            self._process.stdin.flush()
+
+    def wait_until_obeyed(self) -> None:
+        """Return when the faults of the last order hold. Raises ClusterError."""
+        deadline = time.monotonic() + self._timeout
+        while self.is_running and self._obeyed < self.faults.number:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{self.name} did not take a fault within {self._timeout} s\n{self._tail()}")
+            time.sleep(0.005)
+
     def _tail(self) -> str:
-        lines = self.log_file.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        lines = self.last_lines(_TAIL_LINES)
         return "\n".join(f"  stderr | {line}" for line in lines) or "  (nothing on stderr)"
+
+    def last_lines(self, lines: int) -> list[str]:
+        """The last lines of the log, of its last bytes."""
+        with self.log_file.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - _TAIL_BYTES))
+            return log.read().decode(errors="replace").splitlines()[-lines:]
 
     def kill(self) -> None:
         """SIGKILL the process and all its children. Raises ClusterError if the process stays alive: a live process may

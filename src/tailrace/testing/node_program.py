@@ -1,0 +1,184 @@
+"""The program of a node in tests: `tailrace serve`, and faults that the test orders through standard input.
+
+`python -m tailrace.testing.node_program serve --until-stdin-closes ...`. An order is a line, `faults` and JSON, with
+the faults that hold from then on (`NodeFaults`); the answer is a line of stdout. Without an order the node runs as
+`tailrace serve` does.
+"""
+
+import errno
+import json
+import os
+import types
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from weakref import WeakSet
+
+ORDER: Final = b"faults "
+DONE: Final = "tailrace faults: "
+_STDIN: Final = 0
+_READ_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFaults:
+    """The faults of a node."""
+
+    number: int = 0
+    """The number of the order, which the answer repeats."""
+    unreachable: Sequence[int] = ()
+    """Ports of this machine to which nothing gets, and from which nothing comes, on connections of this node."""
+    disk_is_full: bool = False
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the node has a fault."""
+        return bool(self.unreachable) or self.disk_is_full
+
+    def is_same_as(self, other: "NodeFaults") -> bool:
+        """Whether the other order has the same faults."""
+        return (list(self.unreachable), self.disk_is_full) == (list(other.unreachable), other.disk_is_full)
+
+    def line(self) -> bytes:
+        """The order as the node reads it."""
+        return ORDER + json.dumps(asdict(self)).encode() + b"\n"
+
+
+class HeldTransport:
+    """Stands for the transport of a connection whose way is cut: what is written waits, and nothing is read.
+
+    As with a real cut, neither side learns that the other side is gone, and what waits arrives when the cut ends.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self.transport = transport
+        self._waiting: list[bytes] = []
+        if not transport.is_closing():
+            transport.pause_reading()
+
+    def writelines(self, buffers: Iterable[bytes | memoryview]) -> None:
+        self._waiting += map(bytes, buffers)
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def release(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.writelines(self._waiting)
+            self.transport.resume_reading()
+
+
+class CutConnections:
+    """The connections that this node has opened, of which those to unreachable ports are held."""
+
+    def __init__(self) -> None:
+        self._connections: WeakSet[Any] = WeakSet()
+        self._unreachable: frozenset[int] = frozenset()
+
+    def watch(self, connection_type: type[Any]) -> None:
+        """Take notice of every connection of this type from now on."""
+        begin = connection_type.connection_made
+
+        def connection_made(connection: Any, transport: Any) -> None:
+            begin(connection, transport)
+            self._connections.add(connection)
+            self._hold_or_release(connection)
+
+        connection_type.connection_made = connection_made
+
+    def set_unreachable(self, ports: Iterable[int]) -> None:
+        self._unreachable = frozenset(ports)
+        for connection in list(self._connections):
+            self._hold_or_release(connection)
+
+    def _hold_or_release(self, connection: Any) -> None:
+        transport = connection._transport
+        is_held = isinstance(transport, HeldTransport)
+        if connection.address.port in self._unreachable:
+            if not is_held and transport is not None:
+                connection._transport = HeldTransport(transport)
+        elif is_held:
+            connection._transport = transport.transport
+            transport.release()
+
+
+class FullDisk(types.ModuleType):
+    """Stands for the module `os` in `storage.files` while the disk is full: no file grows."""
+
+    def __init__(self) -> None:
+        super().__init__("os")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def write(self, descriptor: int, content: Any) -> int:
+        raise self._refusal()
+
+    def writev(self, descriptor: int, buffers: Any) -> int:
+        raise self._refusal()
+
+    def pwrite(self, descriptor: int, content: Any, position: int) -> int:
+        if position + len(content) > os.fstat(descriptor).st_size:
+            raise self._refusal()
+        return os.pwrite(descriptor, content, position)
+
+    def statvfs(self, path: str) -> Any:
+        real = os.statvfs(path)
+        return os.statvfs_result([*real[:3], 0, 0, *real[5:]])
+
+    @staticmethod
+    def _refusal() -> OSError:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class FaultyNode:
+    """The faults of the node that runs in this process."""
+
+    def __init__(self) -> None:
+        self._cut = CutConnections()
+        self._unread = b""
+
+    def install(self) -> None:
+        """Make this process take orders. The modules of the node are imported here."""
+        from tailrace.cli import quick_imports
+
+        with quick_imports():
+            from tailrace.net.connection import Connection
+            from tailrace.node import process
+        self._cut.watch(Connection)
+        process._read_stdin = self._read_stdin
+
+    def _read_stdin(self, loop: Any, stopped: Any, cluster_stops: Any) -> None:
+        """Read orders; the end of standard input stops the node, as in `tailrace serve`."""
+        received = os.read(_STDIN, _READ_BYTES)
+        if received:
+            self.take(received)
+        else:
+            loop.remove_reader(_STDIN)
+            stopped.set()
+
+    def take(self, received: bytes) -> None:
+        """Take the orders among these bytes of standard input."""
+        *lines, self._unread = (self._unread + received).split(b"\n")
+        for line in lines:
+            if line.startswith(ORDER):
+                self._obey(NodeFaults(**json.loads(line.removeprefix(ORDER))))
+
+    def _obey(self, faults: NodeFaults) -> None:
+        from tailrace.storage import files
+
+        self._cut.set_unreachable(faults.unreachable)
+        vars(files)["os"] = FullDisk() if faults.disk_is_full else os
+        print(f"{DONE}{faults.number}", flush=True)  # noqa: T201 - the test waits for it
+
+
+def main() -> None:
+    """Run the command line of `tailrace`, with orders."""
+    from tailrace.__main__ import main as run
+
+    FaultyNode().install()
+    run()
+
+
+if __name__ == "__main__":
+    main()
