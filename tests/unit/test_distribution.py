@@ -113,4 +113,5 @@ def test_the_plugin_of_pytest_loads_nothing_of_the_product(wheel: Path, tmp_path
         "tailrace",
         "tailrace.testing",
         "tailrace.testing.pytest_plugin",
+        "tailrace.testing.running_test",
     }

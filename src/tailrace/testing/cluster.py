@@ -23,6 +23,7 @@ from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.testing.cluster_faults import ClusterFaults, others_of
 from tailrace.testing.feeding import Content, InputRecord, feed
 from tailrace.testing.node_process import ClusterError, NodeProcess
+from tailrace.testing.running_test import RUNNING_TEST
 from tailrace.testing.topic_contents import Expected, Isolation, assert_holds, read_all
 from tailrace.testing.waits import Sight, see_in_sync, see_lag, see_leader, wait_until
 
@@ -62,6 +63,8 @@ class Cluster:
         self._ports = ReservedPorts()
         self._nodes: dict[int, NodeProcess] = {}
         self._faults = ClusterFaults()
+        self.named_topics: dict[str, None] = {}
+        """The topics that calls of this cluster have named, for the report of a failed test."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -70,6 +73,8 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if fault is not None:
+            RUNNING_TEST.note_end(self, fault)
         self.close()
 
     def prepare(self) -> None:
@@ -81,6 +86,7 @@ class Cluster:
             directory = Path(self._temporary.name)
         directory.mkdir(parents=True, exist_ok=True)
         atexit.register(self.close)
+        RUNNING_TEST.note_start(self)
         try:
             nodes = open_cluster(directory, self._wish, self._ports)
         except KafkaError as fault:
@@ -164,6 +170,7 @@ class Cluster:
         config: Mapping[str, str] | None = None,
     ) -> str:
         """Create a topic, wait until it can be used, and return its name."""
+        self.named_topics[topic] = None
         wanted = NewTopic(
             topic, partitions, -1 if replication_factor is None else replication_factor, configs=_texts(config)
         )
@@ -183,6 +190,7 @@ class Cluster:
         A record is a value, a pair of key and value, or an `InputRecord`; texts, bytes, and dicts and lists, which
         become JSON (see `feed`).
         """
+        self.named_topics[topic] = None
         return feed(self, topic, records, partitions=partitions)
 
     def read_all(
@@ -192,6 +200,7 @@ class Cluster:
 
         Raises KafkaError for a topic that does not exist, and TimeoutError.
         """
+        self.named_topics[topic] = None
         return read_all(self.bootstrap_servers, topic, isolation=isolation, timeout=timeout)
 
     def assert_holds(
@@ -209,6 +218,7 @@ class Cluster:
         order too, of a topic whose records are in one partition. The AssertionError shows what is missing, what is
         unexpected, and the last records of the topic.
         """
+        self.named_topics[topic] = None
         servers = self.bootstrap_servers
         read = partial(read_all, servers, topic, isolation=isolation)
         assert_holds(read, topic, list(records), ordered=ordered, timeout=timeout)
@@ -370,6 +380,10 @@ class Cluster:
     def log_text(self, node: int = 1) -> str:
         """The node's stderr so far."""
         return self._node(node).log_file.read_text(errors="replace")
+
+    def log_tail(self, node: int = 1, lines: int = 20) -> list[str]:
+        """The last lines of the node's stderr."""
+        return self._node(node).last_lines(lines)
 
 
 def _texts(config: Mapping[str, object] | None) -> dict[str, str] | None:

@@ -1,19 +1,71 @@
-"""The pytest fixtures of the kit. Every run of pytest loads this module: it imports nothing of the product."""
+"""The pytest fixtures of the kit, and its part of the report of a failed test.
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+Every run of pytest loads this module: it imports nothing of the product.
+"""
+
+import sys
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tailrace.testing.running_test import RUNNING_TEST, Section
 
 if TYPE_CHECKING:
     from tailrace.testing.cluster import Cluster
     from tailrace.testing.topic_names import TopicFactory
 
 
+_IS_REPORTED = pytest.StashKey[bool]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "tailrace_topic(partitions=1, replication_factor=None, config=None): the topic of tailrace_topic"
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    RUNNING_TEST.begin(_describe)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the logs and the last records of the clusters that a failed test has used."""
+    report = yield
+    if report.failed and not item.stash.get(_IS_REPORTED, False) and "tailrace.testing.cluster" in sys.modules:
+        item.stash[_IS_REPORTED] = True
+        try:
+            report.sections += _sections(item)
+        except Exception as fault:  # noqa: BLE001 - the failure of the test is what counts
+            report.sections.append(("Tailrace", f"(no report of the cluster: {fault})"))
+    return report
+
+
+def _describe(cluster: Any, since_ms: int) -> list[Section]:
+    from tailrace.testing.failure_report import sections
+
+    return sections(cluster, since_ms)
+
+
+def _sections(item: pytest.Item) -> list[Section]:
+    from tailrace.testing.failure_report import used_clusters
+
+    found = list(RUNNING_TEST.last_words)
+    for cluster in used_clusters([*_values(item), *RUNNING_TEST.started]):
+        found += _describe(cluster, RUNNING_TEST.since_ms or 0)
+    return found
+
+
+def _values(item: pytest.Item) -> list[Any]:
+    """The values of the fixtures of a test, and the attributes of its class."""
+    values = list(getattr(item, "funcargs", {}).values())
+    for owner in (getattr(item, "instance", None), getattr(item, "cls", None)):
+        values += list(getattr(owner, "__dict__", {}).values())
+    return values
 
 
 @pytest.fixture(scope="session")
