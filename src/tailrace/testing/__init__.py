@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tailrace.testing.cluster import Cluster
     from tailrace.testing.feeding import InputRecord
+    from tailrace.testing.kafka_container import KafkaContainer
     from tailrace.testing.node_process import ClusterError
     from tailrace.testing.topic_names import TopicFactory
 
-__all__ = ("Cluster", "ClusterError", "InputRecord", "TopicFactory")
+__all__ = ("Cluster", "ClusterError", "InputRecord", "KafkaContainer", "TopicFactory")
 
 _HOMES = {
     "Cluster": "cluster",
     "ClusterError": "node_process",
     "InputRecord": "feeding",
+    "KafkaContainer": "kafka_container",
     "TopicFactory": "topic_names",
 }
 """The modules of the names."""

@@ -45,11 +45,13 @@ class ReportedCluster(Protocol):
 def used_clusters(values: Iterable[object]) -> list[ReportedCluster]:
     """The clusters among these values, of fixtures and of the test's class, that have nodes."""
     from tailrace.testing.cluster import Cluster
+    from tailrace.testing.kafka_container import KafkaContainer
 
     found: dict[int, ReportedCluster] = {}
     for value in values:
-        if isinstance(value, Cluster) and value.node_ids:
-            found[id(value)] = value
+        cluster = value.cluster if isinstance(value, KafkaContainer) and value.is_started else value
+        if isinstance(cluster, Cluster) and cluster.node_ids:
+            found[id(cluster)] = cluster
     return list(found.values())[:_CLUSTERS]
 
 

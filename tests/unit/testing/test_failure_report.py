@@ -13,7 +13,7 @@ import unittest
 import pytest
 
 from tailrace import Producer
-from tailrace.testing import Cluster
+from tailrace.testing import Cluster, KafkaContainer
 
 def test_with_the_fixture(tailrace_cluster, tailrace_topic):
     with Producer(tailrace_cluster.bootstrap_servers) as producer:
@@ -40,6 +40,15 @@ class OfUnittest(unittest.TestCase):
         self.cluster.produce("of-the-class", ["gin"])
         self.fail("on purpose")
 
+@pytest.fixture(scope="module")
+def container():
+    with KafkaContainer() as container:
+        container.cluster.produce("of-the-container", ["beer"])
+        yield container
+
+def test_with_a_container(container):
+    raise AssertionError("on purpose")
+
 @pytest.mark.xfail
 def test_that_is_expected_to_fail(tailrace_cluster):
     raise AssertionError("on purpose")
@@ -49,12 +58,12 @@ def test_that_is_expected_to_fail(tailrace_cluster):
 def test_a_failed_test_shows_logs_and_last_records_of_its_clusters(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:cacheprovider")
-    result.assert_outcomes(failed=4, xfailed=1)
+    result.assert_outcomes(failed=5, xfailed=1)
     _, *parts = re.split(r"^_{5,} (\S+) _{5,}$", str(result.stdout), flags=re.MULTILINE)
     reports = dict(zip(parts[::2], parts[1::2], strict=True))
-    by_fixture, without, by_block, by_class = (
+    by_fixture, without, by_block, by_container, by_class = (
         reports[f"test_{name}"] if name != "class" else reports["OfUnittest.test_with_the_class"]
-        for name in ("with_the_fixture", "without_a_cluster", "with_a_block", "class")
+        for name in ("with_the_fixture", "without_a_cluster", "with_a_block", "with_a_container", "class")
     )
     assert "Tailrace node 1: the last lines of its log" in by_fixture
     assert "event=node-started" in by_fixture
@@ -65,6 +74,7 @@ def test_a_failed_test_shows_logs_and_last_records_of_its_clusters(pytester: pyt
     assert "Tailrace node 1 (not running): the last lines" in by_block
     assert "(no records: " in by_block
     assert "no broker of the cluster runs" in by_block
+    assert "value=b'beer'" in by_container
     assert "of-the-class:" in by_class
     assert "value=b'gin'" in by_class
     assert "tea-7" not in by_class
