@@ -15,7 +15,12 @@ from collections.abc import Iterable
 
 import pytest
 
-WITH_FOREIGN_PROGRAMS = ("tests/interop/", "tests/spark/", "tests/docs/test_pages.py::test_spark")
+WITH_FOREIGN_PROGRAMS = (
+    "tests/interop/",
+    "tests/spark/",
+    "tests/docs/test_pages.py::test_spark",
+    "tests/docs/test_pages.py::test_tests",
+)
 
 
 def allow_second_runs(items: Iterable[pytest.Item]) -> None:

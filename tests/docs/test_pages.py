@@ -1,7 +1,10 @@
 """The Python blocks of these pages run as they stand, but for the port and for a directory."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -10,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from interop.programs import quix
 from tailrace import Admin, Producer, TopicPartition
 from tailrace.model.errors import KafkaError
 from tailrace.spark.java import JavaNotFound
@@ -20,7 +24,7 @@ from testkit.programs.commands import run_command
 
 DOCS = Path(__file__).parents[2] / "docs"
 ADDRESS = '"127.0.0.1:9092"'
-WITHOUT_ADDRESS = ("guides/testing-spark.md",)
+WITHOUT_ADDRESS = ("guides/testing-spark.md", "guides/testing.md")
 
 
 def _blocks(page: str, language: str = "python") -> list[str]:
@@ -160,6 +164,58 @@ def test_tests_of_spark(cluster: Cluster, tmp_path: Path) -> None:
     for block in _blocks("guides/testing-spark.md"):
         exec(block, names)
     names["test_drinks_are_shouted"](spark, cluster, tmp_path)
+
+
+_QUIX = "test_quix.py"
+
+
+def test_tests(tmp_path: Path) -> None:
+    """A block is a file of a project's tests, with the name of its first line."""
+    expected = 0
+    for number, block in enumerate(_blocks("guides/testing.md")):
+        named = re.match(r"# (\w+\.py)\n", block)
+        name = named[1] if named else f"test_block_{number}.py"
+        if "def tailrace_cluster" not in block and name != _QUIX:
+            (tmp_path / name).write_text(block)
+            expected += len(re.findall(r"^ *def test_", block, re.MULTILINE))
+    output = _test_output(tmp_path)
+    assert f"{expected} passed" in output, output
+    assert expected > 9
+
+
+def test_tests_on_a_cluster_of_the_project(tmp_path: Path) -> None:
+    (conftest,) = (block for block in _blocks("guides/testing.md") if "def tailrace_cluster" in block)
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_three.py").write_text(
+        "def test_three(tailrace_cluster, tailrace_topic):\n    assert tailrace_cluster.broker_ids == [1, 2, 3]\n"
+    )
+    assert "1 passed" in (output := _test_output(tmp_path)), output
+
+
+@pytest.mark.timeout(1_000)
+def test_tests_of_quix_streams(tmp_path: Path) -> None:
+    """Quix Streams has an environment of its own: its clients have versions of their own."""
+    if why := quix.absent():
+        pytest.skip(why)
+    (block,) = (block for block in _blocks("guides/testing.md") if block.startswith(f"# {_QUIX}"))
+    (tmp_path / _QUIX).write_text(block)
+    assert "1 passed" in (output := _test_output(tmp_path, quix.HOME)), output
+
+
+def _test_output(directory: Path, *packages: Path) -> str:
+    """The output of pytest in this directory, with the packages before those of this environment."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "--strict-markers"]
+    paths = os.pathsep.join([*map(str, packages), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [*command, str(directory)],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    return done.stdout + done.stderr
 
 
 def _commands_on_the_checkpoint(capture: pytest.CaptureFixture[str]) -> None:
