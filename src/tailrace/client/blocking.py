@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -38,6 +38,7 @@ from tailrace.client.keyed.breaker import BreakerState
 from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
 from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
 from tailrace.client.loop_thread import loop_thread
+from tailrace.client.names import Names
 from tailrace.client.partition_names import Pair
 from tailrace.client.reader_settings import ConsumerSettings, RangedFetchSettings
 from tailrace.client.reading.consumer_metrics import MetricName
@@ -301,7 +302,7 @@ class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
 
     def subscribe(
         self,
-        topics: Iterable[str] = (),
+        topics: Names = (),
         *,
         pattern: str | None = None,
         listener: ConsumerRebalanceListener | None = None,

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Final, Generic, Self, overload
 
 from tailrace.client.construction import AsyncClient, made_of
-from tailrace.client.errors import several
 from tailrace.client.group.committed_offsets import (
     AutoCommit,
     ConsumerGroupMetadata,
@@ -18,6 +17,7 @@ from tailrace.client.group.committed_offsets import (
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener, RebalanceCallbacks
 from tailrace.client.group.topic_views import slot_of
+from tailrace.client.names import Names, several
 from tailrace.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, OffsetAt, list_offsets, milliseconds_of
 from tailrace.client.partition_names import ByPartition, Pair, by_partition, partition_named, partitions_named
 from tailrace.client.reader_settings import ConsumerSettings
@@ -94,7 +94,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
 
     async def subscribe(
         self,
-        topics: Iterable[str] = (),
+        topics: Names = (),
         *,
         pattern: str | None = None,
         listener: ConsumerRebalanceListener | None = None,

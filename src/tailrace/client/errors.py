@@ -1,6 +1,4 @@
-"""KafkaErrors from the error codes of servers of any version, and for arguments of the wrong type."""
-
-from collections.abc import Iterable
+"""KafkaErrors from the error codes of servers of any version, and of the clients' own."""
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -103,10 +101,3 @@ def check(number: int, detail: str) -> None:
     elif code is ErrorCode.UNKNOWN_SERVER_ERROR:
         detail = f"{detail}: the broker says error {number}, which is newer than this client"
     raise KafkaError(code, detail)
-
-
-def several(names: Iterable[str]) -> tuple[str, ...]:
-    """The names. Raises KafkaError(INVALID_REQUEST) for a single string, which would be a list of letters."""
-    if isinstance(names, str):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"this takes several names: say [{names!r}] for one")
-    return tuple(names)

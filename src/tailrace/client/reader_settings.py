@@ -1,11 +1,11 @@
 """Settings of the clients that read: of consumers, with or without handlers, and of a reader of ranges."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, get_args
 
-from tailrace.client.errors import several
+from tailrace.client.names import Names, several
 from tailrace.client.serialization import K, V
 from tailrace.client.setting_fields import alias, function, invalid, number
 from tailrace.client.settings import ClientSettings
@@ -43,7 +43,7 @@ class ReaderSettings(ClientSettings):
     group_id: str | None = alias("group")
     group_protocol: GroupProtocol | None = None
     group_remote_assignor: str | None = None
-    topics: Iterable[str] = ()
+    topics: Names = ()
     auto_offset_reset: Reset = "latest"
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
@@ -201,7 +201,7 @@ class KeyedConsumerSettings(ReaderSettings):
     max_records_in_hand: int | None = number(None, least=1, is_ours=True)
     max_bytes_in_hand: int = number(64 << 20, least=1, is_ours=True)
     grace_ms: int = number(10_000, is_ours=True)
-    slots: int | str | None = None
+    slots: int | Literal["auto"] | None = None
     handler_timeout_ms: int | None = number(None, least=1, is_ours=True)
     breaker_failure_percent: int | None = number(50, least=1, is_ours=True)
     breaker_min_calls: int = number(20, least=1, is_ours=True)

@@ -102,7 +102,7 @@ def test_topics_are_created_by_name_and_by_position(servers: str) -> None:
         with pytest.raises(TypeError, match="this takes several topics: say "):
             admin.create_topics(NewTopic(name))  # type: ignore[arg-type]
         with pytest.raises(KafkaError, match=r"say \['t'\] for one"):
-            admin.create_topics("t")
+            admin.create_topics("t")  # type: ignore[arg-type]
     with pytest.raises(KafkaError, match="partitions and num_partitions are names of the same setting"):
         NewTopic(name, 3, num_partitions=4)
     with pytest.raises(TypeError, match="partitions is a whole number, not '3'"):

@@ -1,6 +1,6 @@
 """`tailrace groups`: list, describe, history, reset-offsets, move, delete."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -41,7 +41,7 @@ def command(
     show([_row(described.details, event) for event in described.details.events], _COLUMNS, output)
 
 
-def describe_existing(admin: Admin, groups: Iterable[str]) -> list[GroupDescription]:
+def describe_existing(admin: Admin, groups: Collection[str]) -> list[GroupDescription]:
     """The descriptions of these groups. Raises KafkaError for a missing group, with the command that lists groups."""
     try:
         described = admin.describe_groups(groups)

@@ -1,6 +1,6 @@
 """`tailrace spark checkpoint`: show, move."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, NamedTuple
@@ -40,7 +40,7 @@ class _TopicsNow(NamedTuple):
     starts: Mapping[TopicPartition, int]
 
     @classmethod
-    def of(cls, admin: Admin, topics: Iterable[str]) -> "_TopicsNow":
+    def of(cls, admin: Admin, topics: Collection[str]) -> "_TopicsNow":
         found = admin.existing_topics(topics)
         partitions = [
             TopicPartition(topic.name, partition.partition) for topic in found for partition in topic.partitions

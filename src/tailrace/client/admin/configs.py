@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.client.errors import check, several
+from tailrace.client.errors import check
+from tailrace.client.names import Names, several
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode
 from tailrace.net.connection import Connection
@@ -53,7 +54,7 @@ async def describe_configs(router: Router, resource_type: int, name: str) -> lis
     return (await _describe(router, resource_type, [name]))[name]
 
 
-async def describe_topic_configs(router: Router, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+async def describe_topic_configs(router: Router, names: Names) -> dict[str, list[ConfigEntry]]:
     """The settings in force per topic, with one request."""
     return await _describe(router, TOPIC, several(names))
 

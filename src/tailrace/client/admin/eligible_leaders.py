@@ -1,9 +1,8 @@
 """The replicas that may lead a partition although out of sync (KIP-966)."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from tailrace.client.errors import several
+from tailrace.client.names import Names, several
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -26,7 +25,7 @@ class EligibleLeaders(NamedTuple):
     """The last leader, once no replica is in sync or eligible; Kafka's LastKnownElr."""
 
 
-async def describe_eligible_leaders(router: Router, topics: Iterable[str]) -> dict[TopicPartition, EligibleLeaders]:
+async def describe_eligible_leaders(router: Router, topics: Names) -> dict[TopicPartition, EligibleLeaders]:
     """The eligible leaders of all partitions of these topics.
 
     A partition that the cluster does not report is left out, without an error: Kafka before 3.8 reports no partition. A

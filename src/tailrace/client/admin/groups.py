@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tailrace.client.admin.topics import existing_topics
-from tailrace.client.errors import check, code_of, several
+from tailrace.client.errors import check, code_of
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
 from tailrace.client.group.range_progress import KeyProgress, fetch_progress
+from tailrace.client.names import Names, several
 from tailrace.client.offsets import LATEST, list_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -66,7 +67,7 @@ async def list_groups(router: Router) -> list[GroupListing]:
     return await router.retry(attempt)
 
 
-async def delete_groups(router: Router, groups: Iterable[str]) -> None:
+async def delete_groups(router: Router, groups: Names) -> None:
     """Delete groups without members, with their offsets. Raises the first group's KafkaError."""
     for group in several(groups):
         await _delete(router, group)

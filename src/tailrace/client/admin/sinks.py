@@ -1,9 +1,9 @@
 """Sinks, described (decision 0063)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tailrace.client.errors import check, several
+from tailrace.client.errors import check
+from tailrace.client.names import Names, several
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -32,7 +32,7 @@ class SinkDescription:
     """The attempts whose end is decided, and whose markers are being written."""
 
 
-async def describe_sinks(router: Router, sink_ids: Iterable[str] | None = None) -> list[SinkDescription]:
+async def describe_sinks(router: Router, sink_ids: Names | None = None) -> list[SinkDescription]:
     """Sinks by id: the named sinks, or every sink. A sink that is not there is left out.
 
     Raises KafkaError UNSUPPORTED_VERSION (35) if a broker has no sinks.

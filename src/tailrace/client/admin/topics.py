@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from tailrace.client.cluster_view import BrokerAddress, TopicInfo
-from tailrace.client.errors import check, code_of, several
+from tailrace.client.errors import check, code_of
+from tailrace.client.names import Names, Several, several
 from tailrace.client.router import GRACE_MS, Router
 from tailrace.client.setting_fields import alias, resolve_aliases
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -64,7 +65,7 @@ class MorePartitions:
 
 async def create_topics(
     router: Router,
-    topics: Iterable[NewTopic | str] | Mapping[str, int],
+    topics: Several[NewTopic | str] | Mapping[str, int],
     *,
     timeout_ms: int = 30_000,
     validate_only: bool = False,
@@ -78,9 +79,8 @@ async def create_topics(
         topics = [NewTopic(name, count) for name, count in topics.items()]
     elif isinstance(topics, NewTopic):
         raise TypeError(f"this takes several topics: say [{topics!r}] for one")
-    elif isinstance(topics, str):
-        several(topics)  # raises
-    wanted = tuple(_creatable(topic if isinstance(topic, NewTopic) else NewTopic(topic)) for topic in topics)
+    items: tuple[NewTopic | str, ...] = several(topics)
+    wanted = tuple(_creatable(topic if isinstance(topic, NewTopic) else NewTopic(topic)) for topic in items)
     request = CreateTopicsRequest(topics=wanted, timeout_ms=timeout_ms, validate_only=validate_only)
     done: set[str] = set()
 
@@ -130,7 +130,7 @@ async def list_topics(router: Router, *, include_internal: bool = False) -> list
 
 
 async def describe_topics(
-    router: Router, names: Iterable[str] | None = None, *, include_internal: bool = False
+    router: Router, names: Names | None = None, *, include_internal: bool = False
 ) -> list[TopicInfo]:
     """The topics of these names in their order, or every topic, sorted by name.
 
@@ -143,7 +143,7 @@ async def describe_topics(
     return [topic for topic in router.view.topics if include_internal or not topic.is_internal]
 
 
-async def existing_topics(router: Router, names: Iterable[str]) -> list[TopicInfo]:
+async def existing_topics(router: Router, names: Names) -> list[TopicInfo]:
     """The topics with these names that exist, in the order of the names; views too, which no list of all topics has."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
@@ -220,7 +220,7 @@ def _more_partitions(name: str, wanted: MorePartitions) -> CreatePartitionsTopic
     return CreatePartitionsTopic(name=name, count=wanted.total, assignments=assignments)
 
 
-async def delete_topics(router: Router, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
+async def delete_topics(router: Router, names: Names, *, timeout_ms: int = 30_000) -> None:
     """Delete the topics. Raises the first topic's KafkaError; every other topic is deleted nevertheless."""
     wanted = several(names)
 

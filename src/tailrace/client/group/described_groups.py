@@ -1,11 +1,11 @@
 """Groups as their coordinators describe them: classic groups and groups of KIP-848, each by a request of its own."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tailrace.client.cluster_view import BrokerAddress
-from tailrace.client.errors import check, several
+from tailrace.client.errors import check
 from tailrace.client.group.classic_member import decode_assignment, decode_subscription
+from tailrace.client.names import Names, several
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -51,7 +51,7 @@ class GroupDescription:
     """The latest events and the heartbeats of the members: from a Tailrace coordinator only."""
 
 
-async def describe_groups(router: Router, groups: Iterable[str]) -> list[GroupDescription]:
+async def describe_groups(router: Router, groups: Names) -> list[GroupDescription]:
     """The groups with their members and assignments.
 
     Raises KafkaError(GROUP_ID_NOT_FOUND) for a group that does not exist; brokers before 3.8 describe it as Dead.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextvars import Context
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from tailrace.client.writing.outgoing import RecordMetadata, RecordNotWritten
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -150,15 +150,17 @@ class DeliveryFuture(Future[RecordMetadata]):
         class."""
         self._failures = failures
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _LAZY:
-            raise AttributeError(name)
-        with _making:
-            if "_condition" not in self.__dict__:
-                self._waiters: list[Any] = []
-                self._done_callbacks: list[Any] = []
-                self._condition = threading.Condition()
-        return self.__dict__[name]
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _LAZY:
+                raise AttributeError(name)
+            with _making:
+                if "_condition" not in self.__dict__:
+                    self._waiters = []
+                    self._done_callbacks = []
+                    self._condition = threading.Condition()
+            return self.__dict__[name]
 
     def done(self) -> bool:
         return self._state == "FINISHED"
