@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -29,7 +29,7 @@ from tailrace.client.errors import (
     ProducerFenced,
     RecordDeserializationError,
 )
-from tailrace.client.facade import Facade, blocking, called_in_thread
+from tailrace.client.facade import Facade, blocking, called_in_thread, face_of
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener
@@ -102,6 +102,7 @@ _EXIT_STOP_S = 2.0
 """The longest wait for a consumer to stop at the end of the interpreter; the stop needs no answer from a server."""
 
 
+@face_of(AsyncAdmin)
 class Admin(Facade[AsyncAdmin]):
     """See `tailrace.client.admin.admin.AsyncAdmin`."""
 
@@ -167,18 +168,10 @@ class Admin(Facade[AsyncAdmin]):
     group_lag = blocking(AsyncAdmin.group_lag)
     partition_health = blocking(AsyncAdmin.partition_health)
     first_records = blocking(AsyncAdmin.first_records)
-
-    def commit_offsets(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-        *,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """See `AsyncAdmin.commit_offsets`, where the parameter `offsets` has another name."""
-        loop_thread().call(self._client.get().commit_offsets(group, offsets, timeout_ms=timeout_ms))
+    commit_offsets = blocking(AsyncAdmin.commit_offsets)
 
 
+@face_of(AsyncRangedFetch)
 class RangedFetch(Facade[AsyncRangedFetch]):
     """See `tailrace.client.reading.ranged_fetch.AsyncRangedFetch`, whose settings it takes."""
 
@@ -271,6 +264,7 @@ class ThreadedListener(ConsumerRebalanceListener):
         await called_in_thread(self._listener.on_partitions_lost, partitions)
 
 
+@face_of(AsyncConsumer)
 class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
     """See `tailrace.client.consumer.AsyncConsumer`, whose settings it takes."""
 
@@ -331,12 +325,12 @@ class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return self._client.get().assignment
+        return self._client.get().assignment()
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps `poll` from returning all records while the consumer tries again; None without such a
-        fault."""
+        """The fault that keeps `poll` from returning all records while the consumer tries again: a node that is down, a
+        damaged log, a group without a coordinator, a topic that does not exist. None without such a fault."""
         return self._client.get().trouble
 
     def position(self, topic_partition: Pair) -> int | None:
@@ -349,7 +343,10 @@ class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
         return self._client.get().is_at_end
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """See `AsyncConsumer.group_metadata`."""
+        """The group and this member of it, for `Producer.send_offsets_to_transaction`; no member with `assign`.
+
+        Raises KafkaError: UNKNOWN_MEMBER_ID while this member is out of its group, INVALID_GROUP_ID without a group.
+        """
         return self._client.get().group_metadata()
 
     def paused(self) -> frozenset[TopicPartition]:

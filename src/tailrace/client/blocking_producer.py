@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from tailrace.client.construction import made_of
-from tailrace.client.facade import Facade, blocking
+from tailrace.client.facade import Facade, blocking, face_of
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.serialization import K, V
@@ -47,6 +47,7 @@ def _in_order(method: Callable[[AsyncProducer[Any, Any]], Awaitable[T]]) -> "Cal
     return call
 
 
+@face_of(AsyncProducer)
 class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
     """See `tailrace.client.producer.AsyncProducer`, whose settings it takes.
 
@@ -123,7 +124,10 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         return sent.result()
 
     def send_batch(self, topic: str, partition: int, payload: Buffer) -> "Future[RecordMetadata]":
-        """Hand over a whole record batch (format v2, offsets from 0); the future's offset is its first record's."""
+        """Hand over a whole record batch (format v2, offsets from 0, at most max.request.size).
+
+        The future's offset is the offset of the batch's first record. Order with single records is kept.
+        """
         check_topic(topic)
         check_partition(partition)
         client = self._client.get()
@@ -192,7 +196,7 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
             fault.add_note(f"also, by this producer: {unreported}")
 
     def flush(self) -> None:
-        """Return when every record handed over so far is written.
+        """Return when every record handed over so far is written; linger.ms is suspended meanwhile.
 
         Raises KafkaError if records have failed whose futures were never read: their number, and the first fault. Each
         failure is reported once.
@@ -238,7 +242,10 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         return loop_thread().call(ordered())
 
     def close(self) -> None:
-        """Flush, then close the connections; then raises the errors of `flush`. May be called again."""
+        """Flush, then close the connections; then raises the errors of `flush`. May be called again.
+
+        An open transaction is aborted first, as by Kafka's clients.
+        """
         client = self._client.existing()
         if self._inbox and client is not None:
             loop_thread().call(self._settle(client))

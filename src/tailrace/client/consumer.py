@@ -129,8 +129,8 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
         else:
             wanted = dict.fromkeys(partitions_named(partitions), ())
         self._reader.check_assignable(wanted)
-        self._returned.drop_ahead(self.assignment - wanted.keys())
-        changed = {name for name in self.assignment & wanted.keys() if self._changes(name, wanted[name])}
+        self._returned.drop_ahead(self.assignment() - wanted.keys())
+        changed = {name for name in self.assignment() & wanted.keys() if self._changes(name, wanted[name])}
         self._returned.put_ahead_back(changed)
         self._reader.assign(wanted)
 
@@ -139,7 +139,6 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
         partition = self._reader.assigned.get(name)
         return partition is not None and partition.key_ranges != joined(ranges)
 
-    @property
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
         return self._reader.names
@@ -169,7 +168,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
         await self._seek_to(partitions, LATEST)
 
     async def _seek_to(self, partitions: Iterable[Pair], spec: int) -> None:
-        names = partitions_named(partitions) or sorted(self.assignment)
+        names = partitions_named(partitions) or sorted(self.assignment())
         for name in names:
             self._reader.assigned.check_assigned(name)
         for name, listed in (await self._list_offsets(dict.fromkeys(names, spec))).items():
@@ -362,7 +361,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
             if slot_of(name) is None:
                 detail = (
                     f"{name} is shared by key: commit() covers all records that were returned; an offset is committed"
-                    f" for a slot, a partition of the view, such as {min(self.assignment, default='T.shared-64-0')}"
+                    f" for a slot, a partition of the view, such as {min(self.assignment(), default='T.shared-64-0')}"
                 )
                 raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
 

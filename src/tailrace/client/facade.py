@@ -1,6 +1,7 @@
 """Asyncio clients on the background loop of the process, for callers without asyncio."""
 
 import asyncio
+import inspect
 import logging
 import os
 import sys
@@ -19,6 +20,7 @@ from tailrace.model.errors import KafkaError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F")
 
 _log = logging.getLogger("tailrace.client")
 
@@ -163,6 +165,18 @@ class Facade(Configured[Any], Generic[C]):
     def close(self) -> None:
         """Finish and close the connections."""
         self._client.close()
+
+
+def face_of(client: type[object]) -> Callable[[type[F]], type[F]]:
+    """The decorator of a blocking class: help() shows the description of the asyncio class in place of a reference."""
+
+    def described(face: type[F]) -> type[F]:
+        text = (inspect.getdoc(client) or "").replace("An asyncio ", "A blocking ").replace("async with", "with")
+        _reference, *own = (inspect.getdoc(face) or "").split("\n\n")
+        face.__doc__ = "\n\n".join((text, *own))
+        return face
+
+    return described
 
 
 def blocking(

@@ -321,7 +321,8 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
     async def flush(self) -> None:
         """Return when every record handed over so far is written; linger.ms is suspended meanwhile.
 
-        Raises KafkaError if records have failed whose futures were never read: their number, and the first fault.
+        Raises KafkaError if records have failed whose futures were never read: their number, and the first fault. Each
+        failure is reported once.
         """
         await self.settle()
         self.failures.raise_unreported()

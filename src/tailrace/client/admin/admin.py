@@ -61,7 +61,7 @@ class AsyncAdmin(AsyncClient[ClientSettings]):
         self._router = Router(settings)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Finish and close the connections."""
         self._router.close()
 
     create_topics = _method(topics.create_topics)

@@ -102,7 +102,7 @@ async def group_progress(router: Router, group: str) -> dict[TopicPartition, Key
 async def commit_offsets(
     router: Router,
     group: str,
-    committed: Mapping[TopicPartition, OffsetAndMetadata | int],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
     *,
     timeout_ms: int | None = None,
 ) -> None:
@@ -112,7 +112,7 @@ async def commit_offsets(
     """
     offsets_of = {
         partition: OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-        for partition, offset in committed.items()
+        for partition, offset in offsets.items()
     }
     try:
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):

@@ -4,8 +4,9 @@ from concurrent.futures import CancelledError
 from functools import partial
 
 from tailrace.client.construction import made_of
-from tailrace.client.facade import Facade
+from tailrace.client.facade import Facade, face_of
 from tailrace.client.keyed.handler import Handler
+from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer
 from tailrace.client.keyed.keyed_engine import KeyedEngine
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics
 from tailrace.client.loop_thread import handler_thread, loop_thread
@@ -13,6 +14,7 @@ from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 
 
+@face_of(AsyncKeyedConsumer)
 class KeyedConsumer(Facade[KeyedEngine]):
     """See `tailrace.client.keyed.keyed_consumer.AsyncKeyedConsumer`, whose settings it takes."""
 

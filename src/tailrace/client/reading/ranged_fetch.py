@@ -147,6 +147,7 @@ class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
         )
 
     async def close(self) -> None:
+        """Finish and close the connections."""
         self.corrupt.flush()
         self._router.close()
 

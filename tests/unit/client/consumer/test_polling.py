@@ -57,7 +57,7 @@ async def test_a_poll_lists_no_assigned_partitions(now: list[int], monkeypatch: 
         monkeypatch.setattr(consumer._reader.fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
         assigned = ListedPartitions(consumer._reader.assigned.by_name)
         monkeypatch.setattr(consumer._reader.assigned, "_partitions", assigned)
-        assert consumer.assignment == {BUSY, GONE}
+        assert consumer.assignment() == {BUSY, GONE}
         assert assigned.listings == 1
         for _ in range(10):
             assert len(await consumer.poll(1.0)) == 1

@@ -234,7 +234,7 @@ async def test_a_member_that_is_not_polled_leaves_and_comes_back(cluster: Cluste
             pass
         member = consumer._reader._member
         assert member is not None
-        while consumer.assignment:
+        while consumer.assignment():
             member.changed.clear()
             await member.changed.wait()
         with pytest.raises(KafkaError, match="no member of group"):
@@ -250,7 +250,7 @@ async def test_a_commit_of_ranges_in_an_epoch_that_was_raised_just_now_is_sent_a
     stops in this moment repeats nothing."""
     name = TopicPartition(topic, 0)
     async with AsyncConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]) as consumer:
-        while name not in consumer.assignment:
+        while name not in consumer.assignment():
             await consumer.poll(0.05)
         progress, member = consumer._reader.progress, consumer.group_metadata()
         authors = [member._replace(generation_id=member.generation_id - 1), member]
@@ -269,7 +269,7 @@ async def test_a_commit_is_not_sent_again_after_the_group_has_removed_the_member
     name = TopicPartition(topic, 0)
     codes: list[ErrorCode] = []
     async with AsyncConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]) as consumer:
-        while name not in consumer.assignment:
+        while name not in consumer.assignment():
             await consumer.poll(0.05)
 
         async def refuse(*_: object, **__: object) -> None:

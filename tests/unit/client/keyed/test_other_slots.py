@@ -98,7 +98,7 @@ async def test_a_member_that_comes_back_to_a_group_with_other_slots_is_refused(
             pass
         member = first._reader._member
         assert member is not None
-        while first.assignment:
+        while first.assignment():
             member.changed.clear()
             await member.changed.wait()
         run = asyncio.create_task(second.run(handled.handle))
