@@ -39,7 +39,7 @@ from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKe
 from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.names import Names
-from tailrace.client.partition_names import Pair
+from tailrace.client.partition_names import Pair, partition_named
 from tailrace.client.reader_settings import ConsumerSettings, RangedFetchSettings
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch, Chunk
@@ -181,7 +181,7 @@ class RangedFetch(Facade[AsyncRangedFetch]):
 
     def fetch_range(
         self,
-        topic_partition: TopicPartition,
+        topic_partition: Pair,
         start: int,
         end: int,
         *,
@@ -212,7 +212,7 @@ class RangedFetch(Facade[AsyncRangedFetch]):
 
     def arrow(
         self,
-        topic_partition: TopicPartition,
+        topic_partition: Pair,
         start: int,
         end: int,
         *,
@@ -223,11 +223,12 @@ class RangedFetch(Facade[AsyncRangedFetch]):
         """The records of the range as Arrow, in the columns of Spark's Kafka source; needs `tailrace[arrow]`."""
         from tailrace.client.arrow import record_batches
 
-        stretches = self.fetch_range(topic_partition, start, end, topic_id=topic_id, key_ranges=key_ranges)
+        name = partition_named(topic_partition)
+        stretches = self.fetch_range(name, start, end, topic_id=topic_id, key_ranges=key_ranges)
         return record_batches(
             chain.from_iterable(stretches),
-            topic=topic_partition.topic,
-            partition=topic_partition.partition,
+            topic=name.topic,
+            partition=name.partition,
             from_offset=start,
             until_offset=end,
             columns=columns,

@@ -19,7 +19,14 @@ from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener,
 from tailrace.client.group.topic_views import slot_of
 from tailrace.client.names import Names, several
 from tailrace.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, OffsetAt, list_offsets, milliseconds_of
-from tailrace.client.partition_names import ByPartition, Pair, by_partition, partition_named, partitions_named
+from tailrace.client.partition_names import (
+    ByPartition,
+    Pair,
+    by_partition,
+    is_pair,
+    partition_named,
+    partitions_named,
+)
 from tailrace.client.reader_settings import ConsumerSettings
 from tailrace.client.reading.consumer_metrics import MetricName
 from tailrace.client.reading.consumer_reader import ConsumerReader
@@ -382,18 +389,17 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The next offsets and the leader epochs before them, without records that a failed caller withholds."""
-        epoch_before = self._reader.epoch_before
-        offsets = self._returned.end_of(self._next_offsets())
-        return {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in offsets.items()}
+        ends = self._returned.end_of(self._next_offsets()).items()
+        return {name: OffsetAndMetadata(offset, self._reader.epoch_before(name, offset)) for name, offset in ends}
 
     @overload
-    async def committed(self, partitions: TopicPartition) -> KeyProgress | None: ...
+    async def committed(self, partitions: Pair) -> KeyProgress | None: ...
 
     @overload
     async def committed(self, partitions: Iterable[Pair]) -> dict[TopicPartition, OffsetAndMetadata]: ...
 
     async def committed(
-        self, partitions: TopicPartition | Iterable[Pair]
+        self, partitions: Pair | Iterable[Pair]
     ) -> KeyProgress | dict[TopicPartition, OffsetAndMetadata] | None:
         """The group's committed offsets; a partition without an offset is left out.
 
@@ -401,8 +407,8 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
         beyond the offset (KIP-X); None without a commit. Later commits of ranges build on this progress.
         """
         progress = self._reader.progress
-        if isinstance(partitions, TopicPartition):
-            return await progress.committed(partitions)
+        if is_pair(partitions):
+            return await progress.committed(partition_named(partitions))
         assert self._group is not None, "it has progress"
         return await fetch_group_offsets(self._reader.router, self._group, partitions_named(partitions))
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import code_of
+from tailrace.client.partition_names import ByPartition, by_partition
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -86,7 +87,7 @@ def milliseconds_of(time: int | datetime) -> int:
 
 async def list_offsets(
     router: Router,
-    specs: Mapping[TopicPartition, int],
+    specs: ByPartition[int],
     *,
     isolation_level: int = READ_UNCOMMITTED,
     timeout_ms: int | None = None,
@@ -99,10 +100,11 @@ async def list_offsets(
     KafkaError, UNKNOWN_TOPIC_OR_PARTITION at once for a topic that does not exist.
     """
     found: dict[TopicPartition, OffsetAt] = {}
+    wanted = by_partition(specs)
     final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
 
     async def attempt() -> None:
-        missing = {partition: spec for partition, spec in specs.items() if partition not in found}
+        missing = {partition: spec for partition, spec in wanted.items() if partition not in found}
         faults = await request_offsets(
             router, missing, found.update, isolation_level=isolation_level, count_from=count_from
         )

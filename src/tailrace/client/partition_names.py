@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from operator import index
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from tailrace.model.partitions import TopicPartition
 
@@ -13,6 +13,11 @@ Pair = tuple[str, int]
 
 ByPartition = Mapping[TopicPartition, T] | Mapping[Pair, T]
 """Values by partition. Two types, since the key of a Mapping is invariant for type checkers."""
+
+
+def is_pair(given: Pair | Iterable[Pair]) -> TypeGuard[Pair]:
+    """Whether this is the name of a single partition, not several names."""
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
 
 
 def partition_named(given: object) -> TopicPartition:

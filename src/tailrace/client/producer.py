@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from random import randrange
 from types import TracebackType
 from typing import Generic, Self
@@ -12,6 +12,7 @@ from tailrace.client.construction import AsyncClient, made_of
 from tailrace.client.errors import ClosedClient
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.kept_tasks import kept_task
+from tailrace.client.partition_names import ByPartition, by_partition
 from tailrace.client.router import Router
 from tailrace.client.serialization import K, V, serialized
 from tailrace.client.settings import ProducerSettings, parse_codec
@@ -373,7 +374,7 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
         await self._transactional().begin()
 
     async def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
+        self, offsets: ByPartition[OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
     ) -> None:
         """Commit offsets of a consumer's group with the transaction: of each partition the next record to read.
 
@@ -381,10 +382,9 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
         consumer is no member of its group any more (KIP-447), and when the call is not done within max.block.ms; a
         cancelled call too leaves a transaction that can only be aborted.
         """
-        wanted = {
-            name: OffsetAndMetadata(offset) if isinstance(offset, int) else offset for name, offset in offsets.items()
-        }
-        await self._transactional().send_offsets(wanted, group_metadata)
+        given = by_partition(offsets).items()
+        exact = {name: OffsetAndMetadata(offset) if isinstance(offset, int) else offset for name, offset in given}
+        await self._transactional().send_offsets(exact, group_metadata)
 
     async def commit_transaction(self) -> None:
         """Commit all records and offsets of the transaction, when all its records are written.

@@ -315,7 +315,11 @@ def _until(holds, *consumers: Consumer) -> None:  # type: ignore[no-untyped-def]
 def test_offsets_of_a_group_are_set_from_outside(admin: Admin, topic: str) -> None:
     admin.create_topics({topic: 2})
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    admin.commit_offsets(f"group-{topic}", {first: 3, second: OffsetAndMetadata(5, metadata="batch 7")})
+    offsets: dict[TopicPartition, OffsetAndMetadata | int] = {
+        first: 3,
+        second: OffsetAndMetadata(5, metadata="batch 7"),
+    }
+    admin.commit_offsets(f"group-{topic}", offsets)
     assert admin.group_offsets(f"group-{topic}", [first, second]) == {
         first: OffsetAndMetadata(3),
         second: OffsetAndMetadata(5, metadata="batch 7"),

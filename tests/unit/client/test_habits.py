@@ -9,7 +9,8 @@ import pytest
 
 import tailrace
 from tailrace import aio
-from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
+from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer, RangedFetch
+from tailrace.client.offsets import LATEST
 from tailrace.client.partition_names import partition_named
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -49,6 +50,44 @@ def test_a_pair_is_a_partition(servers: str, topic: str) -> None:
         assert consumer.paused() == {(topic, 0)}
         consumer.resume([(topic, 0)])
         assert consumer.position((topic, 0)) == 4
+
+
+def test_a_pair_is_a_partition_for_an_administrator_too(servers: str, topic: str) -> None:
+    group = f"g-{topic}"
+    place = (topic, 0)
+    with Producer(servers) as producer, Admin(servers) as admin:
+        for number in range(4):
+            producer.send(topic, b"%d" % number, partition=0)
+        producer.flush()
+        admin.commit_offsets(group, {place: 2})
+        assert {name: at.offset for name, at in admin.group_offsets(group, [place]).items()} == {place: 2}
+        assert admin.reset_offsets(group, [place], shift_by=1)[TopicPartition(*place)].after == 3
+        assert admin.list_offsets({place: LATEST})[TopicPartition(*place)].offset == 4
+        assert admin.delete_records({place: 1}) == {place: 1}
+        admin.delete_offsets(group, [place])
+        assert admin.replication_factors([place]) == {place: 1}
+        assert admin.elect_leaders([place]).keys() == {place}
+        assert admin.list_partition_reassignments([place]) == {}
+        admin.alter_partition_reassignments({place: [admin.list_brokers()[0].node_id]})
+        assert admin.describe_leaderless([place]) == []
+    with RangedFetch(servers) as fetch:
+        assert sum(batch.num_rows for batch in fetch.arrow(place, 1, 4)) == 3
+        assert sum(len(chunk) for chunk in fetch.fetch_range(place, 1, 4)) > 0
+    with Consumer(servers, group=group) as consumer:
+        consumer.assign([place])
+        consumer.commit({place: 3})
+        progress = consumer.committed(place)
+        assert progress is not None
+        assert progress.stable_offset == 3
+
+
+def test_a_transaction_takes_pairs(servers: str, topic: str) -> None:
+    with Consumer(servers, group=f"g-{topic}") as consumer, Producer(servers, transactional_id=topic) as producer:
+        consumer.assign([(topic, 0)])
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_offsets_to_transaction({(topic, 0): 7}, consumer.group_metadata())
+        assert consumer.committed([(topic, 0)])[TopicPartition(topic, 0)].offset == 7
 
 
 def test_a_pair_may_be_a_list_as_json_has_it() -> None:

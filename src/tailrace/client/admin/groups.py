@@ -1,7 +1,7 @@
 """Groups: their list, deletion, committed offsets and lag."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tailrace.client.admin.topics import existing_topics
@@ -10,6 +10,7 @@ from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_gr
 from tailrace.client.group.range_progress import KeyProgress, fetch_progress
 from tailrace.client.names import Names, several
 from tailrace.client.offsets import LATEST, list_offsets
+from tailrace.client.partition_names import ByPartition, Pair, by_partition, partitions_named
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -87,11 +88,12 @@ async def _delete(router: Router, group: str) -> None:
 
 
 async def group_offsets(
-    router: Router, group: str, partitions: Iterable[TopicPartition] | None = None
+    router: Router, group: str, partitions: Iterable[Pair] | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """The group's committed offsets, of these partitions or of every partition; a partition without a committed offset
     is left out."""
-    return await fetch_group_offsets(router, group, partitions)
+    wanted = None if partitions is None else partitions_named(partitions)
+    return await fetch_group_offsets(router, group, wanted)
 
 
 async def group_progress(router: Router, group: str) -> dict[TopicPartition, KeyProgress]:
@@ -102,7 +104,7 @@ async def group_progress(router: Router, group: str) -> dict[TopicPartition, Key
 async def commit_offsets(
     router: Router,
     group: str,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    offsets: ByPartition[OffsetAndMetadata | int],
     *,
     timeout_ms: int | None = None,
 ) -> None:
@@ -112,7 +114,7 @@ async def commit_offsets(
     """
     offsets_of = {
         partition: OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-        for partition, offset in offsets.items()
+        for partition, offset in by_partition(offsets).items()
     }
     try:
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
@@ -122,13 +124,13 @@ async def commit_offsets(
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
 
 
-async def delete_offsets(router: Router, group: str, partitions: Iterable[TopicPartition]) -> None:
+async def delete_offsets(router: Router, group: str, partitions: Iterable[Pair]) -> None:
     """Delete the group's committed offsets in these partitions (KIP-496). Raises the first partition's KafkaError.
 
     GROUP_SUBSCRIBED_TO_TOPIC for a topic that a member of the group reads.
     """
     topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
-    for partition in partitions:
+    for partition in partitions_named(partitions):
         topics.setdefault(partition.topic, []).append(OffsetDeleteRequestPartition(partition_index=partition.partition))
     if not topics:
         return

@@ -7,6 +7,7 @@ from tailrace.client.admin.groups import commit_offsets, group_offsets
 from tailrace.client.admin.topics import existing_topics
 from tailrace.client.group.described_groups import describe_groups
 from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
+from tailrace.client.partition_names import Pair, partitions_named
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -22,7 +23,7 @@ class OffsetReset(NamedTuple):
 async def reset_offsets(
     router: Router,
     group: str,
-    partitions: Iterable[TopicPartition] | None = None,
+    partitions: Iterable[Pair] | None = None,
     *,
     to: int | None = None,
     offset: int | None = None,
@@ -44,7 +45,8 @@ async def reset_offsets(
     if not dry_run:
         await _check_empty(router, group)
     committed = {partition: found.offset for partition, found in (await group_offsets(router, group)).items()}
-    chosen = await _alive(router, group, committed) if partitions is None else sorted(set(partitions))
+    named = None if partitions is None else partitions_named(partitions)
+    chosen = await _alive(router, group, committed) if named is None else sorted(set(named))
     first = await _offsets(router, chosen, EARLIEST)
     end = await _offsets(router, chosen, LATEST)
     if offset is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tailrace.client.admin.topics import describe_topics
 from tailrace.client.errors import check, code_of
+from tailrace.client.partition_names import ByPartition, Pair, by_partition, partitions_named
 from tailrace.client.router import GRACE_MS, Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -39,10 +40,10 @@ class PartitionReassignment:
 
 async def elect_leaders(
     router: Router,
-    partitions: Iterable[TopicPartition] | None = None,
+    partitions: Iterable[Pair] | None = None,
     *,
     election_type: ElectionType = ElectionType.PREFERRED,
-    desired_leaders: Mapping[TopicPartition, int] | None = None,
+    desired_leaders: ByPartition[int] | None = None,
     timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, KafkaError | None]:
     """Elect leaders. Returns None or the error for each partition. Without `partitions`, leaders are elected wherever
@@ -53,13 +54,12 @@ async def elect_leaders(
 
     Raises KafkaError if the request fails as a whole.
     """
-    wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+    wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions_named(partitions)))
+    leaders = by_partition(desired_leaders or {})
     topics = None
     if wanted is not None:
         topics = tuple(
-            ElectLeadersTopic(
-                topic=topic, partitions=indexes, desired_leaders=_desired(desired_leaders or {}, topic, indexes)
-            )
+            ElectLeadersTopic(topic=topic, partitions=indexes, desired_leaders=_desired(leaders, topic, indexes))
             for topic, indexes in wanted.items()
         )
     request = ElectLeadersRequest(election_type=election_type, topic_partitions=topics, timeout_ms=timeout_ms)
@@ -101,7 +101,7 @@ def _fault(number: int, detail: str) -> KafkaError | None:
 
 async def alter_partition_reassignments(
     router: Router,
-    replicas_of: Mapping[TopicPartition, Sequence[int] | None],
+    replicas_of: ByPartition[Sequence[int] | None],
     *,
     allows_replication_factor_change: bool = True,
     timeout_ms: int = 30_000,
@@ -111,17 +111,18 @@ async def alter_partition_reassignments(
 
     Raises the first partition's KafkaError; the other partitions move nevertheless.
     """
+    replicas = by_partition(replicas_of)
     topics = tuple(
         ReassignableTopic(
             name=topic,
             partitions=tuple(
                 ReassignablePartition(
-                    partition_index=index, replicas=_broker_ids(replicas_of[TopicPartition(topic, index)])
+                    partition_index=index, replicas=_broker_ids(replicas[TopicPartition(topic, index)])
                 )
                 for index in indexes
             ),
         )
-        for topic, indexes in _by_topic(replicas_of).items()
+        for topic, indexes in _by_topic(replicas).items()
     )
     request = AlterPartitionReassignmentsRequest(
         timeout_ms=timeout_ms,
@@ -157,14 +158,14 @@ def _broker_ids(replicas: Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 async def list_partition_reassignments(
-    router: Router, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int = 30_000
+    router: Router, partitions: Iterable[Pair] | None = None, *, timeout_ms: int = 30_000
 ) -> dict[TopicPartition, PartitionReassignment]:
     """The moves under way, of these partitions or of every partition."""
     topics = None
     if partitions is not None:
         topics = tuple(
             ListPartitionReassignmentsTopic(name=topic, partition_indexes=indexes)
-            for topic, indexes in _by_topic(dict.fromkeys(partitions)).items()
+            for topic, indexes in _by_topic(dict.fromkeys(partitions_named(partitions))).items()
         )
     request = ListPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=topics)
 
@@ -194,9 +195,9 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, tuple[int, ...]
     return {topic: tuple(indexes) for topic, indexes in found.items()}
 
 
-async def replication_factors(router: Router, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+async def replication_factors(router: Router, partitions: Iterable[Pair]) -> dict[TopicPartition, int]:
     """The number of replicas of each partition. During a move: without the replicas that are being removed."""
-    wanted = set(partitions)
+    wanted = set(partitions_named(partitions))
     moves = await list_partition_reassignments(router, wanted)
     factors: dict[TopicPartition, int] = {}
     for topic in await describe_topics(router, sorted({where.topic for where in wanted})):

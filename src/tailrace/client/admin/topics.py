@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from tailrace.client.cluster_view import BrokerAddress, TopicInfo
 from tailrace.client.errors import check, code_of
 from tailrace.client.names import Names, Several, several
+from tailrace.client.partition_names import ByPartition, by_partition
 from tailrace.client.router import GRACE_MS, Router
 from tailrace.client.setting_fields import alias, resolve_aliases
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -243,23 +244,24 @@ async def delete_topics(router: Router, names: Names, *, timeout_ms: int = 30_00
 
 
 async def delete_records(
-    router: Router, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
+    router: Router, offsets: ByPartition[int], *, timeout_ms: int = 30_000
 ) -> dict[TopicPartition, int]:
     """Delete the records below these offsets (-1: below the high watermark). Returns the new start of each log.
 
     Raises the first partition's KafkaError; the records of the other partitions are deleted nevertheless.
     """
     starts: dict[TopicPartition, int] = {}
+    wanted = by_partition(offsets)
 
     async def attempt() -> None:
-        pending = {partition: offset for partition, offset in offsets.items() if partition not in starts}
+        pending = {partition: offset for partition, offset in wanted.items() if partition not in starts}
         await router.ensure_fresh({partition.topic for partition in pending})
         by_leader: dict[BrokerAddress, dict[TopicPartition, int]] = defaultdict(dict)
         for partition, offset in pending.items():
             by_leader[router.view.leader(partition)][partition] = offset
         faults: list[KafkaError] = []
-        for leader, wanted in by_leader.items():
-            faults += await _delete_at(router, leader, wanted, timeout_ms, starts)
+        for leader, below in by_leader.items():
+            faults += await _delete_at(router, leader, below, timeout_ms, starts)
         if faults:
             raise faults[0]
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tailrace.client.errors import check
+from tailrace.client.partition_names import Pair, partition_named
 from tailrace.client.router import TRANSACTION_COORDINATOR, Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -116,12 +117,13 @@ async def describe_transaction(router: Router, transactional_id: str) -> Transac
     return await router.ask_coordinator(transactional_id, ask, key_type=TRANSACTION_COORDINATOR)
 
 
-async def abort_transaction(router: Router, topic_partition: TopicPartition, start_offset: int) -> None:
+async def abort_transaction(router: Router, topic_partition: Pair, start_offset: int) -> None:
     """Abort the hanging transaction that began at this offset of the partition: no coordinator will end it.
 
     Only this partition gets an abort marker, so never use it for a transaction that its producer may still commit.
     Raises KafkaError INVALID_TXN_STATE (48) if no open transaction began there.
     """
+    topic_partition = partition_named(topic_partition)
     producer = await _producer_at(router, topic_partition, start_offset)
     topic = WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
     marker = WritableTxnMarker(

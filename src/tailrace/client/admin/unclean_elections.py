@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tailrace.client.admin.log_dirs import ReplicaLog, describe_replica_logs
 from tailrace.client.admin.topics import describe_topics
+from tailrace.client.partition_names import Pair, partitions_named
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
@@ -62,11 +63,11 @@ class LeaderlessPartition(NamedTuple):
 
 
 async def describe_leaderless(
-    router: Router, partitions: Iterable[TopicPartition] | None = None
+    router: Router, partitions: Iterable[Pair] | None = None
 ) -> list[LeaderlessPartition] | None:
     """The partitions without a leader, among these partitions or in the cluster. None if the cluster does not report
     log ends."""
-    wanted = None if partitions is None else set(partitions)
+    wanted = None if partitions is None else set(partitions_named(partitions))
     names = None if wanted is None else sorted({where.topic for where in wanted})
     found: dict[TopicPartition, tuple[BrokerId, ...]] = {}
     by_broker: dict[BrokerId, list[TopicPartition]] = defaultdict(list)

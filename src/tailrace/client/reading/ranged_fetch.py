@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tailrace.client.construction import AsyncClient, made_of
 from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
+from tailrace.client.partition_names import Pair, partition_named
 from tailrace.client.reader_settings import RangedFetchSettings, parse_isolation
 from tailrace.client.reading.consumer_metrics import MetricName, corrupt_metrics
 from tailrace.client.reading.corrupt_batches import CorruptBatches
@@ -157,7 +158,7 @@ class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
 
     async def fetch_range(
         self,
-        topic_partition: TopicPartition,
+        topic_partition: Pair,
         start: int,
         end: int,
         *,
@@ -173,9 +174,10 @@ class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
         UNKNOWN_TOPIC_OR_PARTITION for a deleted partition, INCONSISTENT_TOPIC_ID if the topic was deleted and created
         again, REQUEST_TIMED_OUT after `timeout_ms` without progress, and other errors of the cluster.
         """
+        name = partition_named(topic_partition)
         reading = _Reading(
             self._router,
-            _Range(topic_partition, start, end, topic_id, key_ranges),
+            _Range(name, start, end, topic_id, key_ranges),
             self._options,
             self._settings.timeout_ms,
             self._absences,
@@ -193,7 +195,7 @@ class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
                         continue
                     if not self.corrupt.are_skipped and (sound := before(fetched.buffers, corrupt.offset)):
                         yield Chunk(sound, corrupt.offset)
-                    self.corrupt.meet(topic_partition, corrupt)
+                    self.corrupt.meet(name, corrupt)
                 if fetched.buffers:
                     yield Chunk(fetched.buffers, fetched.next_offset)
         finally:

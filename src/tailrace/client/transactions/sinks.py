@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tailrace.client.errors import check, code_of
+from tailrace.client.partition_names import Pair, partition_named
 from tailrace.client.router import GRACE_MS, TRANSACTION_COORDINATOR, Router
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SINKS_FEATURE, RowsDigest, SinkMember, check_sink, sink_key
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -134,7 +134,7 @@ def _why(code: int, member: SinkMember) -> str:
 async def write_sink_records(
     router: Router,
     member: WrittenMember,
-    partition: TopicPartition,
+    partition: Pair,
     records: Sequence[Record],
     *,
     base_sequence: int,
@@ -155,17 +155,18 @@ async def write_sink_records(
         base_sequence=base_sequence,
         is_transactional=True,
     )
-    data = PartitionProduceData(index=partition.partition, records=batch)
+    name = partition_named(partition)
+    data = PartitionProduceData(index=name.partition, records=batch)
     request = ProduceRequest(
         transactional_id=member.transactional_id,
         acks=-1,
         timeout_ms=router.request_timeout_ms,
-        topic_data=(TopicProduceData(name=partition.topic, partition_data=(data,)),),
+        topic_data=(TopicProduceData(name=name.topic, partition_data=(data,)),),
     )
 
     async def attempt() -> int:
-        await router.ensure_fresh((partition.topic,))
-        connection = await router.leader_connection(partition)
+        await router.ensure_fresh((name.topic,))
+        connection = await router.leader_connection(name)
         response = await connection.ask(
             request,
             ProduceResponse,
@@ -174,8 +175,8 @@ async def write_sink_records(
         )
         (answered,) = response.responses[0].partition_responses
         if answered.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            router.view.mark_stale(partition.topic)
-        check(answered.error_code, answered.error_message or f"{partition} did not take a batch of {member}")
+            router.view.mark_stale(name.topic)
+        check(answered.error_code, answered.error_message or f"{name} did not take a batch of {member}")
         return int(answered.base_offset)
 
     return await router.retry(attempt, timeout_ms=timeout_ms)
