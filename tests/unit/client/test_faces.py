@@ -104,21 +104,21 @@ def test_help_on_a_blocking_client_describes_the_client(asynchronous: type, bloc
 
 
 def test_a_difference_of_faces_is_found() -> None:
-    class Asynchronous:
+    class OriginalFace:
         async def fetch(self, partition: int, *, timeout_ms: int = 5) -> int:
             """Fetch."""
             return partition + timeout_ms
 
-    class Renamed:
+    class RenamedFace:
         def fetch(self, number: int, *, timeout_ms: int = 5) -> int:
             """Fetch."""
             return number + timeout_ms
 
-    class Sooner:
+    class SoonerFace:
         def fetch(self, partition: int, *, timeout_ms: int = 4) -> int:
             """Fetch a record."""
             return partition + timeout_ms
 
-    assert differences(Asynchronous, Asynchronous, "fetch") == set()
-    assert differences(Asynchronous, Renamed, "fetch") == {"parameters"}
-    assert differences(Asynchronous, Sooner, "fetch") == {"parameters", "docstring"}
+    assert differences(OriginalFace, OriginalFace, "fetch") == set()
+    assert differences(OriginalFace, RenamedFace, "fetch") == {"parameters"}
+    assert differences(OriginalFace, SoonerFace, "fetch") == {"parameters", "docstring"}

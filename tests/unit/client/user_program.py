@@ -31,12 +31,12 @@ SERVERS = "127.0.0.1:9092"
 ORDERS = TopicPartition("orders", 0)
 
 
-class Listener(ConsumerRebalanceListener):
+class PrintingListener(ConsumerRebalanceListener):
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         print(partitions)
 
 
-def settings(listener: Listener) -> None:
+def settings(listener: PrintingListener) -> None:
     Producer(SERVERS, compression="lz4", linger_ms=5, acks="all")
     Producer(SERVERS, compresion="lz4")  # type: ignore[call-arg]
     Producer(SERVERS, compression="lz5")  # type: ignore[arg-type]
