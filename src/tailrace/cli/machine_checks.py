@@ -55,7 +55,8 @@ def machine_rows(data_dir: Path) -> Iterator[Row]:
         "" if KERNEL == "C" else "compiled records are faster: install a C compiler, then tailrace again",
     )
     yield _package("uvloop", "the event loop is slower without it: pip install uvloop")
-    for package in ("crc32c", "cramjam", "lz4", "zstandard", "prometheus-client"):
+    zstd = () if sys.version_info >= (3, 14) else ("backports.zstd",)
+    for package in ("crc32c", "cramjam", "lz4", *zstd, "prometheus-client"):
         yield _package(package, f"pip install {package}")
     for package, (extra, purpose) in _EXTRAS.items():
         yield _package(package, f"only for {purpose}: {install_line(extra)}", Verdict.NOTE)

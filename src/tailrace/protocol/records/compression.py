@@ -7,12 +7,16 @@ lz4 frame are ignored, as Java does.
 
 A kilobyte of zstd can unfold to 32 MB, so a reader states its limit (decision 0070). A decoder here takes memory for
 its output as the output comes, and at most as much again for its history. The libraries are imported at first use: a
-broker passes batches on unchanged and need not pay for the libraries in start-up time and memory.
+broker passes batches on unchanged and need not pay for the libraries in start-up time and memory. zstd is in Python's
+own library from 3.14 on, and a copy of it before (decision 0107).
 """
 
+import sys
 import zlib
 from collections.abc import Callable, Generator
 from enum import IntEnum
+from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
@@ -21,7 +25,7 @@ from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.zstd_frames import narrowed, split_frames
 
 if TYPE_CHECKING:
-    from zstandard import ZstdCompressor, ZstdDecompressor
+    from backports.zstd import ZstdCompressor, ZstdDecompressor
 
 
 class Codec(IntEnum):
@@ -42,8 +46,6 @@ At least what librdkafka takes by default (receive.message.max.bytes, 100 MB), a
 MAX_ZSTD_WINDOW: Final = 128 << 20
 """The history of zstd data in bytes: the library's own limit, and so that of Java. Levels 20 to 22 state this
 window."""
-_KEPT_ZSTD_WINDOW = 8 << 20
-"""The history that a reused decoder may hold: ordinary levels need no more."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
@@ -62,13 +64,17 @@ The decoder copies bytes that it does not need.
 """
 _MEMBER_COST = 4 << 10
 """The work on a member or frame besides its content, in bytes of a step."""
+_ZSTD_FRAME_COST = 24 << 10
+"""The same for a frame of zstd, whose decoder serves this frame alone: on some virtual machines it takes 20 us to make
+(decision 0107)."""
+_ZSTD_PIECE = 1 << 20
+"""The decoder copies bytes that it does not need yet."""
 _BLOCK_COST = 1 << 10
 """The same for a block of xerial's framing."""
 
-# A zstd context takes longer to make than to use on 16 KiB, and serves one thread at a time. `pop` and `append` are
+# A zstd encoder takes longer to make than to use on 16 KiB, and serves one thread at a time. `pop` and `append` are
 # atomic, so these shelves need no lock.
 _spare_compressors: dict[int, list["ZstdCompressor"]] = {}
-_spare_decompressors: list["ZstdDecompressor"] = []
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -117,9 +123,8 @@ def _folding(codec: int, size_bytes: int) -> tuple[bytes, Callable[[Buffer], byt
             frame = lz4.frame.LZ4FrameCompressor(block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False)
             return frame.begin(size_bytes), frame.compress, frame.flush
         case Codec.ZSTD:
-            import zstandard
-
-            stream = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=size_bytes)
+            stream: ZstdCompressor = _zstd().ZstdCompressor(level=_ZSTD_LEVEL)
+            stream.set_pledged_input_size(size_bytes)
             return b"", stream.compress, stream.flush
     raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} is unknown")
 
@@ -320,12 +325,20 @@ def _refuse_lz4_dictionary(flags: int) -> None:
         raise CorruptRecords("lz4 data with a dictionary, which is not part of it")
 
 
-def _compress_zstd(data: Buffer, level: int) -> bytes:
-    import zstandard
+@cache
+def _zstd() -> ModuleType:
+    """The library: `compression.zstd` of Python 3.14, or its copy for older versions."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
 
+
+def _compress_zstd(data: Buffer, level: int) -> bytes:
     spare = _spare_compressors.setdefault(level, [])
-    compressor = spare.pop() if spare else zstandard.ZstdCompressor(level=level)
-    compressed = compressor.compress(data)
+    compressor: ZstdCompressor = spare.pop() if spare else _zstd().ZstdCompressor(level=level)
+    compressed = compressor.compress(data, compressor.FLUSH_FRAME)
     spare.append(compressor)
     return compressed
 
@@ -333,7 +346,6 @@ def _compress_zstd(data: Buffer, level: int) -> bytes:
 def _unfold_zstd(view: memoryview, limit: int, step: int) -> Generator[Buffer, None, Buffer]:
     if not view:
         raise CorruptRecords("zstd data is cut short")
-    decompressor = _spare_decompressors.pop() if _spare_decompressors else _zstd_decompressor()
     plain: bytes | bytearray | None = None
     left, worked = limit, 0
     for frame in split_frames(view):
@@ -343,64 +355,40 @@ def _unfold_zstd(view: memoryview, limit: int, step: int) -> Generator[Buffer, N
             )
         if (frame.content_size or 0) > left:
             raise _too_large("zstd", limit)
-        source = narrowed(view, frame, left + 1)
-        if frame.max_size <= step:
-            is_wide = frame.content_size is None and min(frame.window_size, frame.max_size) > _KEPT_ZSTD_WINDOW
-            once = _zstd_decompressor() if is_wide else decompressor
-            plain = _added(plain, _decompress_zstd_frame(once, source, frame.max_size, left, limit))
-        else:
-            plain = yield from _unfold_zstd_frame(source, plain, limit, step)
-        worked += len(plain) - (limit - left) + _MEMBER_COST
-        left = limit - len(plain)
+        if frame.max_size:
+            source = memoryview(narrowed(view, frame, left + 1))
+            plain = yield from _unfold_zstd_frame(source, plain, frame.max_size, limit, step)
+        worked += len(plain or b"") - (limit - left) + _ZSTD_FRAME_COST
+        left = limit - len(plain or b"")
         if worked >= step:
             worked = 0
-            yield plain
-    _spare_decompressors.append(decompressor)
+            yield plain or b""
     return plain or b""
 
 
-def _zstd_decompressor() -> "ZstdDecompressor":
-    import zstandard
-
-    return zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
-
-
-def _decompress_zstd_frame(
-    decompressor: "ZstdDecompressor", source: Buffer, max_size: int, left: int, limit: int
-) -> bytes:
-    import zstandard
-
-    if max_size == 0:
-        return b""
-    try:
-        # One byte more than the limit leaves tells "exactly full" from "too large"; zstandard reads 0 as "no limit".
-        part = decompressor.decompress(source, max_output_size=min(max_size, left + 1))
-    except zstandard.ZstdError as error:
-        if max_size > left:
-            raise _too_large("zstd", limit) from error
-        raise CorruptRecords(f"not zstd data: {error}") from error
-    if len(part) > left:
-        raise _too_large("zstd", limit)
-    return part
-
-
 def _unfold_zstd_frame(
-    source: Buffer, plain: bytes | bytearray | None, limit: int, step: int
+    source: memoryview, plain: bytes | bytearray | None, max_size: int, limit: int, step: int
 ) -> Generator[Buffer, None, bytes | bytearray]:
-    """The data of the earlier frames and of one large frame, which is unfolded in steps."""
-    import zstandard
-
-    left = limit - len(plain or b"")
-    with _zstd_decompressor().stream_reader(source) as reader:
-        while True:
-            try:
-                part = reader.read(min(step, left + 1))
-            except zstandard.ZstdError as error:
-                raise CorruptRecords(f"not zstd data: {error}") from error
-            if not part:
-                return plain or b""
-            if len(part) > left:
-                raise _too_large("zstd", limit)
-            plain = _added(plain, part)
-            left -= len(part)
+    """The data of the earlier frames and of a frame of at most `max_size` bytes, with a pause after each step."""
+    zstd = _zstd()
+    decompressor: ZstdDecompressor = zstd.ZstdDecompressor()
+    # With a byte more than the frame or the limit leaves the decoder comes to the end of the frame, or is beyond it.
+    left, position, worked = limit - len(plain or b""), 0, 0
+    while not decompressor.eof:
+        piece = source[position : position + _ZSTD_PIECE] if decompressor.needs_input else b""
+        position += len(piece)
+        try:
+            part = decompressor.decompress(piece, min(max_size, left, step) + 1)
+        except zstd.ZstdError as error:
+            raise CorruptRecords(f"not zstd data: {error}") from error
+        if len(part) > left:
+            raise _too_large("zstd", limit)
+        if not part and not piece and not decompressor.eof:
+            raise CorruptRecords("zstd data is cut short")
+        plain = _added(plain, part)
+        left -= len(part)
+        worked += len(part)
+        if worked >= step and not decompressor.eof:
+            worked = 0
             yield plain
+    return plain or b""
