@@ -1,5 +1,5 @@
 # Each target works on a fresh checkout: it makes .venv itself and says what it downloads.
-.PHONY: help demo demo-core test sim soak bench fuzz check clean
+.PHONY: help demo demo-core test sim soak bench fuzz check wheel clean
 .DEFAULT_GOAL := help
 
 PY := .venv/bin/python
@@ -17,6 +17,7 @@ help:
 	@echo "make sim     300 seeded runs of a quorum under faults, with what they reached (SEEDS=n; SEED=n repeats one and tells it)"
 	@echo "make soak    50 kills and 20 power cuts of a node, and 2,000 of a simulated one, all under load (KILLS=n POWER_CUTS=n); 200 flipped bits in the files of three nodes (FLIPS=n); 20 rolling restarts (ROLLING_RESTARTS=n); 20 moves of all replicas (REASSIGNMENTS=n); ten minutes of kills and 50 power cuts of a cluster (QUORUM_SECONDS=n QUORUM_POWER_CUTS=n); half an hour of faults, ten minutes without and 50 power cuts of three racks under load (REPLICA_FAULT_SECONDS=n REPLICA_QUIET_SECONDS=n REPLICA_POWER_CUTS=n); half an hour of faults while own and foreign clients write transactions (TRANSACTION_FAULT_SECONDS=n); half an hour of faults and ten minutes without, while members of own and foreign clients share a topic by slots (ELASTIC_FAULT_SECONDS=n ELASTIC_QUIET_SECONDS=n); half an hour of faults under two streams of Spark's (STREAM_FAULT_SECONDS=n); 1,000 examples or more of each property, 3,000 histories or so of each model of a log, a group and transactions (MODEL_RUNS=n times the usual number); 20,000 runs of a quorum (SEEDS=n), resumed where they stopped; 1,000 of whole nodes (NODES=n); 5,000 of copies of partitions with consumers (REPLICAS=n); 1,000 of members of groups (MEMBERS=n); 5,000 of transactions over three brokers (TRANSACTIONS=n), resumed too; the tests of Spark with the oldest PySpark allowed; Kafka Streams, Connect, MirrorMaker 2 and Quix Streams; 20,000 produced batches with two wrong fields beside Apache Kafka (WRONG_BATCHES=n); consumer groups of every client over 5,000 topics with long names (SUBSCRIBED_TOPICS=n); every order of a few things"
 	@echo "make check   formatting, lint, prose, types and layers; under a minute"
+	@echo "make wheel   the wheel and the source distribution in dist/, tried in a fresh environment, with their sizes; a minute"
 	@echo "make bench   speed beside Apache Kafka, a mock, the raw loopback, Spark's connector and the text of KIP-630, in one run; about half an hour"
 	@echo "make fuzz    hostile bytes for everything that decodes, and for a running node; about ten minutes"
 
@@ -89,6 +90,10 @@ check:
 	@$(PY) -c "from importlinter.cli import lint_imports_command as run; run()" --no-logo
 	@$(PY) -m mypy
 
+wheel:
+	@sh scripts/bootstrap.sh core
+	@sh scripts/wheel.sh
+
 bench:
 	@sh scripts/bootstrap.sh test
 	@$(PY) -m benchmarks $(ARGS)
@@ -98,4 +103,4 @@ fuzz:
 	@$(PY) -m fuzz $(ARGS)
 
 clean:
-	rm -rf .venv .venv-oldest-spark build demo-output src/*.egg-info src/tailrace/protocol/records/_kernels*.so src/tailrace/protocol/records/_kernels.c
+	rm -rf .venv .venv-oldest-spark .venv-wheel build dist demo-output src/*.egg-info src/tailrace/protocol/records/_kernels*.so src/tailrace/protocol/records/_kernels.c

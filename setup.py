@@ -1,11 +1,13 @@
-"""Builds the one optional extension, the record kernels. All else is in pyproject.toml.
+"""Builds the one optional extension, the record kernels, and the long description. All else is in pyproject.toml.
 
 Whatever goes wrong (no compiler, no Cython, no Python headers) costs speed, never the installation:
 `tailrace.protocol.records._kernels_twin` does the same in pure Python. setuptools' own `optional=True` does not cover a
 missing compiler on every platform, so the catching is done here.
 """
 
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -63,7 +65,20 @@ class BuildKernelsIfPossible(build_ext):
         sys.stderr.write(f"tailrace: record kernels not compiled, the pure Python ones will be used: {reason}\n")
 
 
+def long_description() -> str:
+    """README.md for a package index, which has no checkout beside it: links and pictures are absolute.
+
+    The README itself has relative links, which work in a checkout, in a fork and wherever the repository moves.
+    """
+    root = Path(__file__).parent
+    place = tomllib.loads((root / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    text = re.sub(r"(!\[[^]]*\]\()(?!\w+:|#)", rf"\1{place}/raw/main/", (root / "README.md").read_text())
+    return re.sub(r"((?<!!)\[[^]]*\]\()(?!\w+:|#)", rf"\1{place}/blob/main/", text)
+
+
 setup(
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
     ext_modules=[
         Extension(
             MODULE,
