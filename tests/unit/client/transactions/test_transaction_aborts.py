@@ -44,9 +44,10 @@ async def test_a_cancelled_commit_of_a_transaction_is_called_again(play: Play, v
 
 
 async def test_a_commit_of_a_transaction_that_runs_out_of_time_is_called_again(play: Play) -> None:
-    async with play(max_block_ms=50) as (nodes, producer), begun(producer):
+    async with play() as (nodes, producer), begun(producer):
         await producer.send("orders", b"1", partition=0)
         nodes.hold(EndTxnRequest)
+        producer._transactional()._max_block_ms = 50  # from here on: a slow machine may take longer to begin
         with pytest.raises(KafkaError, match=r"longer than max\.block\.ms 50: call it again") as late:
             await producer.commit_transaction()
         assert late.value.code is E.REQUEST_TIMED_OUT
@@ -194,10 +195,11 @@ async def test_a_close_of_the_producer_carries_on_with_a_commit_that_was_cut_sho
 async def test_a_close_of_the_producer_that_cannot_abort_the_transaction_says_so(
     play: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with play(max_block_ms=50) as (nodes, producer), begun(producer):
+    async with play() as (nodes, producer), begun(producer):
         await (await producer.send("orders", b"1", partition=0))
         await producer.send("orders", b"2", partition=0)
         nodes.hold(EndTxnRequest)
+        producer._transactional()._max_block_ms = 50
     assert "transactional.id 't' is closed with an open transaction" in caplog.text
     assert "not written" not in caplog.text, "records that an abort drops are no news"
 
@@ -205,9 +207,10 @@ async def test_a_close_of_the_producer_that_cannot_abort_the_transaction_says_so
 async def test_a_hand_over_of_a_transaction_that_is_cut_short_is_called_again_or_aborted_by_the_close(
     play: Play,
 ) -> None:
-    async with play(max_block_ms=50) as (nodes, producer), begun(producer):
+    async with play() as (nodes, producer), begun(producer):
         await producer.send("orders", b"1", partition=0)
         nodes.hold(ProduceRequest)
+        producer._transactional()._max_block_ms = 50
         with pytest.raises(KafkaError, match=r"longer than max\.block\.ms 50: call it again"):
             await producer.hand_over_transaction()
         nodes.release(ProduceRequest)
