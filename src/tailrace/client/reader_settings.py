@@ -31,34 +31,53 @@ _RESETS: Final = {"earliest": -2, "latest": -1, "none": None}
 
 @dataclass(frozen=True)
 class ReaderSettings(ClientSettings):
-    """The settings of all consumers, for the reading of topics and the membership in a group.
-
-    `group_protocol` is consumer (KIP-848), classic, or by default what the server offers: consumer, unless it is older,
-    or partition_assignment_strategy, session_timeout_ms or heartbeat_interval_ms differ from their defaults: these
-    settings are the classic protocol's alone. `group_remote_assignor` is uniform or range.
-    """
+    """The settings of all consumers, for the reading of topics and the membership in a group."""
 
     _: KW_ONLY
     group: str | None = None
+    """The group that divides the topics among its members and keeps their progress. None: the consumer reads alone, and
+    commits nothing."""
     group_id: str | None = alias("group")
     group_protocol: GroupProtocol | None = None
+    """The protocol of the group. None: `consumer` (KIP-848) if the cluster has it, else `classic`; also `classic` if a
+    setting of the classic protocol differs from its default."""
     group_remote_assignor: str | None = None
+    """The assignor in the coordinator, `uniform` or `range`, of groups of the protocol `consumer`. None: the first
+    assignor of the broker."""
     topics: Names = ()
+    """Topics and views to read, as a call of `subscribe` would say."""
     auto_offset_reset: Reset = "latest"
+    """The start in a partition without a committed offset, or whose offset does not exist any more: the first record,
+    the end, or an error with `none`."""
     session_timeout_ms: int = 45_000
+    """The silence after which the coordinator removes a member of the classic protocol."""
     heartbeat_interval_ms: int = 3_000
+    """The time between two heartbeats of a member of the classic protocol; mostly a third of `session_timeout_ms`."""
     max_poll_interval_ms: int = 300_000
+    """A consumer that is not polled for this time leaves its group, and joins again at its next poll."""
     max_poll_records: int = number(500, least=1, why="a poll returns at least one record")
+    """The most records that a poll returns."""
     partition_assignment_strategy: Sequence[str] = ("range",)
+    """The assignors that a member of the classic protocol can use, `range` and `roundrobin`, the best first."""
     group_instance_id: str | None = None
+    """The name of a static member: a new process with this name gets the partitions of the old process, if it joins
+    before the session ends."""
     isolation: Isolation = "read_uncommitted"
+    """Whether records of transactions are read before they are committed. With `read_committed`, reading stops before
+    the first open transaction, and aborted records are left out."""
     isolation_level: Isolation | None = alias("isolation")
     on_corrupt: Literal["raise", "skip"] = "raise"
+    """The answer to a batch that cannot be decoded: raise CorruptRecords, or skip the batch and log a line."""
     fetch_min_bytes: int = 1
+    """The bytes that a broker collects before it answers a fetch."""
     fetch_max_wait_ms: int = 500
+    """The longest wait of a broker for `fetch_min_bytes`."""
     fetch_max_bytes: int = 52_428_800
+    """The size of an answer to a fetch; a larger first batch is returned whole."""
     max_partition_fetch_bytes: int = 1_048_576
+    """The part of one partition in an answer to a fetch; a larger first batch is returned whole."""
     client_rack: str = ""
+    """The rack of the consumer, to read from the replica in this rack (KIP-392). Empty: from leaders."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,16 +171,23 @@ def _check_on_corrupt(choice: str) -> None:
 
 @dataclass(frozen=True)
 class ConsumerSettings(ReaderSettings, Generic[K, V]):
-    """The settings of a consumer. With `until`, for a consumer without a group, reading has an end: "end" (the ends at
-    the first poll), a datetime, an offset, or an offset by partition."""
+    """The settings of a consumer."""
 
     _: KW_ONLY
     until: Until | None = None
+    """The end of reading, for a consumer without a group: "end" for the ends at the first poll, an offset, a datetime,
+    or offsets by partition. None: reading has no end."""
     key_deserializer: Callable[[bytes], K] | None = function()
+    """A function of the bytes of a key that returns the key; None: keys are bytes."""
     value_deserializer: Callable[[bytes], V] | None = function()
+    """A function of the bytes of a value that returns the value; None: values are bytes."""
     enable_auto_commit: bool = True
+    """Whether the offsets of returned records are committed every `auto_commit_interval_ms` and by `close`."""
     auto_commit_interval_ms: int = 5_000
+    """The time between two auto commits."""
     allow_individual_commit: bool = False
+    """Whether members of the group share partitions by key (KIP-X): each key has one reader at a time, and a partition
+    may have many."""
     client_id: str = "tailrace-consumer"
 
     def __post_init__(self) -> None:
@@ -195,18 +221,35 @@ class KeyedConsumerSettings(ReaderSettings):
 
     _: KW_ONLY
     decode: Callable[[bytes], Any] | None = function()
+    """A function of the bytes of a value that returns the handler's value. None: the handler gets bytes; it also gets
+    bytes, and the exception as `fault`, if the function raises."""
     auto_offset_reset: Reset = "earliest"
+    """The start in a partition without committed progress: the first record, the end, or an error with `none`."""
     auto_commit_interval_ms: int = number(1_000, least=1)
+    """The time between two commits."""
     max_collected_ranges: int = 256
+    """The most holes in the done records of a partition that a commit has; see the guide to key ranges."""
     max_records_in_hand: int | None = number(None, least=1, is_ours=True)
+    """The most records that are read and not done. None: 16 for each lane, and 1,000 at least."""
     max_bytes_in_hand: int = number(64 << 20, least=1, is_ours=True)
+    """The most bytes of records that are read and not done."""
     grace_ms: int = number(10_000, is_ours=True)
+    """The time that running handlers have to finish when their partitions leave or the consumer stops; at most
+    `max_poll_interval_ms`."""
     slots: int | Literal["auto"] | None = None
+    """The number of slots by which members share each partition by key: 2, 4, 8, ... or 256, or "auto" for a number
+    that fits the topic. None: a partition has one member."""
     handler_timeout_ms: int | None = number(None, least=1, is_ours=True)
+    """The longest time of a call of the handler; a longer call has failed. None: calls have no limit."""
     breaker_failure_percent: int | None = number(50, least=1, is_ours=True)
+    """The breaker pauses all handlers when more than this share of the last calls have failed: 1 to 99. None: there is
+    no breaker."""
     breaker_min_calls: int = number(20, least=1, is_ours=True)
+    """The calls since the start or the last outage before which the breaker pauses nothing."""
     breaker_backoff_ms: int = number(1_000, least=1, is_ours=True)
+    """The first pause of the breaker; each further pause is twice as long."""
     breaker_backoff_max_ms: int = number(30_000, least=1, is_ours=True)
+    """The longest pause of the breaker; at least `breaker_backoff_ms`."""
     client_id: str = "tailrace-keyed-consumer"
 
     def __post_init__(self) -> None:
@@ -244,16 +287,22 @@ class KeyedConsumerSettings(ReaderSettings):
 
 @dataclass(frozen=True)
 class RangedFetchSettings(ClientSettings):
-    """The settings of a reader of ranges. `timeout_ms` without progress end a range."""
+    """The settings of a reader of ranges."""
 
     _: KW_ONLY
     isolation: Isolation = "read_uncommitted"
+    """Whether records of transactions are read before they are committed, as for a consumer."""
     isolation_level: Isolation | None = alias("isolation")
     max_bytes: int = number(8_388_608, is_ours=True)
+    """The size of an answer to a fetch; a larger first batch is returned whole."""
     max_wait_ms: int = number(500, is_ours=True)
+    """The longest wait of a broker for records."""
     timeout_ms: int = number(120_000, is_ours=True)
+    """The time without progress after which a range ends with an error."""
     rack: str = ""
+    """The rack of the reader, to read from the replica in this rack (KIP-392). Empty: from leaders."""
     on_corrupt: Literal["raise", "skip"] = "raise"
+    """The answer to a batch that cannot be decoded: raise CorruptRecords, or leave the batch out and log a line."""
     client_id: str = "tailrace-ranged-fetch"
 
     def __post_init__(self) -> None:

@@ -28,25 +28,29 @@ _ACKS: Final = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """The settings that every client has. An administrator's client has no other settings.
-
-    `request_timeout_ms` bounds a request; `default_api_timeout_ms` a whole call with its retries; between retries it
-    waits `retry_backoff_ms`, twice as long each time, at most `retry_backoff_max_ms`. `bootstrap_timeout_ms` is the
-    longest wait for the first answer of the cluster: after that, its address is probably wrong.
-    """
+    """The settings that every client has. An administrator's client has no other settings."""
 
     bootstrap_servers: str | Sequence[str] | Mapping[str, object]
-    """`host:port`, more addresses in a list or behind commas. A constructor of a client also takes a mapping of all
-    settings here, by Kafka's dotted names."""
+    """The addresses of some brokers: `host:port`, more in a list or behind commas. A constructor of a client also takes
+    a mapping of all settings here, by Kafka's dotted names."""
     _: KW_ONLY
     client_id: str = "tailrace-admin"
+    """The name of the client in requests, as groups and logs of brokers show it."""
     request_timeout_ms: int = 30_000
+    """The longest wait for the answer to one request; a request without an answer is tried again."""
     default_api_timeout_ms: int = 60_000
+    """The longest time of a whole call, with its retries."""
     retry_backoff_ms: int = 100
+    """The wait before the first retry of a request; each further wait is twice as long."""
     retry_backoff_max_ms: int = 1_000
+    """The longest wait before a retry."""
     metadata_max_age_ms: int = number(300_000, most=INT64)
+    """The age at which the client asks for topics, leaders and brokers again. A consumer that reads from the replica in
+    its rack also asks the leader again after this time."""
     socket_connection_setup_timeout_ms: int = 10_000
+    """The longest wait for a new connection."""
     bootstrap_timeout_ms: int = 10_000
+    """The longest wait for the first answer of the cluster: after that, its address is probably wrong."""
 
     def __post_init__(self) -> None:
         """Check every field. Raises KafkaError, mostly INVALID_CONFIG."""
@@ -90,21 +94,40 @@ class ProducerSettings(ClientSettings, Generic[K, V]):
 
     _: KW_ONLY
     acks: Literal["all", "-1", "0", "1", -1, 0, 1] = "all"
+    """The acknowledgement that a record needs: `all` of every in-sync replica, `1` of the leader alone, `0` none: then
+    the loss of a record goes unnoticed."""
     compression: Compression | Codec | None = None
+    """The codec of batches; None: batches are not compressed."""
     compression_type: Compression | None = alias("compression")
     linger_ms: int = 5
+    """The time for which a record waits for more records of its batch."""
     batch_size: int = 16_384
+    """The size at which a batch is sent at once. A larger record is a batch of its own."""
     buffer_memory: int = number(33_554_432, most=INT64)
+    """The memory for records that are not acknowledged; while the memory is full, `send` waits."""
     delivery_timeout_ms: int = 120_000
+    """The time after which the producer gives up a record that is not acknowledged, with its retries."""
     max_block_ms: int = 60_000
+    """The longest wait of `send` for space and for the partitions of a topic, and of a call that begins or ends a
+    transaction."""
     max_request_size: int = 1_048_576
+    """The size of the largest record, and of the records of one request."""
     idempotent: bool | None = None
+    """Whether each record is written once and in order, however often it is retried. None: yes with acks=all."""
     enable_idempotence: bool | None = alias("idempotent")
     transactional_id: str | None = None
+    """The name of a producer that writes transactions. A later producer of the same name fences the earlier producer.
+    Names are not shared by producers that run at the same time."""
     transaction_timeout_ms: int = 60_000
+    """The time after which the coordinator aborts an open transaction."""
     key_serializer: Callable[[K], bytes] | None = function()
+    """A function that makes the bytes of a key; None: keys are bytes."""
     value_serializer: Callable[[V], bytes] | None = function()
+    """A function that makes the bytes of a value; None: values are bytes."""
     partitioner: Partitioner | None = function()
+    """A function of topic, key and number of partitions that returns the partition of a record. None: by the murmur2
+    hash of the key, as Java's client; without a key, one partition until it has got `batch_size` bytes, then
+    another."""
     client_id: str = "tailrace-producer"
 
     def __post_init__(self) -> None:
