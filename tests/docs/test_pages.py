@@ -110,6 +110,12 @@ def test_key_ranges(cluster: Cluster, protocol: str) -> None:
     assert _protocols(cluster, "shipping", "packing") == {protocol}
 
 
+def test_errors(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = _blocks("reference/errors.md")
+    exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"'), {})
+    assert capsys.readouterr().out.startswith("UNKNOWN_TOPIC_OR_PARTITION 3 True ")
+
+
 @in_both_protocols
 @pytest.mark.spark
 @pytest.mark.timeout(300)
