@@ -3,6 +3,8 @@
 with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
     Producer(cluster.bootstrap_servers)
     cluster.kill(cluster.controller_id)
+
+The clients are imported while the nodes start: the imports of both take a quarter of a second of a core.
 """
 
 import atexit
@@ -10,32 +12,27 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tailrace.client.blocking import Admin, ConsumerRecord, NewTopic, RecordMetadata, TopicPartition
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, open_cluster
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.testing.cluster_faults import ClusterFaults, others_of
-from tailrace.testing.feeding import Content, InputRecord, feed
 from tailrace.testing.node_process import ClusterError, NodeProcess
 from tailrace.testing.running_test import RUNNING_TEST
-from tailrace.testing.topic_contents import Expected, Isolation, assert_holds, read_all
-from tailrace.testing.waits import Sight, see_in_sync, see_lag, see_leader, wait_until
+from tailrace.testing.topic_calls import TopicCalls, texts
 
 _READY_S = 120.0
 """The longest wait for the start of a node, generous for a busy machine."""
-_WAIT_S = 30.0
-"""The longest wait for a state of the cluster, unless a call says another time."""
 _NOT_OPEN = "the cluster has no nodes: it was not started, or it was closed"
 _ANY_PORT = ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=0)
 
 
-class Cluster:
+class Cluster(TopicCalls):
     """The nodes of one cluster: brokers with the numbers from 1 on, then separate controllers, if there are any.
 
     Starts with the `with` block and leaves no process and no file behind. `config` has settings by Kafka's names, for
@@ -53,7 +50,8 @@ class Cluster:
         directory: Path | None = None,
         timeout: float = _READY_S,
     ) -> None:
-        settings = {"dev.mode": "true", **(_texts(config) or {})}
+        super().__init__()
+        settings = {"dev.mode": "true", **(texts(config) or {})}
         self._wish = ClusterWish(
             brokers=brokers, racks=racks, controllers=controllers, listen=_ANY_PORT, settings=settings
         )
@@ -63,8 +61,6 @@ class Cluster:
         self._ports = ReservedPorts()
         self._nodes: dict[int, NodeProcess] = {}
         self._faults = ClusterFaults()
-        self.named_topics: dict[str, None] = {}
-        """The topics that calls of this cluster have named, for the report of a failed test."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -144,6 +140,8 @@ class Cluster:
     @property
     def controller_id(self) -> int:
         """The node that leads the metadata quorum. Raises ClusterError if there is no leader for long."""
+        from tailrace.client.blocking import Admin
+
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -159,100 +157,15 @@ class Cluster:
                 raise ClusterError(f"the quorum has no leader: {why}")
             time.sleep(0.02)
 
-    # Topics and records
-
-    def create_topic(
-        self,
-        topic: str,
-        partitions: int = 1,
-        *,
-        replication_factor: int | None = None,
-        config: Mapping[str, str] | None = None,
-    ) -> str:
-        """Create a topic, wait until it can be used, and return its name."""
-        self.named_topics[topic] = None
-        wanted = NewTopic(
-            topic, partitions, -1 if replication_factor is None else replication_factor, configs=_texts(config)
-        )
-        with Admin(self.bootstrap_servers) as admin:
-            admin.create_topics([wanted])
-        return topic
-
-    def produce(
-        self,
-        topic: str,
-        records: Iterable[Content | tuple[Content, Content] | InputRecord],
-        *,
-        partitions: int | None = None,
-    ) -> list[RecordMetadata]:
-        """Write records, and return their places when the cluster has all of them. A missing topic is created.
-
-        A record is a value, a pair of key and value, or an `InputRecord`; texts, bytes, and dicts and lists, which
-        become JSON (see `feed`).
-        """
-        self.named_topics[topic] = None
-        return feed(self, topic, records, partitions=partitions)
-
-    def read_all(
-        self, topic: str, *, isolation: Isolation = "read_committed", timeout: float = _WAIT_S
-    ) -> list[ConsumerRecord]:
-        """The records that the topic holds now, by partition and offset.
-
-        Raises KafkaError for a topic that does not exist, and TimeoutError.
-        """
-        self.named_topics[topic] = None
-        return read_all(self.bootstrap_servers, topic, isolation=isolation, timeout=timeout)
-
-    def assert_holds(
-        self,
-        topic: str,
-        records: Iterable[Expected],
-        *,
-        ordered: bool = False,
-        isolation: Isolation = "read_committed",
-        timeout: float = 10.0,
-    ) -> None:
-        """Assert that the topic holds these records and no other: values, or pairs of key and value, as for `produce`.
-
-        While records are missing and none is unexpected, waits up to `timeout` seconds for them. `ordered` compares the
-        order too, of a topic whose records are in one partition. The AssertionError shows what is missing, what is
-        unexpected, and the last records of the topic.
-        """
-        self.named_topics[topic] = None
-        servers = self.bootstrap_servers
-        read = partial(read_all, servers, topic, isolation=isolation)
-        assert_holds(read, topic, list(records), ordered=ordered, timeout=timeout)
-
-    # Waits. Each raises TimeoutError that names what it waited for, and what it saw last
-
-    def wait_for_lag(self, group: str, topic: str, *, at_most: int = 0, timeout: float = _WAIT_S) -> int:
-        """Wait until the group has committed all records of the topic but `at_most`; returns the lag.
-
-        A partition without a committed offset counts with all its records.
-        """
-        look = partial(see_lag, self.bootstrap_servers, group, topic, at_most)
-        return wait_until(f"group {group!r} has a lag of at most {at_most} on topic {topic!r}", look, timeout)
-
-    def wait_until_leader(self, topic: str, partition: int = 0, *, timeout: float = _WAIT_S) -> int:
-        """Wait until a node that runs leads the partition; returns the number of the node."""
-
-        def look(left_s: float) -> Sight:
-            return see_leader(self.running_servers, TopicPartition(topic, partition), self._running(), left_s)
-
-        return wait_until(f"partition {topic}-{partition} has a leader", look, timeout)
-
-    def wait_until_in_sync(self, topic: str | None = None, *, timeout: float = _WAIT_S) -> None:
-        """Wait until all replicas of the topic, or of all topics, are in sync."""
-        wanted = "all replicas of all topics are" if topic is None else f"all replicas of topic {topic!r} are"
-        wait_until(f"{wanted} in sync", lambda left_s: see_in_sync(self.running_servers, topic, left_s), timeout)
-
-    def _running(self) -> list[int]:
+    @property
+    def running_nodes(self) -> list[int]:
+        """The numbers of the nodes that run and are not paused."""
         return [node_id for node_id in self.node_ids if self._nodes[node_id].is_awake]
 
     @property
     def running_servers(self) -> str:
         """The addresses of the brokers that run. Raises KafkaError if no broker runs."""
-        running = [self.address(node_id) for node_id in self.broker_ids if node_id in self._running()]
+        running = [self.address(node_id) for node_id in self.broker_ids if node_id in self.running_nodes]
         if not running:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker of the cluster runs: start() starts the nodes")
         return ",".join(running)
@@ -296,6 +209,7 @@ class Cluster:
         for node in chosen:
             if not node.is_running:
                 node.launch()
+        import_module("tailrace.testing.waits")
         for node in chosen if wait else ():
             node.wait_until_ready()
 
@@ -384,12 +298,3 @@ class Cluster:
     def log_tail(self, node: int = 1, lines: int = 20) -> list[str]:
         """The last lines of the node's stderr."""
         return self._node(node).last_lines(lines)
-
-
-def _texts(config: Mapping[str, object] | None) -> dict[str, str] | None:
-    """Settings as Kafka has them, in text."""
-    return None if config is None else {name: _text(value) for name, value in config.items()}
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -156,3 +156,11 @@ def test_a_node_ends_with_the_program_that_started_it_even_by_kill_9() -> None:
     while Path(f"/proc/{node}").exists():
         assert time.monotonic() < deadline, f"node {node} lives on"
         time.sleep(0.05)
+
+
+def test_a_cluster_starts_without_the_imports_of_the_clients() -> None:
+    """A test with another client does not wait for them."""
+    script = "import sys; from tailrace.testing import Cluster; Cluster(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert "tailrace.testing.cluster" in done.stdout.split()
+    assert not [name for name in done.stdout.split() if name.startswith("tailrace.client")]

@@ -1,0 +1,149 @@
+"""The calls of a cluster for topics, records, and waits for a state.
+
+The clients are imported by the first call: a test without such calls starts sooner.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace.client.blocking import ConsumerRecord, RecordMetadata
+    from tailrace.testing.feeding import Content, InputRecord
+    from tailrace.testing.topic_contents import Expected, Isolation
+    from tailrace.testing.waits import Sight
+
+_WAIT_S = 30.0
+"""The longest wait for a state of the cluster, unless a call says another time."""
+
+
+class TopicCalls(ABC):
+    """Topics, records and waits, of a cluster with these addresses."""
+
+    def __init__(self) -> None:
+        self.named_topics: dict[str, None] = {}
+        """The topics that calls of this cluster have named, for the report of a failed test."""
+
+    @property
+    @abstractmethod
+    def bootstrap_servers(self) -> str:
+        """`HOST:PORT[,HOST:PORT...]` of all brokers."""
+
+    @property
+    @abstractmethod
+    def running_servers(self) -> str:
+        """The addresses of the brokers that run. Raises KafkaError if no broker runs."""
+
+    @property
+    @abstractmethod
+    def running_nodes(self) -> list[int]:
+        """The numbers of the nodes that run."""
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic, wait until it can be used, and return its name."""
+        from tailrace.client.blocking import Admin, NewTopic
+
+        self.named_topics[topic] = None
+        wanted = NewTopic(
+            topic, partitions, -1 if replication_factor is None else replication_factor, configs=texts(config)
+        )
+        with Admin(self.bootstrap_servers) as admin:
+            admin.create_topics([wanted])
+        return topic
+
+    def produce(
+        self,
+        topic: str,
+        records: "Iterable[Content | tuple[Content, Content] | InputRecord]",
+        *,
+        partitions: int | None = None,
+    ) -> "list[RecordMetadata]":
+        """Write records, and return their places when the cluster has all of them. A missing topic is created.
+
+        A record is a value, a pair of key and value, or an `InputRecord`; texts, bytes, and dicts and lists, which
+        become JSON (see `feed`).
+        """
+        from tailrace.testing.feeding import feed
+
+        self.named_topics[topic] = None
+        return feed(self, topic, records, partitions=partitions)
+
+    def read_all(
+        self, topic: str, *, isolation: "Isolation" = "read_committed", timeout: float = _WAIT_S
+    ) -> "list[ConsumerRecord]":
+        """The records that the topic holds now, by partition and offset.
+
+        Raises KafkaError for a topic that does not exist, and TimeoutError.
+        """
+        from tailrace.testing.topic_contents import read_all
+
+        self.named_topics[topic] = None
+        return read_all(self.bootstrap_servers, topic, isolation=isolation, timeout=timeout)
+
+    def assert_holds(
+        self,
+        topic: str,
+        records: "Iterable[Expected]",
+        *,
+        ordered: bool = False,
+        isolation: "Isolation" = "read_committed",
+        timeout: float = 10.0,
+    ) -> None:
+        """Assert that the topic holds these records and no other: values, or pairs of key and value, as for `produce`.
+
+        While records are missing and none is unexpected, waits up to `timeout` seconds for them. `ordered` compares the
+        order too, of a topic whose records are in one partition. The AssertionError shows what is missing, what is
+        unexpected, and the last records of the topic.
+        """
+        from tailrace.testing.topic_contents import assert_holds, read_all
+
+        self.named_topics[topic] = None
+        servers = self.bootstrap_servers
+        read = partial(read_all, servers, topic, isolation=isolation)
+        assert_holds(read, topic, list(records), ordered=ordered, timeout=timeout)
+
+    # Waits. Each raises TimeoutError that names what it waited for, and what it saw last
+
+    def wait_for_lag(self, group: str, topic: str, *, at_most: int = 0, timeout: float = _WAIT_S) -> int:
+        """Wait until the group has committed all records of the topic but `at_most`; returns the lag.
+
+        A partition without a committed offset counts with all its records.
+        """
+        from tailrace.testing.waits import see_lag, wait_until
+
+        look = partial(see_lag, self.bootstrap_servers, group, topic, at_most)
+        return wait_until(f"group {group!r} has a lag of at most {at_most} on topic {topic!r}", look, timeout)
+
+    def wait_until_leader(self, topic: str, partition: int = 0, *, timeout: float = _WAIT_S) -> int:
+        """Wait until a node that runs leads the partition; returns the number of the node."""
+        from tailrace.client.blocking import TopicPartition
+        from tailrace.testing.waits import see_leader, wait_until
+
+        def look(left_s: float) -> "Sight":
+            return see_leader(self.running_servers, TopicPartition(topic, partition), self.running_nodes, left_s)
+
+        return wait_until(f"partition {topic}-{partition} has a leader", look, timeout)
+
+    def wait_until_in_sync(self, topic: str | None = None, *, timeout: float = _WAIT_S) -> None:
+        """Wait until all replicas of the topic, or of all topics, are in sync."""
+        from tailrace.testing.waits import see_in_sync, wait_until
+
+        wanted = "all replicas of all topics are" if topic is None else f"all replicas of topic {topic!r} are"
+        wait_until(f"{wanted} in sync", lambda left_s: see_in_sync(self.running_servers, topic, left_s), timeout)
+
+
+def texts(config: Mapping[str, object] | None) -> dict[str, str] | None:
+    """Settings as Kafka has them, in text."""
+    return None if config is None else {name: _text(value) for name, value in config.items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
