@@ -236,6 +236,7 @@ class Cluster(TopicCalls):
         Nothing arrives in either direction, and connections stay open, as when a cable is pulled out. Clients still
         reach every node. The cut holds until `heal`, also while nodes restart. Raises ClusterError.
         """
+        self._check_is_open()
         chosen = others_of(node, others, self.node_ids)
         self._chosen((node, *chosen))
         self._faults.cut(node, chosen)

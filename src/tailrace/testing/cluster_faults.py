@@ -56,12 +56,11 @@ class ClusterFaults:
 
 def others_of(node: int, others: Collection[int], known: Collection[int]) -> list[int]:
     """The nodes to cut off from this node: the given nodes, or all other nodes. Raises ClusterError."""
+    if len(known) == 1:
+        raise ClusterError("a cluster of one node has no network between nodes: say Cluster(brokers=3)")
     if node in others:
         raise ClusterError(f"cut{(node, *others)}: a node has no network to itself; say two nodes")
-    chosen = list(others) or [other for other in known if other != node]
-    if not chosen:
-        raise ClusterError("a cluster of one node has no network between nodes: say Cluster(brokers=3)")
-    return chosen
+    return list(others) or [other for other in known if other != node]
 
 
 def _pairs(some: Iterable[int], others: Iterable[int]) -> set[frozenset[int]]:

@@ -5,7 +5,7 @@ The report is short, takes seconds at most, and never fails: a cluster in troubl
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from tailrace.client.blocking import Admin, Consumer, ConsumerRecord, TopicPartition
@@ -32,7 +32,7 @@ class ReportedCluster(Protocol):
     def node_ids(self) -> list[int]: ...
 
     @property
-    def named_topics(self) -> Collection[str]: ...
+    def named_topics(self) -> Mapping[str, int]: ...
 
     @property
     def running_servers(self) -> str: ...
@@ -92,7 +92,7 @@ def _records(cluster: ReportedCluster, since_ms: int) -> str:
             topic.name: [TopicPartition(topic.name, each.partition) for each in topic.partitions if each.leader >= 0]
             for topic in admin.list_topics()
         }
-        named = [topic for topic in cluster.named_topics if topic in partitions]
+        named = [topic for topic, ms in cluster.named_topics.items() if ms >= since_ms and topic in partitions]
         others = [each for topic, found in partitions.items() if topic not in named for each in found][:_PARTITIONS]
         ends = admin.list_offsets(dict.fromkeys(others, since_ms)) if others else {}
         written = sorted({partition.topic for partition, end in ends.items() if end.offset >= 0})

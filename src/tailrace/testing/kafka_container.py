@@ -32,8 +32,8 @@ _OF_THE_IMAGE: Final = ("confluent.", "debug", "gc.log", "heap.opts", "jmx.", "j
 _PROCESS: Final = "the node is a process of this machine, not a container"
 _REFUSED: Final[Mapping[str, str]] = {
     "with_bind_ports": "the node takes a free port, which get_bootstrap_server() has",
-    "with_network": f"{_PROCESS}: containers of a Docker network cannot reach it",
-    "with_network_aliases": f"{_PROCESS}: containers of a Docker network cannot reach it",
+    "with_network": f"{_PROCESS}; containers of a Docker network cannot reach it",
+    "with_network_aliases": f"{_PROCESS}; containers of a Docker network cannot reach it",
     "with_command": f"{_PROCESS}; with_env() changes its settings",
     "with_volume_mapping": f"{_PROCESS}; Cluster(directory=...) keeps its data",
     "with_tmpfs_mount": f"{_PROCESS}; Cluster(directory=...) chooses the place of its data",

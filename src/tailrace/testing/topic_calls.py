@@ -3,6 +3,7 @@
 The clients are imported by the first call: a test without such calls starts sooner.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -22,8 +23,9 @@ class TopicCalls(ABC):
     """Topics, records and waits, of a cluster with these addresses."""
 
     def __init__(self) -> None:
-        self.named_topics: dict[str, None] = {}
-        """The topics that calls of this cluster have named, for the report of a failed test."""
+        self.named_topics: dict[str, int] = {}
+        """The topics that calls of this cluster have named, each with the last time, in ms since 1970, for the report
+        of a failed test."""
 
     @property
     @abstractmethod
@@ -51,7 +53,7 @@ class TopicCalls(ABC):
         """Create a topic, wait until it can be used, and return its name."""
         from tailrace.client.blocking import Admin, NewTopic
 
-        self.named_topics[topic] = None
+        self._name(topic)
         wanted = NewTopic(
             topic, partitions, -1 if replication_factor is None else replication_factor, configs=texts(config)
         )
@@ -73,7 +75,7 @@ class TopicCalls(ABC):
         """
         from tailrace.testing.feeding import feed
 
-        self.named_topics[topic] = None
+        self._name(topic)
         return feed(self, topic, records, partitions=partitions)
 
     def read_all(
@@ -85,7 +87,7 @@ class TopicCalls(ABC):
         """
         from tailrace.testing.topic_contents import read_all
 
-        self.named_topics[topic] = None
+        self._name(topic)
         return read_all(self.bootstrap_servers, topic, isolation=isolation, timeout=timeout)
 
     def assert_holds(
@@ -105,7 +107,8 @@ class TopicCalls(ABC):
         """
         from tailrace.testing.topic_contents import assert_holds, read_all
 
-        self.named_topics[topic] = None
+        __tracebackhide__ = True
+        self._name(topic)
         servers = self.bootstrap_servers
         read = partial(read_all, servers, topic, isolation=isolation)
         assert_holds(read, topic, list(records), ordered=ordered, timeout=timeout)
@@ -119,6 +122,7 @@ class TopicCalls(ABC):
         """
         from tailrace.testing.waits import see_lag, wait_until
 
+        __tracebackhide__ = True
         look = partial(see_lag, self.bootstrap_servers, group, topic, at_most)
         return wait_until(f"group {group!r} has a lag of at most {at_most} on topic {topic!r}", look, timeout)
 
@@ -126,6 +130,8 @@ class TopicCalls(ABC):
         """Wait until a node that runs leads the partition; returns the number of the node."""
         from tailrace.client.blocking import TopicPartition
         from tailrace.testing.waits import see_leader, wait_until
+
+        __tracebackhide__ = True
 
         def look(left_s: float) -> "Sight":
             return see_leader(self.running_servers, TopicPartition(topic, partition), self.running_nodes, left_s)
@@ -136,8 +142,12 @@ class TopicCalls(ABC):
         """Wait until all replicas of the topic, or of all topics, are in sync."""
         from tailrace.testing.waits import see_in_sync, wait_until
 
+        __tracebackhide__ = True
         wanted = "all replicas of all topics are" if topic is None else f"all replicas of topic {topic!r} are"
         wait_until(f"{wanted} in sync", lambda left_s: see_in_sync(self.running_servers, topic, left_s), timeout)
+
+    def _name(self, topic: str) -> None:
+        self.named_topics[topic] = int(time.time() * 1000)
 
 
 def texts(config: Mapping[str, object] | None) -> dict[str, str] | None:

@@ -60,6 +60,7 @@ def assert_holds(
     """Compare what `read` returns with the expected records, again and again until the deadline while records are only
     missing. Raises AssertionError with the differences and the last records; ValueError if the records of several
     partitions are to be in order."""
+    __tracebackhide__ = True  # pytest shows the line of the test
     wanted = [_wanted(item, f"record {number} of those expected") for number, item in enumerate(expected)]
     deadline = time.monotonic() + timeout
     while True:

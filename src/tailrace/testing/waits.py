@@ -27,6 +27,7 @@ def wait_until(wanted: str, look: Callable[[float], Sight], timeout: float) -> i
     `look` gets the seconds that are left. A KafkaError of a look counts as what was seen. Raises TimeoutError that
     names the wanted state, and what was seen last.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     deadline = time.monotonic() + timeout
     while True:
         left_s = deadline - time.monotonic()

@@ -104,7 +104,7 @@ def test_a_fault_that_cannot_be_is_refused(cluster: Cluster) -> None:
     with pytest.raises(ClusterError, match=r"node 2 is paused and takes no fault: resume\(2\) first"):
         cluster.fill_disk(2)
     with Cluster() as lone, pytest.raises(ClusterError, match="one node has no network between nodes"):
-        lone.cut(1)
+        lone.cut(1, 2)
 
 
 def test_a_node_that_dies_at_an_order_is_no_fault_of_the_order(cluster: Cluster) -> None:

@@ -40,6 +40,9 @@ class OfUnittest(unittest.TestCase):
         self.cluster.produce("of-the-class", ["gin"])
         self.fail("on purpose")
 
+def test_with_the_fixture_again(tailrace_cluster, tailrace_topic):
+    tailrace_cluster.wait_for_lag("group", "no-topic", timeout=0)
+
 @pytest.fixture(scope="module")
 def container():
     with KafkaContainer() as container:
@@ -58,7 +61,7 @@ def test_that_is_expected_to_fail(tailrace_cluster):
 def test_a_failed_test_shows_logs_and_last_records_of_its_clusters(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:cacheprovider")
-    result.assert_outcomes(failed=5, xfailed=1)
+    result.assert_outcomes(failed=6, xfailed=1)
     _, *parts = re.split(r"^_{5,} (\S+) _{5,}$", str(result.stdout), flags=re.MULTILINE)
     reports = dict(zip(parts[::2], parts[1::2], strict=True))
     by_fixture, without, by_block, by_container, by_class = (
@@ -70,6 +73,10 @@ def test_a_failed_test_shows_logs_and_last_records_of_its_clusters(pytester: pyt
     assert [f"tea-{number}" in by_fixture for number in range(8)] == [False] * 3 + [True] * 5
     assert "written-by-a-service:" in by_fixture
     assert "milk" in by_fixture
+    again = reports["test_with_the_fixture_again"]
+    assert "test_with_the_fixture_again-" in again
+    assert "tea-7" not in again, "the topic of another test"
+    assert "topic_calls.py" not in again, "the traceback ends in the test"
     assert "Tailrace" not in without
     assert "Tailrace node 1 (not running): the last lines" in by_block
     assert "(no records: " in by_block
