@@ -40,6 +40,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "with_copy_into_container": f"{_PROCESS}, and reads files of this machine as they are",
     "exec": f"{_PROCESS}; subprocess.run() runs commands beside it, and `tailrace` has commands for topics and groups",
     "get_wrapped_container": f"{_PROCESS}; the attribute `cluster` has kill(), pause() and other calls",
+    "get_schema_registry_address": "a node has no schema registry; start a registry beside it, or a fake of its client",
     "get_docker_client": f"{_PROCESS}; the attribute `cluster` has kill(), pause() and other calls",
 }
 _WITHOUT_EFFECT: Final = frozenset(("docker_client_kw", "name", "ports"))
