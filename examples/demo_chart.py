@@ -47,6 +47,7 @@ def draw_writes(axes: Axes, figures: Mapping[str, Any]) -> None:
         color=KILL,
         ha="right",
         va="top",
+        bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none"},
     )
     axes.set(
         title=f"{verdict['acknowledged']:,} acknowledged, {verdict['read']:,} read, {verdict['lost']:,} lost",

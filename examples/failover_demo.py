@@ -46,7 +46,7 @@ COLUMN_S = 0.25
 """The time of a column of the chart."""
 WIDTH = 40
 PAUSE_S = 0.005
-MOST_OPEN = 60_000
+MOST_OPEN = 20_000
 """Records without an answer yet. A slow machine gets fewer records, not a longer queue."""
 BATCH_BYTES = 128 << 10
 
@@ -234,7 +234,8 @@ class Figures:
     refused: int
     killed_at: float
     outage_s: float
-    """The time from the kill to the acknowledgement of a record that was sent after the kill."""
+    """The time from the kill to the first acknowledgement of a record that was sent after the kill: records that were
+    sent before come first."""
     column_s: float
     columns: list[int]
     """Acknowledged records of each `column_s`."""
