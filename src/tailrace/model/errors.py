@@ -2,6 +2,7 @@
 
 import errno
 from enum import IntEnum
+from typing import Self
 
 
 class ErrorCode(IntEnum):
@@ -372,6 +373,14 @@ class KafkaError(Exception):
     def retriable(self) -> bool:
         """Whether the same call may succeed later; clients have repeated the call already, up to their time-outs."""
         return self.code.retriable
+
+    def without_frames(self) -> Self:
+        """This error without its traceback, to be kept as a value.
+
+        The traceback has the frames of all callers. If a frame has the error among its variables, both keep
+        each other, and also the received bytes of the request, until the next search for garbage.
+        """
+        return self.with_traceback(None)
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.detail}" if self.detail else self.code.name

@@ -48,7 +48,7 @@ class Reassignments:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f"{wanted.topic_partition} is named twice")
                 records += self._move(wanted, keeps_factor=not command.allows_replication_factor_change)
             except KafkaError as refusal:
-                error = refusal
+                error = refusal.without_frames()
             outcomes.append(PartitionOutcome(topic_partition=wanted.topic_partition, error=error))
         return Decision(records=tuple(records), response=ReassignmentsAltered(outcomes=tuple(outcomes)))
 

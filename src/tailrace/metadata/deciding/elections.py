@@ -55,7 +55,7 @@ class LeaderElections:
             except KafkaError as refusal:
                 if command.partitions is None and refusal.code is ErrorCode.ELECTION_NOT_NEEDED:
                     continue
-                error = refusal
+                error = refusal.without_frames()
             outcomes.append(PartitionOutcome(topic_partition=topic_partition, error=error))
             if command.partitions is None and len(records) == MAX_PARTITIONS_PER_REQUEST:
                 break  # a further command can elect the rest

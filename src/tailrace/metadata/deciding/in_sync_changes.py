@@ -50,7 +50,7 @@ class InSyncChanges:
                     raise _invalid(f"partition {change.partition} of one topic is named twice")
                 result = self._change(command.broker_id, change, records)
             except KafkaError as refusal:
-                result = refusal
+                result = refusal.without_frames()
             outcomes.append(InSyncOutcome(topic_id=change.topic_id, partition=change.partition, result=result))
         return Decision(records=tuple(records), response=PartitionsAltered(outcomes=tuple(outcomes)))
 

@@ -249,7 +249,7 @@ class PartitionCreation:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in one request")
                 records += self._create(topic)
             except KafkaError as refusal:
-                error = refusal
+                error = refusal.without_frames()
             outcomes[topic.name] = TopicOutcome(name=topic.name, error=error)
         response = PartitionsCreated(outcomes=tuple(outcomes.values()))
         return Decision(records=() if command.validate_only else tuple(records), response=response)
