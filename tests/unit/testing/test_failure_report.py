@@ -60,6 +60,7 @@ def test_that_is_expected_to_fail(tailrace_cluster):
 
 def test_a_failed_test_shows_logs_and_last_records_of_its_clusters(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
+    pytester.makeconftest("from tailrace.testing import failure_report\n\nfailure_report.TIME_S = 120\n")
     result = pytester.runpytest_subprocess("-p", "no:randomly", "-p", "no:cacheprovider")
     result.assert_outcomes(failed=6, xfailed=1)
     _, *parts = re.split(r"^_{5,} (\S+) _{5,}$", str(result.stdout), flags=re.MULTILINE)
@@ -88,6 +89,7 @@ def test_a_failed_test_shows_logs_and_last_records_of_its_clusters(pytester: pyt
 
 
 def test_the_report_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.testing.failure_report.TIME_S", 120)
     with Cluster() as cluster:
         for number in range(12):
             cluster.produce(f"topic-{number}", ["x" * 5_000] * 30, partitions=3)
