@@ -84,3 +84,42 @@ def test_a_consumers_bad_settings_are_refused_when_it_is_made(tailrace_cluster: 
         Consumer(servers, auto_offset_reset="smallest")  # type: ignore[arg-type]
     with pytest.raises(KafkaError, match="isolation level 'committed'; known are read_uncommitted, read_committed"):
         Consumer(servers, isolation_level="committed")  # type: ignore[arg-type]
+
+
+def refusal(consumer: Consumer) -> KafkaError:
+    """The error by which a poll says that the group has refused the consumer."""
+    while True:
+        try:
+            consumer.poll(1)
+        except KafkaError as error:
+            return error
+
+
+def test_a_session_that_the_broker_refuses_is_named_with_its_limits(tailrace_cluster: Cluster) -> None:
+    servers = tailrace_cluster.bootstrap_servers
+    with Consumer(servers, group=str(uuid4()), topics=["t"], session_timeout_ms=4_000) as consumer:
+        error = refusal(consumer)
+    assert error.code is ErrorCode.INVALID_SESSION_TIMEOUT
+    assert error.detail.startswith("session.timeout.ms 4000; the broker of group")
+    assert error.detail.endswith("by default 6000 to 1800000")
+
+
+def is_member(consumer: Consumer) -> bool:
+    try:
+        return consumer.group_metadata().generation_id >= 0
+    except KafkaError:
+        return False
+
+
+def test_strategies_that_members_do_not_share_are_named(tailrace_cluster: Cluster) -> None:
+    servers, group = tailrace_cluster.bootstrap_servers, str(uuid4())
+    settings: dict[str, Any] = {"group": group, "topics": ["t"], "group_protocol": "classic"}
+    with (
+        Consumer(servers, partition_assignment_strategy=["range"], **settings) as first,
+        Consumer(servers, partition_assignment_strategy=["roundrobin"], **settings) as second,
+    ):
+        while not is_member(first):
+            first.poll(0.1)
+        error = refusal(second)
+    assert error.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert error.detail.startswith(f"partition.assignment.strategy roundrobin; the members of group '{group}' have no")

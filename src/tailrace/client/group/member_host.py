@@ -87,7 +87,32 @@ class MemberHost(ABC):
         return min(self._router.request_timeout_ms, self._settings.session_timeout_ms)
 
     def _refusal(self, code: ErrorCode, detail: str | None = None) -> KafkaError:
-        return KafkaError(code, detail or f"group {self._group!r} refuses this consumer")
+        return KafkaError(code, detail or self._cause(code))
+
+    def _cause(self, code: ErrorCode) -> str:
+        """The meaning of the code for this member, with the setting to change: an answer has no text of its own."""
+        settings, group = self._settings, f"group {self._group!r}"
+        match code:
+            case ErrorCode.INVALID_SESSION_TIMEOUT:
+                return (
+                    f"session.timeout.ms {settings.session_timeout_ms}; the broker of {group} takes"
+                    " group.min.session.timeout.ms to group.max.session.timeout.ms, by default 6000 to 1800000"
+                )
+            case ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+                strategies = ", ".join(settings.partition_assignment_strategy)
+                return (
+                    f"partition.assignment.strategy {strategies}; the members of {group} have no strategy in common"
+                    " with it: give all members the same"
+                )
+            case ErrorCode.GROUP_MAX_SIZE_REACHED:
+                return f"{group} has as many members as its broker allows (group.max.size)"
+            case ErrorCode.FENCED_INSTANCE_ID:
+                return (
+                    f"another process has group.instance.id {settings.group_instance_id!r} in {group} now: give each"
+                    " process an id of its own"
+                )
+            case _:
+                return f"{group} refuses this consumer"
 
     def _warn_of_removal(self, cause: RemovalCause) -> None:
         text = removal_text(cause, self._settings, is_classic=self.protocol == "classic")
