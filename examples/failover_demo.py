@@ -24,7 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tailrace import Admin, Consumer, KafkaError, NewTopic, Producer
+from tailrace import KafkaError, Producer
 from tailrace.testing import Cluster, ClusterError
 
 OUTPUT = Path("demo-output")
@@ -40,6 +40,7 @@ AFTER_S = 3.0
 LONGEST_OUTAGE_S = 60.0
 """The demo fails if no record is acknowledged for so long after the kill."""
 LONGEST_CATCH_UP_S = 60.0
+LONGEST_READ_S = 120.0
 ROW_S = 0.5
 """The time of a row on the terminal."""
 COLUMN_S = 0.25
@@ -186,32 +187,15 @@ class Meter:
             console.print(f"  {self._shown_until - self._began:4.1f} s {new:7,}  [green]{bar}[/green]", soft_wrap=True)
 
 
-def leader_of(admin: Admin) -> int:
-    """The node that leads the topic's partition."""
-    (topic,) = admin.describe_topics([TOPIC])
-    return int(topic.partitions[0].leader)
-
-
-def wait_until_in_sync(admin: Admin) -> None:
-    """Return when all replicas are in sync. Ends the demo if a replica takes too long."""
-    deadline = time.monotonic() + LONGEST_CATCH_UP_S
-    while time.monotonic() < deadline:
-        (topic,) = admin.describe_topics([TOPIC])
-        if len(topic.partitions[0].in_sync_replicas) == BROKERS:
-            return
-        time.sleep(0.05)
-    sys.exit(f"a replica did not get in sync within {LONGEST_CATCH_UP_S:.0f} s")
-
-
-def read_all(bootstrap: str) -> dict[int, bytes]:
+def read_all(cluster: Cluster) -> dict[int, bytes]:
     """The values of the topic by their offsets."""
-    with Consumer(bootstrap, topics=[TOPIC], auto_offset_reset="earliest", until="end") as consumer:
-        return {record.offset: record.value or b"" for record in consumer}
+    records = cluster.read_all(TOPIC, isolation="read_uncommitted", timeout=LONGEST_READ_S)
+    return {record.offset: record.value or b"" for record in records}
 
 
-def kill_leader(cluster: Cluster, admin: Admin, load: Load, meter: Meter) -> tuple[int, float, float]:
+def kill_leader(cluster: Cluster, load: Load, meter: Meter) -> tuple[int, float, float]:
     """Kill the node that leads. Returns its number, the time of the kill, and the time at which writes were back."""
-    leader = leader_of(admin)
+    leader = cluster.wait_until_leader(TOPIC)
     process = cluster.process_id(leader)
     meter.draw()
     killed_at = time.perf_counter()
@@ -249,22 +233,21 @@ def columns_of(acknowledged: list[Acknowledgement], began: float) -> list[int]:
 
 def run(cluster: Cluster, before_s: float = BEFORE_S, after_s: float = AFTER_S) -> Figures:
     """Write, kill the leader, and write on; start the killed node again, read all records and compare them."""
-    with Admin(cluster.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(name=TOPIC, partitions=1, replication_factor=BROKERS)])
-        wait_until_in_sync(admin)
-        console.print(f"[bold]Writing {RECORDS_PER_S:,} records a second[/bold]; acknowledged in each half second:")
-        with Producer(cluster.bootstrap_servers, linger_ms=5, batch_size=BATCH_BYTES) as producer:
-            load = Load(producer, RECORDS_PER_S)
-            load.start()
-            meter = Meter(load)
-            meter.run_until(time.perf_counter() + before_s)
-            killed, killed_at, back_at = kill_leader(cluster, admin, load, meter)
-            meter.run_until(time.perf_counter() + after_s)
-            load.stop()
-        console.print(f"[bold]Starting node {killed} again, and reading all records[/bold] ...")
-        cluster.start(killed)
-        wait_until_in_sync(admin)
-    verdict = compared(load.acknowledged, read_all(cluster.bootstrap_servers))
+    cluster.create_topic(TOPIC, replication_factor=BROKERS)
+    cluster.wait_until_in_sync(TOPIC, timeout=LONGEST_CATCH_UP_S)
+    console.print(f"[bold]Writing {RECORDS_PER_S:,} records a second[/bold]; acknowledged in each half second:")
+    with Producer(cluster.bootstrap_servers, linger_ms=5, batch_size=BATCH_BYTES) as producer:
+        load = Load(producer, RECORDS_PER_S)
+        load.start()
+        meter = Meter(load)
+        meter.run_until(time.perf_counter() + before_s)
+        killed, killed_at, back_at = kill_leader(cluster, load, meter)
+        meter.run_until(time.perf_counter() + after_s)
+        load.stop()
+    console.print(f"[bold]Starting node {killed} again, and reading all records[/bold] ...")
+    cluster.start(killed)
+    cluster.wait_until_in_sync(TOPIC, timeout=LONGEST_CATCH_UP_S)
+    verdict = compared(load.acknowledged, read_all(cluster))
     began = load.sent_at[0]
     columns = columns_of(load.acknowledged, began)
     return Figures(verdict, len(load.refused), killed_at - began, back_at - killed_at, COLUMN_S, columns)
@@ -302,5 +285,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (KafkaError, ClusterError) as fault:
+    except (KafkaError, ClusterError, TimeoutError) as fault:
         sys.exit(f"demo failed: {fault}")
