@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
+
+from tailrace.testing.topic_calls import TopicCalls
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
 _LONGEST_PART = 200
@@ -18,23 +20,10 @@ def fresh_name(test: str) -> str:
     return f"{shown}-{uuid4().hex[:6]}"
 
 
-class MakesTopics(Protocol):
-    """A `tailrace.testing.Cluster`."""
-
-    def create_topic(
-        self,
-        topic: str,
-        partitions: int = 1,
-        *,
-        replication_factor: int | None = None,
-        config: Mapping[str, str] | None = None,
-    ) -> str: ...
-
-
 class TopicFactory:
     """The fixture `tailrace_topic_factory`: each call creates a topic and returns its name."""
 
-    def __init__(self, cluster: MakesTopics, test: str) -> None:
+    def __init__(self, cluster: TopicCalls, test: str) -> None:
         self._cluster = cluster
         self._test = test
 
