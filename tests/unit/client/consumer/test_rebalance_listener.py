@@ -123,7 +123,9 @@ async def test_coroutines_are_awaited(servers: str, topic: str) -> None:
 
     class Slow(ConsumerRebalanceListener):
         async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-            await asyncio.sleep(0.01)
+            later = asyncio.Event()
+            asyncio.get_running_loop().call_soon(later.set)
+            await later.wait()
             told.append(len(partitions))
 
     async with aio.Consumer(servers, group=f"g-{topic}", auto_offset_reset="earliest") as consumer:
