@@ -5,7 +5,7 @@ import logging
 from collections.abc import Coroutine
 from random import randrange
 from types import TracebackType
-from typing import Generic, Self
+from typing import Any, Generic, Self, cast
 
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.construction import AsyncClient, made_of
@@ -63,6 +63,7 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
     @made_of(ProducerSettings[K, V])
     def __init__(self, settings: ProducerSettings[K, V]) -> None:
         self._settings = settings
+        self._serializes = settings.key_serializer is not None or settings.value_serializer is not None
         self._router = Router(settings)
         self._accumulator = Accumulator(
             batch_size=settings.batch_size,
@@ -182,9 +183,10 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
         self, topic: str, partition: int | None, key: K | None, value: V | None, headers: Headers | None
     ) -> CheckedRecord:
         """The record as bytes, checked as far as a client can; raises the errors of `send`. From any thread."""
-        settings = self._settings
-        key_data = serialized(key, settings.key_serializer, "key_serializer")
-        value_data = serialized(value, settings.value_serializer, "value_serializer")
+        settings, key_data, value_data = self._settings, cast("Any", key), cast("Any", value)
+        if self._serializes:
+            key_data = serialized(key, settings.key_serializer, "key_serializer")
+            value_data = serialized(value, settings.value_serializer, "value_serializer")
         return check_record(topic, partition, key_data, value_data, headers, max_request_size=settings.max_request_size)
 
     def check_ready(self) -> None:

@@ -31,7 +31,9 @@ class ReturnedRecords(Generic[K, V]):
         """`put_back` gives records back to the reader, in front of its records. `reads_views`: the records have the
         names of views of topics."""
         self._put_back = put_back
-        self._deserializers = (key_deserializer, value_deserializer)
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self._deserializes = key_deserializer is not None or value_deserializer is not None
         self._reads_views = reads_views
         self._ahead = RecordsAhead()
         self._unpassed = UnpassedRecords()
@@ -48,7 +50,7 @@ class ReturnedRecords(Generic[K, V]):
         In front of a record that cannot be deserialized the list ends, and the rest is put back. Raises
         RecordDeserializationError if that record is the first.
         """
-        if not self._reads_views and self._deserializers == (None, None):
+        if not self._reads_views and not self._deserializes:
             self._unpassed.receive(records)
             return cast("list[ConsumerRecord[K, V]]", records)
         made: list[ConsumerRecord[K, V]] = []
@@ -85,15 +87,14 @@ class ReturnedRecords(Generic[K, V]):
         return made
 
     def _made(self, record: ConsumerRecord) -> ConsumerRecord[K, V]:
-        key_deserializer, value_deserializer = self._deserializers
         shown: ConsumerRecord[Any, Any] = of_topic(record) if self._reads_views else record
-        if key_deserializer is None and value_deserializer is None:
+        if not self._deserializes:
             return shown
         field = "key"
         try:
-            key = deserialized(record.key, key_deserializer)
+            key = deserialized(record.key, self._key_deserializer)
             field = "value"
-            return shown._replace(key=key, value=deserialized(record.value, value_deserializer))
+            return shown._replace(key=key, value=deserialized(record.value, self._value_deserializer))
         except Exception as cause:
             name = TopicPartition(record.topic, record.partition)
             raise RecordDeserializationError(
