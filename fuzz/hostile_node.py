@@ -24,8 +24,9 @@ from fuzz.examples import examples
 from fuzz.mutation import Mutator
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.declaration import Field
-from tailrace.protocol.headers import decode_request_header, encode_request
+from tailrace.protocol.headers import encode_request
 from tailrace.protocol.registry import CLIENT_APIS, Api
+from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import decode_from
 from tailrace.testing.cluster import Cluster
 

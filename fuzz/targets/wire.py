@@ -10,8 +10,9 @@ from fuzz.finding import found
 from fuzz.targets.inbound import frames_of_the_listener
 from fuzz.targets.target import Target
 from tailrace.model.errors import MalformedMessage
-from tailrace.protocol.headers import decode_request_header, decode_response, encode_request, encode_response
+from tailrace.protocol.headers import decode_response, encode_request, encode_response
 from tailrace.protocol.registry import APIS, api_of
+from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import decode, encode_bytes
 from testkit.records.framing import FrameSplitter
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
-from tailrace.protocol.headers import decode_response, encode_request, frame_prefix
+from tailrace.protocol.declaration import Schema, api_key_of, schema_of
+from tailrace.protocol.headers import API_VERSIONS, decode_response, encode_request, frame_prefix
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tailrace.protocol.registry import Api, api_of
 from tailrace.protocol.schema import Buffer
 
 R = TypeVar("R")
@@ -80,23 +80,32 @@ def parse_addresses(text: str, *, default_port: int | None = _DEFAULT_PORT) -> l
 class _PendingRequest:
     """A request that waits for its answer."""
 
-    __slots__ = ("api", "correlation_id", "deadline", "future", "response_type", "version")
+    __slots__ = ("correlation_id", "deadline", "future", "response_type", "schema", "version")
 
     def __init__(
         self,
-        api: Api,
+        schema: Schema,
         version: int,
         response_type: type[Any],
         correlation_id: int,
         deadline: float,
         future: asyncio.Future[Any],
     ) -> None:
-        self.api = api
+        self.schema = schema
         self.version = version
         self.response_type = response_type
         self.correlation_id = correlation_id
         self.deadline = deadline
         self.future = future
+
+    @property
+    def name(self) -> str:
+        """The name of the API."""
+        return _name_of(self.schema)
+
+
+def _name_of(request: Schema) -> str:
+    return request.name.removesuffix("Request")
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -127,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        waiting = ", ".join(sorted({pending.api.name for pending in self._pending}))
+        waiting = ", ".join(sorted({pending.name for pending in self._pending}))
         why = f"{self.address} closed the connection" + (f" while {waiting} was pending" if waiting else "")
         self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{why}: {exc}" if exc else why))
 
@@ -182,12 +191,12 @@ class Connection(asyncio.BufferedProtocol):
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{self.address} sent an answer without a request")
         pending = self._pending[0]
         version = pending.version
-        if pending.api.key == 18 and frame[4:6] == _ERROR_35:
+        if pending.schema.api_key == API_VERSIONS and frame[4:6] == _ERROR_35:
             version = 0  # KIP-511: error 35 comes in the form of version 0, whatever was asked
         try:
             correlation_id, response = decode_response(pending.response_type, version, frame)
         except MalformedMessage as malformed:
-            detail = f"the answer of {self.address} to {pending.api.name} v{version} cannot be read: {malformed.detail}"
+            detail = f"the answer of {self.address} to {pending.name} v{version} cannot be read: {malformed.detail}"
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail) from malformed
         if correlation_id != pending.correlation_id:
             raise KafkaError(
@@ -209,21 +218,22 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises KafkaError(UNSUPPORTED_VERSION) that names both ranges.
         """
-        api = api_of(request_type)
-        low, high = self._versions.get(api.key, (0, -1))
-        version = min(high, api.max_version, max_version)
-        if version < max(low, api.min_version):
+        schema = schema_of(request_type)
+        least, most = schema.versions
+        low, high = self._versions.get(api_key_of(request_type), (0, -1))
+        version = min(high, most, max_version)
+        if version < max(low, least):
             offered = f"offers {low}-{high}" if high >= 0 else "does not offer it"
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"{self.address} {offered}, this client needs {api.name} {api.min_version}-{api.max_version}",
+                f"{self.address} {offered}, this client needs {_name_of(schema)} {least}-{most}",
             )
         return version
 
     def offers(self, request_type: type[Any], version: int = 0) -> bool:
         """Whether both sides know this request in this version or a newer version."""
-        low, high = self._versions.get(api_of(request_type).key, (0, -1))
-        return low <= max(version, low) <= min(high, api_of(request_type).max_version)
+        low, high = self._versions.get(api_key_of(request_type), (0, -1))
+        return low <= max(version, low) <= min(high, schema_of(request_type).versions.last)
 
     def feature_level(self, name: str) -> int:
         """The level of this feature that the cluster had finalized when the connection was made (KIP-584); 0: none."""
@@ -254,8 +264,8 @@ class Connection(asyncio.BufferedProtocol):
             future.set_exception(self._fault)
             return future
         deadline = self._loop.time() + timeout_ms / 1000
-        api = api_of(type(request))
-        self._pending.append(_PendingRequest(api, version, response_type, correlation_id, deadline, future))
+        schema = schema_of(type(request))
+        self._pending.append(_PendingRequest(schema, version, response_type, correlation_id, deadline, future))
         self._watch(deadline)
         self._write(chunks)
         return future
@@ -301,10 +311,10 @@ class Connection(asyncio.BufferedProtocol):
         late = [pending for pending in self._pending if pending.deadline <= now]
         for pending in late:
             if not pending.future.done():
-                detail = f"{self.address} did not answer {pending.api.name} v{pending.version} in time"
+                detail = f"{self.address} did not answer {pending.name} v{pending.version} in time"
                 pending.future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail))
         if late:
-            self.close(f"{late[0].api.name} was not answered in time")
+            self.close(f"{late[0].name} was not answered in time")
         elif self._pending:
             self._watch(min(pending.deadline for pending in self._pending))
 
@@ -314,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
         response = await self._send(request, ApiVersionsResponse, version, timeout_ms)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
             known = {api.api_key: api.max_version for api in response.api_keys}
-            await self._negotiate(min(known.get(18, 0), version - 1), timeout_ms)
+            await self._negotiate(min(known.get(API_VERSIONS, 0), version - 1), timeout_ms)
             return
         if response.error_code:
             detail = f"{self.address} refused ApiVersions with error {response.error_code}"

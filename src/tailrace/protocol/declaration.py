@@ -174,6 +174,13 @@ def schema_of(cls: type) -> Schema:
     return schema
 
 
+def api_key_of(cls: type) -> int:
+    """The API key of a request or response class."""
+    key = schema_of(cls).api_key
+    assert key is not None, f"{cls.__name__} is neither a request nor a response"
+    return key
+
+
 def unknown_tags(value: object) -> UnknownTags:
     """The tagged fields of this value (not of inner values) that its declaration does not know."""
     tags: UnknownTags = value.unknown_tags  # type: ignore[attr-defined]

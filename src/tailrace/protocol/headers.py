@@ -6,81 +6,26 @@ ApiVersions answers always with v0, because a client that guessed a version too 
 """
 
 from collections.abc import Generator
-from struct import Struct, error
-from typing import Any, NamedTuple, TypeVar
+from struct import Struct
+from typing import Any, TypeVar
 
-from tailrace.model.errors import MalformedMessage
-from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.declaration import api_key_of, schema_of
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 from tailrace.protocol.primitives import Buffer, read_tag_section, too_short
-from tailrace.protocol.registry import APIS, api_of
 from tailrace.protocol.schema import MAX_ELEMENTS, decode_from, encode_in_steps, encode_into
 
 T = TypeVar("T")
 
-API_VERSIONS = api_of(ApiVersionsRequest).key
+API_VERSIONS = api_key_of(ApiVersionsRequest)
 
 MAX_RESPONSE_ELEMENTS = 10_000_000
 """A client trusts the server that it chose; Metadata of 100,000 partitions has a million elements."""
 
-_FIXED = Struct(">hhih")
-_client_id_length = Struct(">h").unpack_from
-_CLIENT_ID_LENGTH_OFFSET = 8
-_TOO_SHORT = "a request shorter than its header"
+REQUEST_HEAD = Struct(">hhih")
+"""The key, version, correlation id and length of the client id: the start of every request."""
 _CORRELATION = Struct(">i")
 _LENGTH = Struct(">i")
 _CORRELATION_AND_NO_TAGS = Struct(">ix")
-
-
-class RequestHeader(NamedTuple):
-    """The key, version and correlation id of a request. Tagged fields are skipped: Kafka defines none."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-
-
-def decode_request_header(data: Buffer) -> tuple[RequestHeader, int]:
-    """The header of the request frame `data`, and where the body starts.
-
-    The header of an unknown API is read as v1, so that the refusal can name the API. Raises MalformedMessage.
-    """
-    try:
-        api_key, api_version, correlation_id, _ = _FIXED.unpack_from(data)
-    except error as short:
-        raise MalformedMessage(_TOO_SHORT) from short
-    api = APIS.get(api_key)
-    client_id, position = decode_client_id(data, is_flexible=api is not None and api_version >= api.flexible_from)
-    return RequestHeader(api_key, api_version, correlation_id, client_id), position
-
-
-def decode_client_id(data: Buffer, *, is_flexible: bool) -> tuple[str | None, int]:
-    """The client id in the header of the request frame `data`, and where the body starts. Raises MalformedMessage.
-
-    `is_flexible`: the header has a tag section.
-    """
-    try:
-        (length,) = _client_id_length(data, _CLIENT_ID_LENGTH_OFFSET)
-    except error as short:
-        raise MalformedMessage(_TOO_SHORT) from short
-    position = _FIXED.size
-    client_id = None
-    if length >= 0:
-        stop = position + length
-        if stop > len(data):
-            too_short("client id", position)
-        try:
-            client_id = str(data[position:stop], "utf-8")
-        except UnicodeDecodeError as bad:
-            raise MalformedMessage("a client id that is not UTF-8") from bad
-        position = stop
-    elif length != -1:
-        raise MalformedMessage(f"a client id of {length} bytes")
-    if is_flexible:
-        has_no_tags = position < len(data) and data[position] == 0
-        position = position + 1 if has_no_tags else _skip_tags(data, position)
-    return client_id, position
 
 
 def encode_request(request: Any, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
@@ -88,7 +33,7 @@ def encode_request(request: Any, version: int, correlation_id: int, client_id: s
     schema = schema_of(type(request))
     client = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(client)
-    parts: list[Buffer] = [_FIXED.pack(schema.api_key, version, correlation_id, length), client]
+    parts: list[Buffer] = [REQUEST_HEAD.pack(schema.api_key, version, correlation_id, length), client]
     if schema.flexible.has(version):
         parts.append(b"\0")
     chunks: list[Buffer] = []
@@ -133,7 +78,7 @@ def decode_response(cls: type[T], version: int, data: Buffer) -> tuple[int, T]:
     position = _CORRELATION.size
     schema = schema_of(cls)
     if schema.flexible.has(version) and schema.api_key != API_VERSIONS:
-        position = _skip_tags(data, position)
+        position = skip_tags(data, position)
     response, _ = decode_from(cls, version, data, position, max_elements=MAX_RESPONSE_ELEMENTS)
     return correlation_id, response
 
@@ -143,7 +88,8 @@ def frame_prefix(chunks: list[Buffer]) -> bytes:
     return _LENGTH.pack(sum(map(len, chunks)))
 
 
-def _skip_tags(data: Buffer, position: int) -> int:
+def skip_tags(data: Buffer, position: int) -> int:
+    """The position behind the tag section of a header."""
     if position >= len(data):
         too_short("header tags", position)
     count = data[position]

@@ -30,7 +30,7 @@ from tailrace.protocol.access import (
     on_topics,
     on_transactional_ids,
 )
-from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.declaration import api_key_of, schema_of
 from tailrace.protocol.messages import (
     api_versions,
     configs,
@@ -149,11 +149,10 @@ def _api(
     name = request.__name__.removesuffix("Request")
     response = getattr(modules[request.__module__], f"{name}Response")
     schema = schema_of(request)
-    key, versions = schema.api_key, schema.versions
-    assert key is not None
+    versions = schema.versions
     assert schema_of(response).versions == versions
     return Api(
-        key=key,
+        key=api_key_of(request),
         name=name,
         request=request,
         response=response,

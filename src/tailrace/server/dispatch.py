@@ -21,8 +21,9 @@ from types import GeneratorType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
-from tailrace.protocol.headers import API_VERSIONS, decode_client_id, encode_response
+from tailrace.protocol.headers import API_VERSIONS, encode_response
 from tailrace.protocol.registry import APIS, Api, api_of
+from tailrace.protocol.request_headers import decode_client_id
 from tailrace.protocol.schema import decode_from, decode_in_steps
 from tailrace.server.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
 from tailrace.server.authorizer import PERMIT_ALL, Authorizer

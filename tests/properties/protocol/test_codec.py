@@ -11,7 +11,6 @@ import budgets
 from tailrace.model.errors import MalformedMessage
 from tailrace.model.steps import result_of
 from tailrace.protocol.declaration import Array, replace, schema_of
-from tailrace.protocol.headers import decode_request_header
 from tailrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -19,6 +18,7 @@ from tailrace.protocol.messages.consumer_protocol import (
 )
 from tailrace.protocol.primitives import Buffer, write_tag_section
 from tailrace.protocol.registry import APIS
+from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import (
     MAX_ELEMENTS,
     decode,

@@ -15,9 +15,9 @@ import fuzz
 from fuzz import golden
 from fuzz.mutation import Mutator
 from fuzz.targets import TARGETS, Target, records
-from tailrace.protocol.headers import decode_request_header
 from tailrace.protocol.records import _kernels_twin
 from tailrace.protocol.registry import APIS
+from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import decode_from
 from tailrace.storage import EpochCache
 from tailrace.storage.recovery import loader

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.errors import KafkaError
-from tailrace.protocol.headers import decode_request_header, encode_request, encode_response
+from tailrace.protocol.headers import encode_request, encode_response
 from tailrace.protocol.messages.produce import (
     MAX_FORMS,
     PartitionProduceData,
@@ -18,6 +18,7 @@ from tailrace.protocol.messages.produce import (
     encode_produced,
     form_of,
 )
+from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import decode, replace
 
 VERSIONS = range(3, 14)

@@ -21,9 +21,9 @@ from benchmarks.loads.sessions import (
 )
 from benchmarks.wire import Wire, batch
 from tailrace.client.blocking import Admin
-from tailrace.protocol.headers import decode_request_header
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.messages.produce import ProduceRequest
+from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import decode
 from tailrace.testing import Cluster
 

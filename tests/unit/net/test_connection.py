@@ -9,11 +9,12 @@ import pytest
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import Address, Connection, connect, parse_addresses
 from tailrace.net.pool import ConnectionPool
-from tailrace.protocol.headers import decode_request_header, encode_response
+from tailrace.protocol.headers import encode_response
 from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey
 from tailrace.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
 from tailrace.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
 from tailrace.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from tailrace.protocol.request_headers import decode_request_header
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 

@@ -4,7 +4,7 @@ import pytest
 
 from tailrace.model.access import CLUSTER, Operation, SecuredResource, SecuredType
 from tailrace.protocol.access import EVERYONE, topic_resource
-from tailrace.protocol.headers import decode_request_header, encode_request
+from tailrace.protocol.headers import encode_request
 from tailrace.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from tailrace.protocol.messages.fetch import FetchRequest, FetchTopic, ReplicaState
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, FindCoordinatorRequest
@@ -29,6 +29,7 @@ from tailrace.protocol.messages.transactions import (
     InitProducerIdRequest,
 )
 from tailrace.protocol.registry import APIS, FORWARDED_APIS, Listeners, api_of
+from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import decode_from
 from testkit.nodes.data_path import batch_of
 

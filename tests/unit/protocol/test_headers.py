@@ -2,16 +2,10 @@ import kafka.protocol.metadata
 import pytest
 
 from tailrace.model.errors import MalformedMessage
-from tailrace.protocol.headers import (
-    RequestHeader,
-    decode_request_header,
-    decode_response,
-    encode_request,
-    encode_response,
-    frame_prefix,
-)
+from tailrace.protocol.headers import decode_response, encode_request, encode_response, frame_prefix
 from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
+from tailrace.protocol.request_headers import RequestHeader, decode_request_header
 from tailrace.protocol.schema import decode
 
 BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")

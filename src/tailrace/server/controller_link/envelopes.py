@@ -25,9 +25,10 @@ from typing import Any, Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.identity import ClientIdentity
-from tailrace.protocol.headers import RequestHeader, decode_request_header, decode_response, encode_request
+from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse, PrincipalData
 from tailrace.protocol.registry import APIS, FORWARDED_APIS, api_of
+from tailrace.protocol.request_headers import RequestHeader, decode_request_header
 from tailrace.protocol.schema import ZERO_UUID, decode, encode_bytes
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, HandlerTable

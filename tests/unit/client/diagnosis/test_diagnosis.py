@@ -17,9 +17,10 @@ from tailrace.client.diagnosis.findings import Finding, Verdict
 from tailrace.client.diagnosis.probe import Probe, Target
 from tailrace.model.errors import KafkaError
 from tailrace.net.connection import Address
-from tailrace.protocol.headers import decode_request_header, encode_response
+from tailrace.protocol.headers import encode_response
 from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, SaslHandshakeResponse
 from tailrace.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
+from tailrace.protocol.request_headers import decode_request_header
 
 CERTIFICATE = Path(__file__).parents[3] / "golden" / "tls" / "localhost.pem"
 METADATA, SASL_HANDSHAKE, API_VERSIONS = 3, 17, 18

@@ -16,7 +16,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.declaration import replace
-from tailrace.protocol.headers import decode_request_header, encode_response
+from tailrace.protocol.headers import encode_response
 from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from tailrace.protocol.messages.list_offsets import (
@@ -32,6 +32,7 @@ from tailrace.protocol.messages.metadata import (
 )
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch, read_records
+from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import decode
 from testkit.clients.scripted_nodes import ScriptedNodes, ScriptedReplica
 

@@ -11,7 +11,7 @@ from simulation.quorum.broker_node import BrokerNode
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import ZERO_TOPIC_ID
-from tailrace.protocol.headers import decode_request_header, decode_response, encode_request, encode_response
+from tailrace.protocol.headers import decode_response, encode_request, encode_response
 from tailrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from tailrace.protocol.messages.metadata import MetadataRequest
 from tailrace.protocol.messages.registrations import UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -22,6 +22,7 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import ZERO_UUID, replace
 from tailrace.server.controller_link.envelopes import (
     MAX_NUMBERS,
