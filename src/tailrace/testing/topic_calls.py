@@ -50,15 +50,28 @@ class TopicCalls(ABC):
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic, wait until it can be used, and return its name."""
+        """Create a topic, wait until it can be used, and return its name.
+
+        Waits for brokers that run and are out of the cluster for a moment, such as a node that has just started.
+        """
         from tailrace.client.blocking import Admin, NewTopic
+        from tailrace.model.errors import ErrorCode, KafkaError
+        from tailrace.testing.waits import see_brokers, wait_until
 
         self._name(topic)
         wanted = NewTopic(
             topic, partitions, -1 if replication_factor is None else replication_factor, configs=texts(config)
         )
         with Admin(self.bootstrap_servers) as admin:
-            admin.create_topics([wanted])
+            try:
+                admin.create_topics([wanted])
+            except KafkaError as fault:
+                running = len(self.running_nodes)
+                if fault.code is not ErrorCode.INVALID_REPLICATION_FACTOR or (replication_factor or 0) > running:
+                    raise
+                # A controller fences a broker whose heartbeats come late, as they do on a machine with too much work.
+                wait_until(f"{running} brokers serve", partial(see_brokers, self.running_servers, running), _WAIT_S)
+                admin.create_topics([wanted])
         return topic
 
     def produce(

@@ -77,6 +77,13 @@ def see_leader(servers: str, partition: TopicPartition, alive: Collection[int], 
     return Sight(leader in alive, state if leader in alive else f"{state}, which does not run", leader)
 
 
+def see_brokers(servers: str, count: int, left_s: float) -> Sight:
+    """The brokers that the controller does not fence; there if they are so many."""
+    with _admin(servers, left_s) as admin:
+        found = [int(broker.node_id) for broker in admin.list_brokers() if not broker.is_fenced]
+    return Sight(len(found) >= count, f"brokers {_numbers(found)} serve", len(found))
+
+
 def see_in_sync(servers: str, topic: str | None, left_s: float) -> Sight:
     """The replicas that are out of sync, of the topic or of all topics."""
     with _admin(servers, left_s) as admin:

@@ -1,5 +1,6 @@
 """The calls of a test cluster for topics, records and waits, and what they say when they fail."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -90,6 +91,17 @@ def test_a_paused_leader_is_no_leader(cluster: Cluster, topic: str) -> None:
     finally:
         cluster.resume(first)
     cluster.wait_until_in_sync(topic)
+
+
+def test_a_new_topic_waits_for_a_broker_that_has_just_started(cluster: Cluster) -> None:
+    cluster.kill(2)
+    with Admin(cluster.running_servers) as admin:
+        while not any(broker.is_fenced for broker in admin.list_brokers()):
+            time.sleep(0.05)
+    with pytest.raises(KafkaError, match="replication factor 3 needs as many brokers, and 2 can be used"):
+        cluster.create_topic(f"calls-{uuid4()}", replication_factor=3)
+    cluster.start(2, wait=False)
+    cluster.wait_until_in_sync(cluster.create_topic(f"calls-{uuid4()}", replication_factor=3))
 
 
 def test_waits_name_what_does_not_exist(cluster: Cluster, topic: str) -> None:
