@@ -87,8 +87,8 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         self,
         topic: str,
         value: V | None = None,
-        *,
         key: K | None = None,
+        *,
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
@@ -113,8 +113,8 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         self,
         topic: str,
         value: V | None = None,
-        *,
         key: K | None = None,
+        *,
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
@@ -195,15 +195,14 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         except KafkaError as unreported:
             fault.add_note(f"also, by this producer: {unreported}")
 
-    def flush(self) -> None:
+    def flush(self, timeout: float | None = None) -> None:
         """Return when every record handed over so far is written; linger.ms is suspended meanwhile.
 
         Raises KafkaError if records have failed whose futures were never read: their number, and the first fault. Each
-        failure is reported once.
+        failure is reported once. Raises KafkaError REQUEST_TIMED_OUT after `timeout` seconds: the records go on.
         """
         client = self._client.get()
-        loop_thread().call(self._settle(client))
-        client.failures.raise_unreported()
+        self.call_in_order(partial(client.flush, timeout))
 
     async def _settle(self, client: AsyncProducer[K, V]) -> None:
         self._take_over_all(client)

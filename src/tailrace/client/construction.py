@@ -1,5 +1,6 @@
 """Clients made of settings: the constructor takes the keywords, `of` a value, and an `async with` block closes."""
 
+import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -42,6 +43,31 @@ class AsyncClient(Configured[S], ABC):
         """Finish and close the connections."""
 
 
+class StartableClient(AsyncClient[S]):
+    """An asyncio client with the calls of aiokafka's clients, for programs without an `async with` block."""
+
+    def start(self) -> "asyncio.Future[None]":
+        """Begin; `await` takes no time, and may be left out. Needs a running event loop."""
+        self._begin()
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        begun.set_result(None)
+        return begun
+
+    def _begin(self) -> None:
+        """Begin the work that needs an event loop."""
+
+    async def stop(self) -> None:
+        """Do what `close` does."""
+        await self.close()
+
+
+def _two_addresses(given: tuple[object, ...], has_topics: bool) -> str:
+    """The text about addresses beside a first argument, which in kafka-python is the name of a topic."""
+    if has_topics:
+        return f"the first argument is bootstrap_servers; say topics={[str(name) for name in given]} for topics"
+    return "the first argument is bootstrap_servers; say it once"
+
+
 def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Callable[Concatenate[C, P], None]]:
     """The decorator of a constructor. The constructor gets a settings value; its caller gives the keywords of the
     settings.
@@ -64,6 +90,8 @@ def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Call
             strangers = sorted(named.keys() - signature.parameters.keys())
             if strangers:
                 raise TypeError(unknown(name, strangers, plain))
+            if given and "bootstrap_servers" in named:
+                raise TypeError(f"{name}: {_two_addresses(given, 'topics' in signature.parameters)}")
             try:
                 signature.bind(*given, **named)
             except TypeError as wrong:  # in the name of the class that the caller knows, not of its settings

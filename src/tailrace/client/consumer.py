@@ -7,7 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Generic, Self, overload
 
-from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.construction import StartableClient, made_of
 from tailrace.client.group.committed_offsets import (
     AutoCommit,
     ConsumerGroupMetadata,
@@ -16,7 +16,7 @@ from tailrace.client.group.committed_offsets import (
 )
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener, RebalanceCallbacks
-from tailrace.client.group.topic_views import slot_of
+from tailrace.client.group.topic_views import check_slots
 from tailrace.client.names import Names, several
 from tailrace.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, OffsetAt, list_offsets, milliseconds_of
 from tailrace.client.partition_names import (
@@ -26,6 +26,7 @@ from tailrace.client.partition_names import (
     is_pair,
     partition_named,
     partitions_named,
+    ranges_by_partition,
 )
 from tailrace.client.reader_settings import ConsumerSettings
 from tailrace.client.reading.consumer_metrics import MetricName
@@ -41,7 +42,7 @@ from tailrace.model.partitions import TopicPartition
 _ITERATION_POLL_S: Final = 1.0
 
 
-class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
+class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
     """An asyncio consumer. Names and defaults of settings are Kafka's.
 
     With `group` and `topics` it shares the topics' partitions with the group's other members and keeps its progress
@@ -130,11 +131,7 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
         partition is read (KIP-X). A broker that does not know ranges sends all records, and this consumer leaves out
         the rest. Raises KafkaError INVALID_REQUEST for ranges that are malformed, or overlap.
         """
-        wanted: dict[TopicPartition, Sequence[KeyRange]]
-        if isinstance(partitions, Mapping):
-            wanted = by_partition(partitions)
-        else:
-            wanted = dict.fromkeys(partitions_named(partitions), ())
+        wanted = ranges_by_partition(partitions)
         self._reader.check_assignable(wanted)
         self._returned.drop_ahead(self.assignment() - wanted.keys())
         changed = {name for name in self.assignment() & wanted.keys() if self._changes(name, wanted[name])}
@@ -257,15 +254,23 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
 
     # records
 
-    async def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord[K, V]]:  # noqa: ASYNC109 - running out of time is a result here
-        """The next records, in order of offset per partition; an empty list after `timeout` seconds without any.
+    async def poll(
+        self,
+        timeout: float = 1.0,  # noqa: ASYNC109 - running out of time is a result here
+        *,
+        timeout_ms: int | None = None,
+        max_records: int | None = None,
+    ) -> list[ConsumerRecord[K, V]]:
+        """The next records, in order of offset per partition; an empty list after `timeout` seconds without any, or
+        after `timeout_ms`, which counts before it.
 
         The call declares the records of the call before as processed: they may be committed, and partitions may move
         to other members. Raises KafkaError for a fault that a retry does not cure, when no broker at all has answered
         for bootstrap.timeout.ms of polling, for a record that a deserializer has refused (RecordDeserializationError),
         and for `max_records` below 1 (INVALID_CONFIG).
         """
-        return self._returned.receive(await self._poll(timeout, max_records))
+        wait_s = timeout if timeout_ms is None else timeout_ms / 1000
+        return self._returned.receive(await self._poll(wait_s, max_records))
 
     async def getone(self) -> ConsumerRecord[K, V]:
         """The next record; waits without end for it. Other calls of `poll` count it as processed.
@@ -356,21 +361,11 @@ class AsyncConsumer(AsyncClient[ConsumerSettings[K, V]], Generic[K, V]):
             wanted = by_partition(offsets)
             await self._auto_commit.wait()
             if self._shares_by_key:
-                self._check_slots(wanted)
+                check_slots(wanted, self.assignment())
         exact = {p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()}
         await self._reader.commit(exact)
         self._returned.commit({name: committed.offset for name, committed in exact.items()})
         return {}
-
-    def _check_slots(self, offsets: Iterable[TopicPartition]) -> None:
-        """Raise KafkaError for an offset of a topic's own partition: records of other slots come in another order."""
-        for name in offsets:
-            if slot_of(name) is None:
-                detail = (
-                    f"{name} is shared by key: commit() covers all records that were returned; an offset is committed"
-                    f" for a slot, a partition of the view, such as {min(self.assignment(), default='T.shared-64-0')}"
-                )
-                raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
 
     async def takes_ranges(self) -> bool:
         """Whether the coordinator of the group takes commits of ranges (KIP-X)."""

@@ -1,9 +1,10 @@
 """Partitions as callers name them: a TopicPartition, or a pair `("orders", 0)`, which is as good. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import TypeGuard, TypeVar
 
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 
 T = TypeVar("T")
@@ -44,3 +45,12 @@ def by_partition(given: ByPartition[T]) -> dict[TopicPartition, T]:
     if not isinstance(given, Mapping):
         raise TypeError(f"this takes a mapping such as {{('orders', 0): 7}}, not {type(given).__name__}")
     return {partition_named(name): value for name, value in given.items()}
+
+
+def ranges_by_partition(
+    given: ByPartition[Sequence[KeyRange]] | Iterable[Pair],
+) -> dict[TopicPartition, Sequence[KeyRange]]:
+    """The key ranges by partition; no ranges for partitions that are named alone. Raises TypeError."""
+    if isinstance(given, Mapping):
+        return by_partition(given)
+    return dict.fromkeys(partitions_named(given), ())

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, cast
 
 from tailrace.client.cluster_view import TopicInfo
-from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.construction import StartableClient, made_of
 from tailrace.client.errors import ClosedClient
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.kept_tasks import kept_task
@@ -42,7 +42,7 @@ UNKNOWN_TOPIC_WAIT_MS = 5_000
 """The longest wait for an unknown topic: a broker that creates topics does so soon after the first request."""
 
 
-class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
+class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
     """An asyncio producer. Names and defaults of settings are Kafka's.
 
     Idempotent by default, with acks=all: every record is written once and in the order of `send` within its partition,
@@ -109,8 +109,7 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
         except KafkaError as unreported:
             fault.add_note(f"also, by this producer: {unreported}")
 
-    def start(self) -> None:
-        """Begin to send; needs a running event loop."""
+    def _begin(self) -> None:
         if self._sender is None:
             self._sender = Sender(
                 self._router,
@@ -144,8 +143,8 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
         self,
         topic: str,
         value: V | None = None,
-        *,
         key: K | None = None,
+        *,
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
@@ -170,8 +169,8 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
         self,
         topic: str,
         value: V | None = None,
-        *,
         key: K | None = None,
+        *,
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
@@ -219,25 +218,9 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
         The request creates the topic if the cluster auto-creates topics. Waits for the first answer max.block.ms at
         most, and a few seconds for a topic that does not exist.
         """
-        view = self._router.view
-        view.mark_stale(topic)
-
-        async def attempt() -> int:
-            try:
-                await self._router.ensure_fresh((topic,), allow_auto_create=True)
-            except KafkaError as fault:
-                if not fault.code.retriable or view.find(topic) is None:
-                    raise
-            # A partition without a leader counts: its records wait for a leader.
-            return len(view.topic(topic).partitions)
-
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        try:
-            return await self._router.retry(attempt, timeout_ms=self._settings.max_block_ms, final=(unknown,))
-        except KafkaError as fault:
-            if fault.code != unknown:
-                raise
-        return await self._router.retry(attempt, timeout_ms=UNKNOWN_TOPIC_WAIT_MS)
+        return await self._router.partition_count(
+            topic, timeout_ms=self._settings.max_block_ms, unknown_timeout_ms=UNKNOWN_TOPIC_WAIT_MS
+        )
 
     @property
     def trouble(self) -> KafkaError | None:
@@ -321,13 +304,19 @@ class AsyncProducer(AsyncClient[ProducerSettings[K, V]], Generic[K, V]):
             item.completion.set_exception(RecordNotWritten(fault, item.topic, partition, records=records))
         self.memory.release(item.cost)
 
-    async def flush(self) -> None:
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - running out of time has its own error
         """Return when every record handed over so far is written; linger.ms is suspended meanwhile.
 
         Raises KafkaError if records have failed whose futures were never read: their number, and the first fault. Each
-        failure is reported once.
+        failure is reported once. Raises KafkaError REQUEST_TIMED_OUT after `timeout` seconds: the records go on.
         """
-        await self.settle()
+        try:
+            async with asyncio.timeout(timeout):
+                await self.settle()
+        except TimeoutError:
+            cause = f": {self.trouble}" if self.trouble else ""
+            detail = f"{self.memory.used_bytes} bytes of records are not written after {timeout} s{cause}"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
         self.failures.raise_unreported()
 
     async def settle(self) -> None:

@@ -247,6 +247,31 @@ class Router:
         if old:
             await self.refresh(old, allow_auto_create=allow_auto_create)
 
+    async def partition_count(self, topic: str, *, timeout_ms: int, unknown_timeout_ms: int) -> int:
+        """The number of partitions of the topic now; while no node answers, the last known number.
+
+        The request creates the topic if the cluster auto-creates topics. `unknown_timeout_ms` bounds the wait for a
+        topic that does not exist, `timeout_ms` the wait for a first answer.
+        """
+        self.view.mark_stale(topic)
+
+        async def attempt() -> int:
+            try:
+                await self.ensure_fresh((topic,), allow_auto_create=True)
+            except KafkaError as fault:
+                if not fault.code.retriable or self.view.find(topic) is None:
+                    raise
+            # A partition without a leader counts: its records wait for a leader.
+            return len(self.view.topic(topic).partitions)
+
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            return await self.retry(attempt, timeout_ms=timeout_ms, final=(unknown,))
+        except KafkaError as fault:
+            if fault.code != unknown:
+                raise
+        return await self.retry(attempt, timeout_ms=unknown_timeout_ms)
+
     async def topic(
         self,
         name: str,

@@ -30,13 +30,28 @@ _A_FUNCTION: Final = {
 """Examples for settings that are functions, by the name of the setting."""
 
 _ELSEWHERE: Final = {
+    "allow_auto_create_topics": "a consumer creates no topics",
     "api_version": "leave it out: the versions of the protocol come from the server",
+    "auto_offset_store": "a record counts as processed at the next poll, or the next step of a loop",
+    "check_crcs": "the checksums of all batches are checked",
+    "connections_max_idle_ms": "leave it out: a connection that the server has closed is made again",
     "consumer_timeout_ms": 'give until="end" to a consumer without a group, or a timeout to poll()',
+    "enable_auto_offset_store": "a record counts as processed at the next poll, or the next step of a loop",
     "enable_partition_eof": 'give until="end" to a consumer without a group',
+    "error_cb": "the property `trouble` has the present fault, and the logger tailrace.client warns of it",
+    "interceptor_classes": "a function around send() or poll() does the same",
+    "logger": "the loggers are tailrace.client and tailrace.client.corrupt",
     "loop": "leave it out: an asyncio client has the loop that runs",
+    "max_batch_size": "did you mean 'batch_size'?",
     "max_in_flight_requests_per_connection": "leave it out: order is kept by idempotent=True, the default",
+    "message_timeout_ms": "did you mean 'delivery_timeout_ms'?",
+    "metric_reporters": "metrics() returns the numbers",
+    "on_delivery": "send() returns a future, which takes callbacks by add_done_callback",
+    "queue_buffering_max_ms": "did you mean 'linger_ms'?",
+    "rebalance_timeout_ms": "max_poll_interval_ms is the time-out of a rebalance too",
     "retries": "a record is tried again for delivery_timeout_ms, another call for default_api_timeout_ms",
     "security_protocol": "this release has neither TLS nor SASL",
+    "sasl_mechanism": "this release has neither TLS nor SASL",
     "ssl_context": "this release has neither TLS nor SASL",
 }
 """Settings of other clients that clients of Tailrace do not have, and the way to the same end."""

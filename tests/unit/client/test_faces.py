@@ -11,9 +11,19 @@ from tailrace import aio
 FACES = [(getattr(aio, name), getattr(tailrace, name)) for name in aio.__all__]
 
 OF_ONE_FACE = {
-    # the blocking face uses these parts of the asyncio client
-    "Consumer": {"abandon", "finish_dropped", "next_ahead", "poll_ahead", "withhold_unpassed", "abandon_at_exit"},
-    "Producer": {"check_ready", "checked", "enqueue", "settle", "start", "call_in_order", "close_at_exit"},
+    # aiokafka's calls; and the blocking face uses some parts of the asyncio client
+    "Admin": {"start", "stop"},
+    "Consumer": {
+        "start",
+        "stop",
+        "abandon",
+        "finish_dropped",
+        "next_ahead",
+        "poll_ahead",
+        "withhold_unpassed",
+        "abandon_at_exit",
+    },
+    "Producer": {"check_ready", "checked", "enqueue", "settle", "start", "stop", "call_in_order", "close_at_exit"},
     "RangedFetch": {"arrow"},  # pyarrow's readers are plain iterators
 }
 """Public names of a single face."""

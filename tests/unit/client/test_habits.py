@@ -1,6 +1,7 @@
 """Habits of other clients: forms of calls and names of settings that users of Kafka's clients type."""
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -212,3 +213,79 @@ def test_an_unknown_setting_names_the_class_that_was_typed_and_the_nearest_setti
         getattr(module, client)({"bootstrap.servers": "127.0.0.1:1", "request.timeout.s": 7})
     with pytest.raises(TypeError, match="'security_protocol'; this release has neither TLS nor SASL"):
         getattr(module, client)("127.0.0.1:1", security_protocol="SSL")
+
+
+def test_a_topic_as_first_argument_is_told_from_the_addresses(servers: str) -> None:
+    make: Any = Consumer
+    write: Any = Producer
+    with pytest.raises(TypeError, match=r"^Consumer: the first argument is bootstrap_servers; say topics=\['t', 'u'\]"):
+        make("t", "u", bootstrap_servers=servers)
+    with pytest.raises(TypeError, match=r"^Producer: the first argument is bootstrap_servers; say it once$"):
+        write(servers, bootstrap_servers=servers)
+
+
+@pytest.mark.parametrize(
+    ("client", "name", "way"),
+    [
+        (Producer, "message.timeout.ms", "did you mean 'delivery_timeout_ms'"),
+        (Producer, "max_batch_size", "did you mean 'batch_size'"),
+        (Producer, "on_delivery", "send\\(\\) returns a future"),
+        (Consumer, "rebalance_timeout_ms", "max_poll_interval_ms is the time-out of a rebalance"),
+        (Consumer, "enable.auto.offset.store", "counts as processed at the next poll"),
+        (Consumer, "allow_auto_create_topics", "a consumer creates no topics"),
+        (Consumer, "sasl.mechanism", "neither TLS nor SASL"),
+    ],
+)
+def test_a_setting_of_another_client_gets_the_way_to_the_same_end(client: Any, name: str, way: str) -> None:
+    with pytest.raises(TypeError, match=way):
+        client({"bootstrap.servers": "127.0.0.1:1", name: 1})
+
+
+@pytest.mark.parametrize("name", ["configs", "config", "topic_configs"])
+def test_settings_of_a_new_topic_have_the_names_of_all_clients(name: str) -> None:
+    given: dict[str, Any] = {name: {"retention.ms": "1000"}}
+    assert NewTopic("t", 1, 1, **given).configs == {"retention.ms": "1000"}
+
+
+def test_a_key_comes_behind_the_value_and_a_poll_takes_milliseconds(servers: str, topic: str) -> None:
+    with Producer(servers) as producer:
+        producer.send(topic, b"v", b"k", partition=0)
+        producer.flush(timeout=60)
+    with Consumer(servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        assert [(record.key, record.value) for record in consumer.poll(0, timeout_ms=60_000)] == [(b"k", b"v")]
+
+
+def test_a_flush_ends_at_its_limit_and_the_records_go_on(servers: str, topic: str) -> None:
+    with Producer(servers, linger_ms=0) as producer:
+        sent = producer.send(topic, b"v")
+        while not sent.done():  # a limit of no time is over before an answer, and a record that is written needs none
+            with contextlib.suppress(KafkaError):
+                producer.flush(timeout=0)
+        producer.flush(timeout=0)
+    with Producer("127.0.0.1:1", delivery_timeout_ms=1_000, request_timeout_ms=500) as lost:
+        unwritten = lost.send("t", b"v")
+        with pytest.raises(KafkaError, match="bytes of records are not written after 0 s") as late:
+            lost.flush(timeout=0)
+        assert late.value.code is ErrorCode.REQUEST_TIMED_OUT
+        with pytest.raises(KafkaError):
+            unwritten.result(60)
+
+
+async def test_an_asyncio_client_starts_and_stops_as_aiokafkas(servers: str, topic: str) -> None:
+    producer = aio.Producer(servers)
+    await producer.start()
+    try:
+        await producer.send_and_wait(topic, b"v", partition=0)
+    finally:
+        await producer.stop()
+    consumer = aio.Consumer(servers, topics=[topic], auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        assert (await consumer.getone()).value == b"v"
+    finally:
+        await consumer.stop()
+    admin = aio.Admin(servers)
+    await admin.start()
+    assert topic in [found.name for found in await admin.list_topics()]
+    await admin.stop()

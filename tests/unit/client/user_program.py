@@ -86,7 +86,8 @@ def read() -> None:
             print(record.topic, record.partition, record.offset, record.value)
             print(record.val)  # type: ignore[attr-defined]
             print(record.value.decode())  # type: ignore[union-attr]
-        consumer.poll(timeout_ms=100)  # type: ignore[call-arg]
+        consumer.poll(timeout_ms=100)
+        consumer.poll(timeout_s=1)  # type: ignore[call-arg]
         consumer.seek(("orders", 0), 5)
         consumer.seek(("orders", "0"), 5)  # type: ignore[arg-type]
         consumer.seek(ORDERS)  # type: ignore[call-arg]

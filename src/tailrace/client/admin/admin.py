@@ -24,7 +24,7 @@ from tailrace.client.admin import (
     unclean_elections,
 )
 from tailrace.client.admin.sinks import describe_sinks
-from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.construction import StartableClient, made_of
 from tailrace.client.group import described_groups
 from tailrace.client.router import Router
 from tailrace.client.settings import ClientSettings
@@ -50,7 +50,7 @@ def _method(
     return method
 
 
-class AsyncAdmin(AsyncClient[ClientSettings]):
+class AsyncAdmin(StartableClient[ClientSettings]):
     """An administrator's client. All calls retry what Kafka calls retriable, for default_api_timeout_ms at most.
 
     Each method is the function of its subject's module, called with the client's router.

@@ -42,6 +42,8 @@ class NewTopic:
     _: KW_ONLY
     num_partitions: int | None = alias("partitions")
     configs: Mapping[str, str] | None = None
+    config: Mapping[str, str] | None = alias("configs")
+    topic_configs: Mapping[str, str] | None = alias("configs")
     assignments: Mapping[int, Sequence[int]] | None = None
     """Partition -> replicas, in place of the two numbers."""
 

@@ -47,6 +47,18 @@ def slot_of(name: TopicPartition) -> Slot | None:
     return None if view is None else Slot(view.topic, *divmod(name.partition, view.fan_out))
 
 
+def check_slots(offsets: Iterable[TopicPartition], assignment: Iterable[TopicPartition]) -> None:
+    """Raise KafkaError for an offset of a topic's own partition, by a member that shares by key: records of other slots
+    come in another order. `assignment`: the slots of the member, for the text."""
+    for name in offsets:
+        if slot_of(name) is None:
+            detail = (
+                f"{name} is shared by key: commit() covers all records that were returned; an offset is committed"
+                f" for a slot, a partition of the view, such as {min(assignment, default='T.shared-64-0')}"
+            )
+            raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+
+
 def usual_slots(partitions: int) -> int:
     """The number of slots of each partition of a topic with so many partitions."""
     fitting = [fan_out for fan_out in FAN_OUTS if fan_out <= USUAL_SLOTS and partitions * fan_out <= MOST_SLOTS]
