@@ -396,7 +396,8 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
     async def committed(
         self, partitions: Pair | Iterable[Pair]
     ) -> KeyProgress | dict[TopicPartition, OffsetAndMetadata] | None:
-        """The group's committed offsets; a partition without an offset is left out.
+        """The group's committed offsets; a partition without an offset is left out. Waits for the end of transactions
+        that have set an offset (KIP-447).
 
         For a single partition: the progress of the group, with the ranges of offsets and key hashes that are done
         beyond the offset (KIP-X); None without a commit. Later commits of ranges build on this progress.
@@ -405,7 +406,8 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
         if is_pair(partitions):
             return await progress.committed(partition_named(partitions))
         assert self._group is not None, "it has progress"
-        return await fetch_group_offsets(self._reader.router, self._group, partitions_named(partitions))
+        names = partitions_named(partitions)
+        return await fetch_group_offsets(self._reader.router, self._group, names, require_stable=True)
 
     # the group's callbacks, and the end
 

@@ -5,13 +5,14 @@ import json
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from tailrace.client.blocking import Admin, Consumer
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.feeding import Content, encode
-from tailrace.testing.waits import POLL_S
+from tailrace.testing.waits import POLL_S, see_markers, wait_until
 
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 Expected: TypeAlias = Content | tuple[Content, Content]
@@ -24,12 +25,15 @@ _SHOWN_CHARACTERS = 200
 def read_all(
     servers: str, topic: str, *, isolation: Isolation = "read_committed", timeout: float = 30.0
 ) -> list[ConsumerRecord]:
-    """The records that the topic holds now, by partition and offset.
+    """The records that the topic holds now, by partition and offset; with read_committed also the records of each
+    transaction whose commit has returned.
 
     Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) for a topic that does not exist, and TimeoutError.
     """
     _check_exists(servers, topic)
     deadline = time.monotonic() + timeout
+    if isolation == "read_committed":
+        wait_until(f"topic {topic!r} has all markers", partial(see_markers, servers, topic), timeout)
     records: list[ConsumerRecord] = []
     with Consumer(
         servers, topics=[topic], auto_offset_reset="earliest", until="end", isolation_level=isolation

@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 from tailrace.client.blocking import Admin, TopicPartition
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
-from tailrace.client.offsets import EARLIEST, LATEST
+from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from tailrace.model.errors import KafkaError
 
 POLL_S = 0.05
+
+_DECIDED = ("PrepareCommit", "PrepareAbort")
+"""The states of a transaction that is decided, and has not marked all its partitions."""
 
 
 class Sight(NamedTuple):
@@ -97,6 +100,24 @@ def see_in_sync(servers: str, topic: str | None, left_s: float) -> Sight:
     ]
     more = f" and {len(behind) - 5} more partitions" if len(behind) > 5 else ""
     return Sight(not behind, ", ".join(behind[:5]) + more)
+
+
+def see_markers(servers: str, topic: str, left_s: float) -> Sight:
+    """Whether a transaction is decided whose markers the topic lacks; there without such a transaction.
+
+    A commit returns when the decision is written, and the coordinator marks the partitions after it: until then a
+    read_committed reader does not see the records.
+    """
+    with _admin(servers, left_s) as admin:
+        latest = dict.fromkeys(admin.topic_partitions(topic), LATEST)
+        ends, stable = admin.list_offsets(latest), admin.list_offsets(latest, isolation_level=READ_COMMITTED)
+        held = {name for name in latest if stable[name].offset < ends[name].offset}
+        decided = admin.list_transactions(states=_DECIDED) if held else []
+        for listed in decided:
+            lacking = held.intersection(admin.describe_transaction(listed.transactional_id).partitions)
+            if lacking:
+                return Sight(False, f"{min(lacking)} has no marker of transaction {listed.transactional_id!r}")
+    return Sight(True, "")
 
 
 def _partitions(topics: Collection[TopicInfo]) -> dict[TopicPartition, PartitionInfo]:

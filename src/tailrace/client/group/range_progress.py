@@ -137,10 +137,10 @@ class RangeProgress:
         return is_supported
 
     async def committed(self, partition: TopicPartition) -> KeyProgress | None:
-        """The group's progress in this partition; None without a commit for the partition."""
-
+        """The group's progress in this partition; None without a commit for the partition. Waits for the end of
+        transactions that have set an offset."""
         topic = OffsetFetchRequestTopics(name=partition.topic, partition_indexes=(partition.partition,))
-        found = (await fetch_progress(self._router, self._group, (topic,))).get(partition)
+        found = (await fetch_progress(self._router, self._group, (topic,), require_stable=True)).get(partition)
         if found is None:
             self._known.pop(partition, None)
         else:

@@ -144,3 +144,39 @@ def test_a_close_aborts_the_open_transaction(tailrace_cluster: Cluster, topic: s
         assert first.send(topic, b"lost").exception(SECONDS) is None
     with Admin(tailrace_cluster.bootstrap_servers) as admin:
         assert admin.describe_transaction(topic).state in ("PrepareAbort", "CompleteAbort")
+
+
+def test_a_member_waits_for_the_end_of_a_transaction_that_has_set_its_offset(
+    tailrace_cluster: Cluster, topic: str, producer: Producer
+) -> None:
+    """KIP-447: "the consumer will... back-off and retry" at UNSTABLE_OFFSET_COMMIT, at any isolation level as in Java:
+    the old offset would repeat the records of the transaction."""
+    servers, group, place = tailrace_cluster.bootstrap_servers, f"g-{uuid4()}", (topic, 0)
+    with Producer(servers) as plain:
+        plain.send_and_wait(topic, b"first")
+        plain.send_and_wait(topic, b"second")
+    with Consumer(servers, group=group, default_api_timeout_ms=500, auto_offset_reset="earliest") as consumer:
+        consumer.assign([place])
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({place: 1}, consumer.group_metadata())
+        for wanted in (place, [place]):
+            with pytest.raises(KafkaError, match="UNSTABLE_OFFSET_COMMIT"):
+                consumer.committed(wanted)
+        assert consumer.poll(0.3) == []
+        producer.commit_transaction()
+        assert [record.value for record in consumer.poll(SECONDS)] == [b"second"]
+
+
+def test_all_records_of_a_topic_have_those_of_each_transaction_whose_commit_has_returned(
+    tailrace_cluster: Cluster, topic: str, producer: Producer
+) -> None:
+    for number in range(20):
+        producer.begin_transaction()
+        producer.send(topic, b"%d" % number)
+        producer.commit_transaction()
+        assert [record.value for record in tailrace_cluster.read_all(topic)] == [b"%d" % n for n in range(number + 1)]
+    producer.begin_transaction()
+    producer.send_and_wait(topic, b"open")
+    assert len(tailrace_cluster.read_all(topic)) == 20
+    producer.abort_transaction()
+    assert len(tailrace_cluster.read_all(topic)) == 20

@@ -7,7 +7,7 @@ from functools import partial
 
 from tailrace.client.errors import LogTruncation
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, fetch_group_offsets
-from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, request_log_starts, request_offsets
+from tailrace.client.offsets import EARLIEST, LATEST, OffsetAt, request_log_starts, request_offsets
 from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.read_notices import Jump, ReadNotices
 from tailrace.client.reading.searches.retried_search import RetriedSearch
@@ -70,8 +70,7 @@ class StartSearch:
         fresh = [partition for partition, was_out_of_range in undecided.items() if not was_out_of_range]
         committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
         if self._group is not None and fresh:
-            stable = self._isolation_level == READ_COMMITTED
-            committed = await fetch_group_offsets(self._router, self._group, fresh, require_stable=stable, timeout_ms=0)
+            committed = await fetch_group_offsets(self._router, self._group, fresh, require_stable=True, timeout_ms=0)
             for partition, offset in committed.items():
                 self._assigned.start_at(partition, offset.offset, offset.leader_epoch)
         rest = [partition for partition in undecided if partition not in committed]
