@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -47,21 +48,24 @@ def test_the_names_for_a_selector_load_no_client() -> None:
     assert [name for name in loaded if name == "asyncio" or name.startswith("tailrace.client")] == []
 
 
-def test_type_checkers_see_every_name() -> None:
-    tree = ast.parse(inspect.getsource(tailrace))
+@pytest.mark.parametrize("package", [tailrace, blocking], ids=["tailrace", "blocking"])
+def test_type_checkers_see_every_name(package: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(package))
     (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
     seen = {alias.name: node.module for node in imports for alias in node.names}
-    assert set(seen) == set(tailrace.__all__)
+    assert set(seen) == set(package.__all__) <= set(dir(package))
     for name, module in seen.items():
         assert module is not None
-        found = getattr(tailrace, name)  # it is imported now
+        found = getattr(package, name)  # it is imported now
         assert getattr(sys.modules[module], name) is found
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'tailrace' has no attribute 'Produzer'"):
         _ = tailrace.Produzer
+    with pytest.raises(AttributeError, match="module 'tailrace.client.blocking' has no attribute 'Produzer'"):
+        _ = getattr(blocking, "Produzer")  # noqa: B009
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Outp
 from tailrace.client.admin.cluster import BrokerListing
 from tailrace.client.admin.configs import BROKER, CONFIG_SOURCES
 from tailrace.client.admin.log_dirs import LogDirectorySize
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

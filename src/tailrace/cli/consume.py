@@ -22,9 +22,12 @@ from tailrace.cli.waiting import (
     on_first_signal,
     without_client_warnings,
 )
-from tailrace.client.blocking import Admin, Consumer, ConsumerRecord, MetricName
+from tailrace.client.blocking.admin import Admin
+from tailrace.client.blocking.consumer import Consumer
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.client.reader_settings import ConsumerSettings
+from tailrace.client.reading.consumer_metrics import MetricName
+from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import KafkaError
 from tailrace.net.connection import parse_addresses

@@ -24,7 +24,7 @@ from tailrace.cli.output import (
     show,
 )
 from tailrace.cli.waiting import TroubleNotice, on_first_signal, without_client_warnings
-from tailrace.client.blocking import Producer
+from tailrace.client.blocking_producer import Producer
 from tailrace.client.settings import ProducerSettings, parse_codec
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.client.writing.partition_choice import StickyPartitioner

@@ -7,7 +7,7 @@ import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, counted, say, show
 from tailrace.client.admin.unclean_elections import LeaderlessPartition
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import ElectionType, TopicPartition
 

@@ -21,7 +21,7 @@ from tailrace.cli.output import (
 from tailrace.client.admin.configs import DYNAMIC_TOPIC_CONFIG, TOPIC
 from tailrace.client.admin.eligible_leaders import EligibleLeaders
 from tailrace.client.admin.topics import NewTopic
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id

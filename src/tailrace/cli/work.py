@@ -39,9 +39,9 @@ from tailrace.cli.waiting import (
     on_first_signal,
     without_client_warnings,
 )
-from tailrace.client.blocking import KeyedConsumer, KeyedRecord
+from tailrace.client.keyed.blocking_consumer import KeyedConsumer
 from tailrace.client.keyed.breaker import BreakerState
-from tailrace.client.keyed.outcomes import Done, Outcome, Retry
+from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry
 from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition

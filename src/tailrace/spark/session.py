@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.java import ensure_java

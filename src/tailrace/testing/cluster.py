@@ -140,7 +140,7 @@ class Cluster(TopicCalls):
     @property
     def controller_id(self) -> int:
         """The node that leads the metadata quorum. Raises ClusterError if there is no leader for long."""
-        from tailrace.client.blocking import Admin
+        from tailrace.client.blocking.admin import Admin
 
         deadline = time.monotonic() + self._timeout
         while True:

@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from tailrace.client.blocking import Admin, Consumer, ConsumerRecord, TopicPartition
+from tailrace.client.blocking.admin import Admin
+from tailrace.client.blocking.consumer import Consumer
 from tailrace.client.offsets import LATEST
+from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.model.partitions import TopicPartition
 from tailrace.testing.running_test import Section
 from tailrace.testing.topic_contents import show
 

@@ -6,7 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from tailrace.client.blocking import Admin, Producer, RecordMetadata
+from tailrace.client.blocking.admin import Admin
+from tailrace.client.blocking_producer import Producer
+from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.servers import Servers, addresses
 

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace.client.blocking import ConsumerRecord, RecordMetadata
+    from tailrace.client.reading.records_ahead import ConsumerRecord
+    from tailrace.client.writing.outgoing import RecordMetadata
     from tailrace.testing.feeding import Content, InputRecord
     from tailrace.testing.topic_contents import Expected, Isolation
     from tailrace.testing.waits import Sight
@@ -54,7 +55,8 @@ class TopicCalls(ABC):
 
         Waits for brokers that run and are out of the cluster for a moment, such as a node that has just started.
         """
-        from tailrace.client.blocking import Admin, NewTopic
+        from tailrace.client.admin.topics import NewTopic
+        from tailrace.client.blocking.admin import Admin
         from tailrace.model.errors import ErrorCode, KafkaError
         from tailrace.testing.waits import see_brokers, wait_until
 
@@ -141,7 +143,7 @@ class TopicCalls(ABC):
 
     def wait_until_leader(self, topic: str, partition: int = 0, *, timeout: float = _WAIT_S) -> int:
         """Wait until a node that runs leads the partition; returns the number of the node."""
-        from tailrace.client.blocking import TopicPartition
+        from tailrace.model.partitions import TopicPartition
         from tailrace.testing.waits import see_leader, wait_until
 
         __tracebackhide__ = True

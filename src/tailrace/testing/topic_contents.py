@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from tailrace.client.blocking import Admin, Consumer
+from tailrace.client.blocking.admin import Admin
+from tailrace.client.blocking.consumer import Consumer
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.feeding import Content, encode

@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from tailrace.client.blocking import Admin, TopicPartition
+from tailrace.client.blocking.admin import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
 
 POLL_S = 0.05
 

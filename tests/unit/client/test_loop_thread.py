@@ -11,8 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from tailrace.client import blocking, facade
+from tailrace.client import facade
 from tailrace.client.blocking import Admin, Producer, RangedFetch
+from tailrace.client.blocking import ranged_fetch as blocking_fetch
 from tailrace.client.errors import ClosedClient
 from tailrace.client.facade import Facade
 from tailrace.client.facade import blocking as as_blocking
@@ -56,7 +57,7 @@ def interruptible() -> Iterator[None]:
 def test_an_interrupted_wait_for_records_raises_only_the_interrupt(
     tailrace_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    next_chunk = blocking._next_chunk
+    next_chunk = blocking_fetch._next_chunk
 
     async def interrupted(generator: object) -> Chunk | None:
         # Asked for by a caller that waits from here on, or in a moment.
@@ -72,7 +73,7 @@ def test_an_interrupted_wait_for_records_raises_only_the_interrupt(
         stretches = fetch.fetch_range(partition, 0, 2)
         next(stretches)
         with monkeypatch.context() as patch:
-            patch.setattr(blocking, "_next_chunk", interrupted)
+            patch.setattr(blocking_fetch, "_next_chunk", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 next(stretches)
         assert len(list(fetch.fetch_range(partition, 0, 1))) == 1

@@ -10,7 +10,7 @@ from tailrace.cli.groups.rows import MEMBER_COLUMNS, STATE_COLUMNS, lag_columns,
 from tailrace.cli.groups.states import states_of
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
 from tailrace.cli.times import parse_time
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.client.group.described_groups import GroupDescription
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from tailrace.client.admin.first_records import FirstRecord
 from tailrace.client.admin.group_health import PartitionHealth
-from tailrace.client.blocking import Admin, KeyProgress
+from tailrace.client.blocking.admin import Admin
 from tailrace.client.group.described_groups import DescribedMember, GroupDescription
+from tailrace.client.group.range_progress import KeyProgress
 from tailrace.client.group.running_notes import RunningNote, note_in
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition

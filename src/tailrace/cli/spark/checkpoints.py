@@ -10,7 +10,7 @@ import typer
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
 from tailrace.cli.spark.checkpoint_directory import StoredCheckpoint, move_checkpoint, read_checkpoint
 from tailrace.cli.times import parse_any_time
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, format_topic_id

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tailrace.client.admin.cluster import BrokerListing
 from tailrace.client.admin.configs import BROKER
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.client.diagnosis.probe import Probe, ProbeFault, resolve
 from tailrace.client.diagnosis.racks import SELECTOR, RackBroker, RackSurvey
 from tailrace.model.errors import KafkaError

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.reader_settings import parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError

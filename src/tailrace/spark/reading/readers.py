@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tailrace.client.blocking import RangedFetch
+from tailrace.client.blocking.ranged_fetch import RangedFetch
 from tailrace.client.reader_settings import RangedFetchSettings
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError

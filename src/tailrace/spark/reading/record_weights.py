@@ -4,7 +4,7 @@ import logging
 from time import monotonic
 from typing import Final
 
-from tailrace.client.blocking import RangedFetch
+from tailrace.client.blocking.ranged_fetch import RangedFetch
 from tailrace.client.reader_settings import RangedFetchSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from tailrace.client.admin.configs import BROKER
-from tailrace.client.blocking import Admin, Producer
+from tailrace.client.blocking.admin import Admin
+from tailrace.client.blocking_producer import Producer
 from tailrace.client.settings import ProducerSettings
 from tailrace.client.transactions.sinks import CommittedBatch, SinkRefusal, WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking.admin import Admin
 from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.sinks import SinkMember

@@ -17,8 +17,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tailrace.client.arrow import PartitionBatch, Partitions, partition_batches, record_batches
-from tailrace.client.blocking import Admin, Producer, RecordMetadata
+from tailrace.client.blocking.admin import Admin
+from tailrace.client.blocking_producer import Producer
 from tailrace.client.settings import ClientSettings, ProducerSettings
+from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec
 from tailrace.spark.writing.sink_options import SinkOptions

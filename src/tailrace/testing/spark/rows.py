@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.client.blocking import Admin, RangedFetch, TopicPartition
+from tailrace.client.blocking.admin import Admin
+from tailrace.client.blocking.ranged_fetch import RangedFetch
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from tailrace.client.reader_settings import Isolation, parse_isolation
+from tailrace.model.partitions import TopicPartition
 from tailrace.testing.servers import Servers, addresses
 
 if TYPE_CHECKING:

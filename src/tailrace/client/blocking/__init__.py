@@ -1,0 +1,123 @@
+"""The clients without asyncio: for Spark, the command line, notebooks and tests. Calls block, and are thread-safe.
+
+The asyncio clients do the work, on this process's background loop (see loop_thread). A client made before a fork works
+in the child too: it makes new connections there when it is first used.
+
+Each name is imported when it is first used: the client of an administrator needs none of the parts that read and write.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tailrace.client.admin.topics import NewTopic
+    from tailrace.client.blocking.admin import Admin
+    from tailrace.client.blocking.consumer import Consumer
+    from tailrace.client.blocking.ranged_fetch import RangedFetch
+    from tailrace.client.blocking_producer import Producer
+    from tailrace.client.errors import (
+        AbortableTransactionError,
+        FatalTransactionError,
+        LogTruncation,
+        ProducerFenced,
+        RecordDeserializationError,
+    )
+    from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+    from tailrace.client.group.range_progress import KeyProgress, RangeBudget
+    from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener
+    from tailrace.client.keyed.blocking_consumer import KeyedConsumer
+    from tailrace.client.keyed.breaker import BreakerState
+    from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
+    from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
+    from tailrace.client.reading.consumer_metrics import MetricName
+    from tailrace.client.reading.records_ahead import ConsumerRecord
+    from tailrace.client.transactions.producer_transaction import TransactionPhase
+    from tailrace.client.writing.outgoing import RecordMetadata
+    from tailrace.model.committed_progress import Rectangle
+    from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+    from tailrace.model.key_ranges import KeyRange
+    from tailrace.model.partitions import TopicPartition
+
+__all__ = (
+    "AbortableTransactionError",
+    "Admin",
+    "BreakerState",
+    "Consumer",
+    "ConsumerGroupMetadata",
+    "ConsumerRebalanceListener",
+    "ConsumerRecord",
+    "CorruptRecords",
+    "Done",
+    "ErrorCode",
+    "FatalTransactionError",
+    "HeldKey",
+    "KafkaError",
+    "KeyProgress",
+    "KeyRange",
+    "KeyedConsumer",
+    "KeyedMetrics",
+    "KeyedRecord",
+    "LogTruncation",
+    "MetricName",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "Outcome",
+    "Producer",
+    "ProducerFenced",
+    "RangeBudget",
+    "RangedFetch",
+    "RecordDeserializationError",
+    "RecordMetadata",
+    "Rectangle",
+    "Retry",
+    "RunningKey",
+    "Skip",
+    "TopicPartition",
+    "TransactionPhase",
+)
+
+_MODULES: Final = {
+    "client.admin.topics": ("NewTopic",),
+    "client.blocking.admin": ("Admin",),
+    "client.blocking.consumer": ("Consumer",),
+    "client.blocking.ranged_fetch": ("RangedFetch",),
+    "client.blocking_producer": ("Producer",),
+    "client.errors": (
+        "AbortableTransactionError",
+        "FatalTransactionError",
+        "LogTruncation",
+        "ProducerFenced",
+        "RecordDeserializationError",
+    ),
+    "client.group.committed_offsets": ("ConsumerGroupMetadata", "OffsetAndMetadata"),
+    "client.group.range_progress": ("KeyProgress", "RangeBudget"),
+    "client.group.rebalance_callbacks": ("ConsumerRebalanceListener",),
+    "client.keyed.blocking_consumer": ("KeyedConsumer",),
+    "client.keyed.breaker": ("BreakerState",),
+    "client.keyed.keyed_metrics": ("HeldKey", "KeyedMetrics", "RunningKey"),
+    "client.keyed.outcomes": ("Done", "KeyedRecord", "Outcome", "Retry", "Skip"),
+    "client.reading.consumer_metrics": ("MetricName",),
+    "client.reading.records_ahead": ("ConsumerRecord",),
+    "client.transactions.producer_transaction": ("TransactionPhase",),
+    "client.writing.outgoing": ("RecordMetadata",),
+    "model.committed_progress": ("Rectangle",),
+    "model.errors": ("CorruptRecords", "ErrorCode", "KafkaError"),
+    "model.key_ranges": ("KeyRange",),
+    "model.partitions": ("TopicPartition",),
+}
+"""The modules of the names."""
+
+_HOMES: Final = {name: f"tailrace.{module}" for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
