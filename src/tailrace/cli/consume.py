@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,15 +23,15 @@ from tailrace.cli.waiting import (
     without_client_warnings,
 )
 from tailrace.client.blocking.admin import Admin
-from tailrace.client.blocking.consumer import Consumer
 from tailrace.client.offsets import EARLIEST, LATEST
-from tailrace.client.reader_settings import ConsumerSettings
-from tailrace.client.reading.consumer_metrics import MetricName
-from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.views import parse_view
+
+if TYPE_CHECKING:  # the help text and the completion of words need no consumer
+    from tailrace.client.blocking.consumer import Consumer
+    from tailrace.client.reading.records_ahead import ConsumerRecord
 
 
 class RecordFormat(StrEnum):
@@ -82,6 +82,9 @@ def command(
         partitions = admin.topic_partitions(topic, None if partition is None else [partition])
         if offset is not None:
             _check_offset(admin, partitions[0], offset)
+    from tailrace.client.blocking.consumer import Consumer
+    from tailrace.client.reader_settings import ConsumerSettings
+
     settings = ConsumerSettings.on(
         cluster_of(bootstrap_server),
         group=group,
@@ -117,11 +120,11 @@ def _hash_range(key: str) -> list[KeyRange]:
 class _Records:
     """The records that a consumer polls, of the given key, if any."""
 
-    def __init__(self, consumer: Consumer, key: bytes | None) -> None:
+    def __init__(self, consumer: "Consumer", key: bytes | None) -> None:
         self.consumer = consumer
         self._key = key
 
-    def poll(self, most: int) -> list[ConsumerRecord]:
+    def poll(self, most: int) -> "list[ConsumerRecord]":
         polled = self.consumer.poll(_POLL_SECONDS, max_records=most)
         return polled if self._key is None else [record for record in polled if record.key == self._key]
 
@@ -168,7 +171,7 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
 
 def _print_records(
     source: _Records,
-    line_of: Callable[[ConsumerRecord], bytes],
+    line_of: "Callable[[ConsumerRecord], bytes]",
     max_messages: int | None,
     timeout: float | None,
     is_interrupted: Callable[[], bool],
@@ -201,8 +204,10 @@ def _print_records(
     say(counted(printed, "record") + _corrupt(consumer) + ("" if printed else waiting.skipped()))
 
 
-def _corrupt(consumer: Consumer) -> str:
+def _corrupt(consumer: "Consumer") -> str:
     """A part of the last line: the batches that could not be decoded."""
+    from tailrace.client.reading.consumer_metrics import MetricName
+
     skipped = consumer.metrics()[MetricName("corrupt-batches-skipped-total")]
     return f"; {skipped} corrupt {'batch' if skipped == 1 else 'batches'} skipped" if skipped else ""
 
@@ -258,7 +263,7 @@ def _check_reader() -> None:
         raise BrokenPipeError
 
 
-def _formatter(record_format: RecordFormat, separator: bytes) -> Callable[[ConsumerRecord], bytes]:
+def _formatter(record_format: RecordFormat, separator: bytes) -> "Callable[[ConsumerRecord], bytes]":
     match record_format:
         case RecordFormat.VALUE:
             return lambda record: (record.value or b"") + b"\n"
@@ -272,7 +277,7 @@ def _shown(content: bytes | None) -> bytes:
     return b"null" if content is None else content
 
 
-def _json_line(record: ConsumerRecord) -> bytes:
+def _json_line(record: "ConsumerRecord") -> bytes:
     fields = {
         "topic": record.topic,
         "partition": record.partition,

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from enum import StrEnum
+from functools import partial
 from random import randrange
-from typing import Annotated, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, cast
 
 import typer
 
@@ -24,13 +25,14 @@ from tailrace.cli.output import (
     show,
 )
 from tailrace.cli.waiting import TroubleNotice, on_first_signal, without_client_warnings
-from tailrace.client.blocking_producer import Producer
 from tailrace.client.settings import ProducerSettings, parse_codec
-from tailrace.client.writing.outgoing import RecordMetadata
-from tailrace.client.writing.partition_choice import StickyPartitioner
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
-from tailrace.protocol.records.record import BatchBuilder
+
+if TYPE_CHECKING:  # the help text and the completion of words need no producer
+    from tailrace.client.blocking_producer import Producer
+    from tailrace.client.writing.outgoing import RecordMetadata
+    from tailrace.protocol.records.record import BatchBuilder
 
 
 class Compression(StrEnum):
@@ -80,6 +82,8 @@ def command(
     with admin_of(bootstrap_server) as admin:
         # Before the user types into a cluster that is not there, or the first record creates the topic.
         is_new = not admin.existing_topics((topic,))
+    from tailrace.client.blocking_producer import Producer
+
     settings = ProducerSettings.on(
         cluster_of(bootstrap_server),
         acks=acks.value,
@@ -148,7 +152,7 @@ def _whole_lines() -> Iterator[list[bytes]]:
 class _SentRecord(NamedTuple):
     """A batch in flight."""
 
-    future: Future[RecordMetadata]
+    future: "Future[RecordMetadata]"
     records: int
     first_line: int
     last_line: int
@@ -164,7 +168,7 @@ class _SentRecord(NamedTuple):
 class _Open:
     """A batch that lines are added to."""
 
-    def __init__(self, builder: BatchBuilder, first_line: int) -> None:
+    def __init__(self, builder: "BatchBuilder", first_line: int) -> None:
         self.builder = builder
         self.first_line = self.last_line = first_line
 
@@ -173,13 +177,16 @@ class _InputLines:
     """Packs lines into batches, one open batch per partition, and tracks their answers."""
 
     def __init__(
-        self, producer: Producer, topic: str, separator: bytes | None, partition: int | None, compression: str
+        self, producer: "Producer", topic: str, separator: bytes | None, partition: int | None, compression: str
     ) -> None:
         self._producer = producer
         self._topic = topic
         self._separator = separator
         self._only = partition
-        self._codec = parse_codec(compression)
+        from tailrace.client.writing.partition_choice import StickyPartitioner
+        from tailrace.protocol.records.record import BatchBuilder
+
+        self._new_builder = partial(BatchBuilder, codec=parse_codec(compression))
         self.partition_count = 0
         """The partitions of the topic; 0 before `open`."""
         self._sticky = StickyPartitioner(randrange, _BATCH_BYTES)
@@ -235,7 +242,7 @@ class _InputLines:
             self._send_batch(partition)  # a long line gets a batch of its own: the topic may refuse it
             batch = None
         if batch is None:
-            batch = self._open[partition] = _Open(BatchBuilder(codec=self._codec), self._line_number)
+            batch = self._open[partition] = _Open(self._new_builder(), self._line_number)
         batch.builder.append(now_ms, key, value)
         batch.last_line = self._line_number
 

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 import typer
 
 from tailrace.cli.output import say
-from tailrace.client.reading import corrupt_batches
 from tailrace.model.errors import KafkaError
 
 _GRACE_SECONDS = 2.0
@@ -72,6 +71,8 @@ def describe(trouble: KafkaError) -> str:
 @contextmanager
 def without_client_warnings() -> Iterator[None]:
     """Mute the log of the clients: the command itself prints their faults. Not the lines about skipped batches."""
+    from tailrace.client.reading import corrupt_batches
+
     logging.getLogger(corrupt_batches.LOGGER).setLevel(logging.WARNING)
     logger = logging.getLogger("tailrace.client")
     before = logger.level

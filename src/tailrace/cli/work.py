@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import IO, Annotated, Final
+from typing import IO, TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -39,12 +39,13 @@ from tailrace.cli.waiting import (
     on_first_signal,
     without_client_warnings,
 )
-from tailrace.client.keyed.blocking_consumer import KeyedConsumer
-from tailrace.client.keyed.breaker import BreakerState
-from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry
-from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
+
+if TYPE_CHECKING:  # the help text and the completion of words need no consumer
+    from tailrace.client.keyed.blocking_consumer import KeyedConsumer
+    from tailrace.client.keyed.breaker import BreakerState
+    from tailrace.client.keyed.outcomes import KeyedRecord, Outcome
 
 TRY_LATER: Final = 75
 """The exit code of a command that asks for the record again: EX_TEMPFAIL of sysexits.h."""
@@ -89,6 +90,9 @@ def command(
     rest. Exit code 0: the record is done. 75: try it again. Another code: the command has failed, and is tried again
     too. Until then the records of its key wait, 1 s at first and up to a minute; records of other keys do not.
     """
+    from tailrace.client.keyed.blocking_consumer import KeyedConsumer
+    from tailrace.client.reader_settings import KeyedConsumerSettings
+
     if not group:
         raise typer.BadParameter("a group has a name", param_hint="--group")
     breaker_percent = _percent_of(breaker)
@@ -171,8 +175,10 @@ class Commands:
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._is_ended = False
 
-    def __call__(self, record: KeyedRecord) -> Outcome:
+    def __call__(self, record: "KeyedRecord") -> "Outcome":
         """The outcome of the command for this record. Raises CommandFailed."""
+        from tailrace.client.keyed.outcomes import Done, Retry
+
         process = self._started(record)
         if process is None:
             return Retry()
@@ -196,7 +202,7 @@ class Commands:
             say(f"{self._words[0]}: {end} at {where}, attempt {record.attempt}; its key waits")
         raise CommandFailed(end)
 
-    def _started(self, record: KeyedRecord) -> "subprocess.Popen[bytes] | None":
+    def _started(self, record: "KeyedRecord") -> "subprocess.Popen[bytes] | None":
         # A file and no pipe: a child of the command that outlives it can hold up the writer of a pipe for ever.
         with tempfile.TemporaryFile() as value:
             value.write(record.value or b"")
@@ -204,7 +210,7 @@ class Commands:
             with self._changed:
                 return None if self._is_ended else self._start(record, value)
 
-    def _start(self, record: KeyedRecord, value: IO[bytes]) -> "subprocess.Popen[bytes] | None":
+    def _start(self, record: "KeyedRecord", value: IO[bytes]) -> "subprocess.Popen[bytes] | None":
         try:
             # In a process group of its own: an interrupt at the terminal is for this program, which lets the commands
             # that run finish.
@@ -260,7 +266,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def variables(record: KeyedRecord) -> dict[bytes, bytes]:
+def variables(record: "KeyedRecord") -> dict[bytes, bytes]:
     """The environment variables of a command that describe the record, as far as they can be variables."""
     found = {
         "TOPIC": record.topic.encode(),
@@ -283,7 +289,7 @@ def variables(record: KeyedRecord) -> dict[bytes, bytes]:
     }
 
 
-def _json_of(record: KeyedRecord) -> bytes:
+def _json_of(record: "KeyedRecord") -> bytes:
     headers = [[name, readable(content)] for name, content in record.headers]
     return json.dumps(headers, ensure_ascii=False).encode("utf-8", "replace")
 
@@ -295,7 +301,7 @@ class _BreakerNotice:
         self._opened = 0
         self._is_open = False
 
-    def check(self, breaker: BreakerState) -> None:
+    def check(self, breaker: "BreakerState") -> None:
         """Print a change since the last check."""
         if breaker.opened_total != self._opened:
             self._opened, self._is_open = breaker.opened_total, True
@@ -312,7 +318,7 @@ class _BreakerNotice:
 class _Progress:
     """Shows the person at the terminal what a consumer does."""
 
-    def __init__(self, consumer: KeyedConsumer) -> None:
+    def __init__(self, consumer: "KeyedConsumer") -> None:
         self._consumer = consumer
         self._notice = TroubleNotice()
         self._breaker = _BreakerNotice()

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tailrace.cli import produce
-from tailrace.client import producer
+from tailrace.client import blocking_producer, producer
 from tailrace.client.blocking import Consumer, ConsumerRecord, Producer
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.protocol.schema import Buffer
@@ -98,7 +98,7 @@ def test_an_interrupt_while_the_last_answers_are_awaited_says_what_was_written(
 
     pressed: list[bool] = []
     made: list[Producer] = []
-    monkeypatch.setattr(produce, "Producer", Stuck)
+    monkeypatch.setattr(blocking_producer, "Producer", Stuck)
     monkeypatch.setattr(produce, "_LAST_SECONDS", 0.01)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     run("topics", "create", topic, "--partitions", "2")

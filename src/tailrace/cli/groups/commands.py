@@ -2,20 +2,20 @@
 
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.groups.rows import MEMBER_COLUMNS, STATE_COLUMNS, lag_columns, lag_rows, member_row, state_row
-from tailrace.cli.groups.states import states_of
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
 from tailrace.cli.times import parse_time
 from tailrace.client.blocking.admin import Admin
-from tailrace.client.group.described_groups import GroupDescription
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.groups import GroupDetails, GroupEventDetails
+
+if TYPE_CHECKING:  # the help text and the completion of words need no groups
+    from tailrace.client.group.described_groups import GroupDescription
 
 _COLUMNS = ("TIME", "EVENT", "CONSUMER-ID", "REASON", "COUNT")
 _RESET_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET")
@@ -41,7 +41,7 @@ def command(
     show([_row(described.details, event) for event in described.details.events], _COLUMNS, output)
 
 
-def describe_existing(admin: Admin, groups: Collection[str]) -> list[GroupDescription]:
+def describe_existing(admin: Admin, groups: Collection[str]) -> "list[GroupDescription]":
     """The descriptions of these groups. Raises KafkaError for a missing group, with the command that lists groups."""
     try:
         described = admin.describe_groups(groups)
@@ -111,6 +111,9 @@ def describe(
     Of both: EPOCH is the owner's member epoch (KIP-848), FIRST-KEY the key of the first record that is not done, whose
     age is LAG-MS. RUNNING-MS is the time for which a handler has had the record with RUNNING-KEY.
     """
+    from tailrace.cli.groups.rows import MEMBER_COLUMNS, STATE_COLUMNS, member_row, state_row
+    from tailrace.cli.groups.states import states_of
+
     if members and state:
         raise typer.BadParameter("say either --members or --state", param_hint="--members")
     with admin_of(bootstrap_server) as admin:
@@ -131,7 +134,7 @@ def describe(
             _show_lag(admin, described, output)
 
 
-def _say_states(described: Iterable[GroupDescription]) -> None:
+def _say_states(described: "Iterable[GroupDescription]") -> None:
     """Print the reason why a partition may have no member, with the text of Kafka's own tool."""
     for group in described:
         if group.state == "Empty":
@@ -140,7 +143,10 @@ def _say_states(described: Iterable[GroupDescription]) -> None:
             say(f"Warning: Consumer group '{group.group}' is rebalancing.")
 
 
-def _show_lag(admin: Admin, described: list[GroupDescription], output: Format) -> None:
+def _show_lag(admin: Admin, described: "list[GroupDescription]", output: Format) -> None:
+    from tailrace.cli.groups.rows import lag_columns, lag_rows
+    from tailrace.cli.groups.states import states_of
+
     states, fault = states_of(admin, described, has_progress=True)
     rows = [row for state in states for row in lag_rows(state)]
     show(rows, lag_columns(states, rows), output)
