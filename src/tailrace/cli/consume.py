@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.completion import Topic, group_names
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, cluster_of, counted, readable, say
 from tailrace.cli.waiting import (
     CorruptAction,
@@ -48,7 +49,7 @@ _MAX_RECORDS = 5_000
 
 
 def command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: Topic,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the oldest record.")] = False,
     max_messages: Annotated[int | None, typer.Option("--max-messages", min=1, help="Stop after this number.")] = None,
     timeout: Annotated[
@@ -59,7 +60,10 @@ def command(
     key: Annotated[
         str | None, typer.Option("--key", help="Read the records with this key only.", show_default=False)
     ] = None,
-    group: Annotated[str | None, typer.Option("--group", help="Share the topic in this group, and commit.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="Share the topic in this group, and commit.", autocompletion=group_names),
+    ] = None,
     isolation: IsolationLevel = Isolation.READ_UNCOMMITTED,
     rack: Annotated[
         str,

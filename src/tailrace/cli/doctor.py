@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tailrace.cli.completion import topic_names
 from tailrace.cli.machine_checks import install_line, machine_rows
 from tailrace.cli.output import (
     DEFAULT_BOOTSTRAP,
@@ -156,7 +157,10 @@ def rack(
         str, typer.Option("--rack", help="The client's rack, its client.rack.", show_default="it has none")
     ] = "",
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", help="A topic that it reads; may be repeated.", show_default="all")
+        list[str] | None,
+        typer.Option(
+            "--topic", help="A topic that it reads; may be repeated.", show_default="all", autocompletion=topic_names
+        ),
     ] = None,
     fetch_version: Annotated[
         int | None, typer.Option(help="The newest version of Fetch that it sends.", min=0, show_default="new enough")

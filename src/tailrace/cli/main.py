@@ -44,6 +44,7 @@ NOUNS: Mapping[str, str] = {
 
 _INTERRUPTED = 130
 _COMPLETING = "_TAILRACE_COMPLETE"
+_BREAKS = (":", "=")
 _SHOW_TRACEBACK = "TAILRACE_TRACEBACK"
 
 
@@ -122,11 +123,29 @@ def build_app(words: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_options)
     if _COMPLETING in os.environ:
+        if "COMP_WORDS" in os.environ:
+            _rejoin_words()
         words = _words_to_complete()
     command = next((word for word in words if not word.startswith("-")), None)
     for noun, text in NOUNS.items():
         _add(app, noun, text, is_named=noun == command)
     return app
+
+
+def _rejoin_words() -> None:
+    """Undo that bash divides words at `:` and `=`: for the commands, HOST:PORT is a word."""
+    line = os.environ.get("COMP_WORDS", "")
+    words = line.split("\n" if "\n" in line else " ")
+    position = place = int(os.environ.get("COMP_CWORD", "0"))
+    joined: list[str] = []
+    for number, word in enumerate(words):
+        if number and (word in _BREAKS or words[number - 1] in _BREAKS):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        if number == position:
+            place = len(joined) - 1
+    os.environ.update(COMP_WORDS="\n".join(joined), COMP_CWORD=str(place))
 
 
 def _words_to_complete() -> list[str]:

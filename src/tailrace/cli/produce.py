@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, cast
 
 import typer
 
+from tailrace.cli.completion import Topic
 from tailrace.cli.output import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -64,7 +65,7 @@ _PROGRESS_SECONDS = 1.0
 
 
 def command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: Topic,
     key_separator: Annotated[
         str | None,
         typer.Option(

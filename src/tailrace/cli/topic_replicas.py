@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tailrace.cli.completion import topic_names
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, counted, say, show
 from tailrace.client.admin.unclean_elections import LeaderlessPartition
 from tailrace.client.blocking.admin import Admin
@@ -22,7 +23,7 @@ Partitions = Annotated[
 
 
 def elect(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False, autocompletion=topic_names)] = None,
     partition: Partitions = None,
     unclean: Annotated[
         bool,
@@ -156,7 +157,7 @@ def _show_elections(results: Mapping[TopicPartition, KafkaError | None], output:
 
 
 def reassign(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False, autocompletion=topic_names)] = None,
     partition: Partitions = None,
     replicas: Annotated[
         str | None,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tailrace.cli import topic_replicas
+from tailrace.cli.completion import topic_names
 from tailrace.cli.output import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -127,7 +128,7 @@ def _parse_configs(words: list[str]) -> dict[str, str]:
 
 @app.command()
 def alter(
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=topic_names)],
     partitions: Annotated[
         int | None, typer.Option(help="The new total number; more than now.", min=1, show_default=False)
     ] = None,
@@ -176,7 +177,9 @@ def _check_known(admin: Admin, topic: str, settings: list[str]) -> None:
 
 @app.command()
 def describe(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...]", show_default=False, autocompletion=topic_names)
+    ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -264,7 +267,7 @@ def _table_row(topic: str, partition: PartitionInfo, eligible: Eligible) -> Row:
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False, autocompletion=topic_names)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tailrace.cli.completion import Topic
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
 from tailrace.client.admin.sinks import SinkDescription
 from tailrace.client.admin.transactions import TransactionDescription, TransactionListing
@@ -104,7 +105,7 @@ def _row(described: TransactionDescription, now_ms: int) -> Row:
 
 @app.command()
 def abort(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: Topic,
     partition: Annotated[int, typer.Option(help="The partition in which it hangs.", show_default=False)],
     start_offset: Annotated[int, typer.Option(help="Its first offset in this partition.", show_default=False)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,

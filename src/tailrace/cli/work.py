@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tailrace.cli.completion import Topic, group_names
 from tailrace.cli.output import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -59,9 +60,11 @@ _CANNOT_START: Final = (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC
 
 
 def command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: Topic,
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT]...", show_default=False)],
-    group: Annotated[str, typer.Option("--group", help="Share the topic in this group, and commit.")],
+    group: Annotated[
+        str, typer.Option("--group", help="Share the topic in this group, and commit.", autocompletion=group_names)
+    ],
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Commands that run at a time.")] = 16,
     timeout: Annotated[
         float | None,

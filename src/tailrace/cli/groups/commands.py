@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.completion import Group, group_names, topic_names
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
 from tailrace.cli.times import parse_time
 from tailrace.client.blocking.admin import Admin
@@ -24,7 +25,7 @@ _LIST = "`tailrace groups list` shows which there are"
 
 
 def command(
-    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    group: Group,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -89,7 +90,9 @@ def _say_none() -> None:
 
 @app.command()
 def describe(
-    groups: Annotated[list[str] | None, typer.Argument(metavar="[GROUP...]", show_default=False)] = None,
+    groups: Annotated[
+        list[str] | None, typer.Argument(metavar="[GROUP...]", show_default=False, autocompletion=group_names)
+    ] = None,
     members: Annotated[bool, typer.Option("--members", help="The members and their partitions.")] = False,
     state: Annotated[bool, typer.Option("--state", help="The coordinator and the state.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
@@ -162,11 +165,14 @@ app.command("history")(command)
 
 @app.command("reset-offsets")
 def reset_offsets(
-    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    group: Group,
     topics: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", metavar="NAME[:PARTITION]", help="Only this; may be repeated. Default: all with an offset."
+            "--topic",
+            metavar="NAME[:PARTITION]",
+            help="Only this; may be repeated. Default: all with an offset.",
+            autocompletion=topic_names,
         ),
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest records.")] = False,
@@ -223,9 +229,19 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
 
 @app.command()
 def move(
-    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
-    source: Annotated[str, typer.Argument(metavar="FROM", show_default=False, help="A topic, or a view of it.")],
-    target: Annotated[str, typer.Argument(metavar="TO", show_default=False, help="A view of the topic, or the topic.")],
+    group: Group,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM", show_default=False, autocompletion=topic_names, help="A topic, or a view of it."
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO", show_default=False, autocompletion=topic_names, help="A view of the topic, or the topic."
+        ),
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show the new progress.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
@@ -260,7 +276,7 @@ def move(
 
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False, autocompletion=group_names)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:

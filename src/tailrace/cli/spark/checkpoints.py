@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from tailrace.cli.completion import topic_names
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
 from tailrace.cli.spark.checkpoint_directory import StoredCheckpoint, move_checkpoint, read_checkpoint
 from tailrace.cli.times import parse_any_time
@@ -139,7 +140,12 @@ def move(
     ] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="NAME", help="With --to-time: only this; may be repeated. Default: all."),
+        typer.Option(
+            "--topic",
+            metavar="NAME",
+            help="With --to-time: only this; may be repeated. Default: all.",
+            autocompletion=topic_names,
+        ),
     ] = None,
     drop_planned_batch: Annotated[
         bool, typer.Option("--drop-planned-batch", help="Give up the batch that is planned and not committed.")
