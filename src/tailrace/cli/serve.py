@@ -51,19 +51,20 @@ def command(
     the file of --config.
     """
     with quick_imports():
-        from tailrace.node.process import run
+        from tailrace.node import process
         from tailrace.node.settings.config import load_config
 
     flags = _flags(data_dir=data_dir, listen=listen, dev=dev, insecure=insecure)
     loaded = load_config(file=config, overrides=settings or (), environment=os.environ, flags=flags)
-    again = [sys.executable, "-m", "tailrace", "serve"]
+    again = [sys.executable, "-m", process.program.module, "serve"]
     again += [] if config is None else ["--config", str(config)]
     again += [word for setting in settings or () for word in ("--set", setting)]
     again += [] if data_dir is None else ["--data-dir", data_dir]
     again += [] if listen is None else ["--listen", listen]
     flagged = {"--dev": dev, "--insecure": insecure, "--until-stdin-closes": until_stdin_closes}
     again += [*(flag for flag, is_given in flagged.items() if is_given), "--disk-failures"]
-    raise typer.Exit(run(loaded, until_stdin_closes=until_stdin_closes, command=again, disk_failures=disk_failures))
+    code = process.run(loaded, until_stdin_closes=until_stdin_closes, command=again, disk_failures=disk_failures)
+    raise typer.Exit(code)
 
 
 def _flags(*, data_dir: str | None, listen: str | None, dev: bool, insecure: bool) -> dict[str, str]:

@@ -86,21 +86,21 @@ class FreshStart:
             _logger.critical("event=fresh-start-failed fault=%s", refusal)
 
 
-def wait_for_disk(directory: Path, *, failures: int, until_stdin_closes: bool) -> bool:
+def wait_for_disk(directory: Path, *, failures: int, take: Callable[[bytes], None] | None) -> bool:
     """Wait until a small file can be written and synced on the disk, and return True. Returns False after a signal to
     stop.
 
-    The end of standard input counts as a signal to stop. With each failure in a row the first pause is longer. The
-    function also waits for a sync that hangs. Only for the main thread, which it blocks.
+    With `take`, the end of standard input counts as a signal to stop, and `take` gets the bytes before the end. With
+    each failure in a row the first pause is longer. The function also waits for a sync that hangs. Only for the main
+    thread, which it blocks.
     """
     pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S)
-    heard = [_STDIN] if until_stdin_closes else []
     began = time.monotonic()
     try:
         with signals_raised():
-            _listen(heard, pause_s)
-            while _probe_beside(directory, heard) is not None:
-                _listen(heard, FIRST_PAUSE_S)
+            _listen((), pause_s, take)
+            while _probe_beside(directory, take) is not None:
+                _listen((), FIRST_PAUSE_S, take)
     except StopSignal:
         _logger.info("event=node-stopped path=%s", directory)
         return False
@@ -109,15 +109,19 @@ def wait_for_disk(directory: Path, *, failures: int, until_stdin_closes: bool) -
     return True
 
 
-def _listen(descriptors: Sequence[int], timeout_s: float | None) -> list[int]:
+def _listen(descriptors: Sequence[int], timeout_s: float | None, take: Callable[[bytes], None] | None) -> list[int]:
     """Wait for a readable descriptor; returns the readable descriptors. Raises StopSignal at the end of stdin."""
-    readable, _, _ = select.select(descriptors, [], [], timeout_s)
-    if _STDIN in readable and not os.read(_STDIN, 4096):
-        raise StopSignal
+    heard = descriptors if take is None else [_STDIN, *descriptors]
+    readable, _, _ = select.select(heard, [], [], timeout_s)
+    if take is not None and _STDIN in readable:
+        received = os.read(_STDIN, 4096)
+        if not received:
+            raise StopSignal
+        take(received)
     return readable
 
 
-def _probe_beside(directory: Path, heard: Sequence[int]) -> OSError | None:
+def _probe_beside(directory: Path, take: Callable[[bytes], None] | None) -> OSError | None:
     """Run `probe` in a thread of its own: a sync that hangs blocks its thread, and in the main thread also the handlers
     of signals."""
     outcomes: list[OSError | None] = []
@@ -130,7 +134,7 @@ def _probe_beside(directory: Path, heard: Sequence[int]) -> OSError | None:
             os.close(writer)
 
     threading.Thread(target=work, name="disk probe", daemon=True).start()
-    while reader not in _listen([reader, *heard], None):
+    while reader not in _listen([reader], None, take):
         pass
     os.close(reader)
     return outcomes[0]

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.model.errors import StorageError
 from tailrace.node.descriptors import raise_limit
@@ -110,6 +110,24 @@ in every turn, each 5 ms or less: with Python's default of 5 ms the flush thread
 0086)."""
 
 
+def _ignore(words: bytes) -> None:
+    """Do nothing."""
+
+
+class Program(NamedTuple):
+    """A program that runs a node in its process."""
+
+    module: str = "tailrace"
+    """`python -m` with this name starts the program again."""
+    take: Callable[[bytes], None] = _ignore
+    """Takes the bytes that come through standard input, if its end stops the node; also while the node waits for its
+    disk. In the main thread."""
+
+
+program = Program()
+"""The program of this process; a program of tests sets its own."""
+
+
 def run(
     config: NodeConfig, *, until_stdin_closes: bool = False, command: Sequence[str] = (), disk_failures: int = 0
 ) -> int:
@@ -126,12 +144,13 @@ def run(
     sys.setswitchinterval(_SWITCH_SECONDS)
     set_up_logging(config.text("log.format") or TEXT)
     directory = config.data_directory
-    if disk_failures and not wait_for_disk(directory, failures=disk_failures, until_stdin_closes=until_stdin_closes):
+    take = program.take if until_stdin_closes else None
+    if disk_failures and not wait_for_disk(directory, failures=disk_failures, take=take):
         return 0
     prepare_fresh_start = partial(FreshStart, command, failures=disk_failures) if command else None
     raise_limit()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        return runner.run(_serve(config, until_stdin_closes, prepare_fresh_start))
+        return runner.run(_serve(config, take, prepare_fresh_start))
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -152,7 +171,7 @@ def preload() -> None:
 
 async def _serve(
     config: NodeConfig,
-    until_stdin_closes: bool,
+    take: Callable[[bytes], None] | None,
     prepare_fresh_start: Callable[..., FreshStart] | None,
 ) -> int:
     stopped = asyncio.Event()
@@ -162,7 +181,7 @@ async def _serve(
         fresh_start = None if prepare_fresh_start is None else prepare_fresh_start(must_stop=must_stop)
         loop.add_reader(signals, must_stop)
         try:
-            await _serve_until(stopped, config, until_stdin_closes, fresh_start)
+            await _serve_until(stopped, config, take, fresh_start)
         except StorageError as fault:
             if fresh_start is not None:
                 fresh_start.on_start_failure(fault)
@@ -183,14 +202,14 @@ def _read_signals(descriptor: int, stopped: asyncio.Event) -> bool:
 async def _serve_until(
     stopped: asyncio.Event,
     config: NodeConfig,
-    until_stdin_closes: bool,
+    take: Callable[[bytes], None] | None,
     fresh_start: FreshStart | None,
 ) -> None:
     cluster_stops = asyncio.Event()
-    if until_stdin_closes:
+    if take is not None:
         try:
             loop = asyncio.get_running_loop()
-            loop.add_reader(_STDIN, _read_stdin, loop, stopped, cluster_stops)
+            loop.add_reader(_STDIN, _read_stdin, loop, stopped, cluster_stops, take)
         except PermissionError:
             raise has_no_end() from None
     node = Node(config, on_fatal=partial(give_up, fresh_start))
@@ -227,7 +246,12 @@ async def _started(node: Node, stopped: asyncio.Event) -> bool:
     return False
 
 
-def _read_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, cluster_stops: asyncio.Event) -> None:
+def _read_stdin(
+    loop: asyncio.AbstractEventLoop,
+    stopped: asyncio.Event,
+    cluster_stops: asyncio.Event,
+    take: Callable[[bytes], None],
+) -> None:
     """The end of standard input stops the node; if all nodes stop, `CLUSTER_STOPS` comes before the signal to stop."""
     received = os.read(_STDIN, 4096)
     if not received:
@@ -235,6 +259,8 @@ def _read_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, cluster
         stopped.set()
     elif CLUSTER_STOPS in received:
         cluster_stops.set()
+    else:
+        take(received)
 
 
 def _say_ready(node: Node, config: NodeConfig) -> None:

@@ -12,6 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -239,27 +240,30 @@ class Cluster(TopicCalls):
         self._check_is_open()
         chosen = others_of(node, others, self.node_ids)
         self._chosen((node, *chosen))
-        self._faults.cut(node, chosen)
-        self._faults.order(self._nodes)
+        self._order(self._faults.with_cut(node, chosen))
 
     def heal(self, *nodes: int) -> None:
         """End all cuts; with one node the cuts of this node, with several nodes the cuts among these nodes."""
         self._chosen(nodes)
-        self._faults.heal(nodes)
-        self._faults.order(self._nodes)
+        self._order(self._faults.healed(nodes))
 
     def fill_disk(self, *nodes: int) -> None:
         """Let the disks of these nodes be full until `free_disk`: no file grows (ENOSPC), and no space is free.
 
         The node meets the faults in its calls of the operating system; the disk of this machine is left alone.
         """
-        self._faults.fill_disks(node.node.node_id for node in self._chosen(nodes))
-        self._faults.order(self._nodes)
+        self._order(replace(self._faults, full=self._faults.full | self._numbers(nodes)))
 
     def free_disk(self, *nodes: int) -> None:
         """Let the disks have space again."""
-        self._faults.free_disks(node.node.node_id for node in self._chosen(nodes))
-        self._faults.order(self._nodes)
+        self._order(replace(self._faults, full=self._faults.full - self._numbers(nodes)))
+
+    def _order(self, faults: ClusterFaults) -> None:
+        faults.order(self._nodes)
+        self._faults = faults
+
+    def _numbers(self, nodes: Iterable[int]) -> set[int]:
+        return {node.node.node_id for node in self._chosen(nodes)}
 
     def _chosen(self, nodes: Iterable[int]) -> list[NodeProcess]:
         self._check_is_open()

@@ -1,41 +1,40 @@
 """The faults of all nodes of a cluster: the pairs of nodes with a cut between them, and the full disks."""
 
 from collections.abc import Collection, Iterable, Mapping
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import count, product
 
 from tailrace.testing.node_process import ClusterError, NodeProcess
 from tailrace.testing.node_program import NodeFaults
 
+_order_numbers = count(1)
 
+
+@dataclass(frozen=True)
 class ClusterFaults:
-    """The faults that hold now."""
+    """The faults that hold at a time."""
 
-    def __init__(self) -> None:
-        self._cuts: set[frozenset[int]] = set()
-        self._full: set[int] = set()
-        self._orders = 0
+    cuts: frozenset[frozenset[int]] = frozenset()
+    full: frozenset[int] = frozenset()
 
-    def cut(self, node: int, others: Iterable[int]) -> None:
-        """Cut the network between this node and the others."""
-        self._cuts |= _pairs([node], others)
+    def with_cut(self, node: int, others: Iterable[int]) -> "ClusterFaults":
+        """Faults with a further cut of the network, between this node and the others."""
+        return replace(self, cuts=self.cuts | _pairs([node], others))
 
-    def heal(self, nodes: Collection[int]) -> None:
-        """End every cut; with one node all cuts of this node, with several nodes the cuts among them."""
+    def healed(self, nodes: Collection[int]) -> "ClusterFaults":
+        """Faults without a cut; with one node without the cuts of this node, with several nodes without the cuts
+        among these nodes."""
         if not nodes:
-            self._cuts.clear()
-        elif len(nodes) == 1:
-            self._cuts = {pair for pair in self._cuts if not pair.issuperset(nodes)}
-        else:
-            self._cuts -= _pairs(nodes, nodes)
-
-    def fill_disks(self, nodes: Iterable[int]) -> None:
-        self._full.update(nodes)
-
-    def free_disks(self, nodes: Iterable[int]) -> None:
-        self._full.difference_update(nodes)
+            return replace(self, cuts=frozenset())
+        if len(nodes) == 1:
+            return replace(self, cuts=frozenset(pair for pair in self.cuts if not pair.issuperset(nodes)))
+        return replace(self, cuts=self.cuts - _pairs(nodes, nodes))
 
     def order(self, nodes: Mapping[int, NodeProcess]) -> None:
-        """Tell the nodes whose faults have changed, and return when the faults hold. Raises ClusterError."""
+        """Tell the nodes whose faults have changed, and return when these faults hold.
+
+        Raises ClusterError, and changes no fault, if a node takes no orders.
+        """
         changed = {node_id: self._of(node_id, nodes) for node_id in nodes}
         changed = {
             node_id: faults for node_id, faults in changed.items() if not nodes[node_id].faults.is_same_as(faults)
@@ -48,10 +47,9 @@ class ClusterFaults:
             nodes[node_id].wait_until_obeyed()
 
     def _of(self, node: int, nodes: Mapping[int, NodeProcess]) -> NodeFaults:
-        self._orders += 1
-        cut_off = sorted(other for pair in self._cuts if node in pair for other in pair - {node})
+        cut_off = sorted(other for pair in self.cuts if node in pair for other in pair - {node})
         unreachable = [port for other in cut_off for port in nodes[other].ports]
-        return NodeFaults(number=self._orders, unreachable=unreachable, disk_is_full=node in self._full)
+        return NodeFaults(number=next(_order_numbers), unreachable=unreachable, disk_is_full=node in self.full)
 
 
 def others_of(node: int, others: Collection[int], known: Collection[int]) -> list[int]:
@@ -63,5 +61,5 @@ def others_of(node: int, others: Collection[int], known: Collection[int]) -> lis
     return list(others) or [other for other in known if other != node]
 
 
-def _pairs(some: Iterable[int], others: Iterable[int]) -> set[frozenset[int]]:
-    return {frozenset(pair) for pair in product(some, others) if pair[0] != pair[1]}
+def _pairs(some: Iterable[int], others: Iterable[int]) -> frozenset[frozenset[int]]:
+    return frozenset(frozenset(pair) for pair in product(some, others) if pair[0] != pair[1])

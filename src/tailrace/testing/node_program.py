@@ -16,8 +16,8 @@ from weakref import WeakSet
 
 ORDER: Final = b"faults "
 DONE: Final = "tailrace faults: "
-_STDIN: Final = 0
-_READ_BYTES: Final = 1 << 16
+_MODULE: Final = "tailrace.testing.node_program"
+_LAST_ORDER: Final = "_TAILRACE_TEST_ORDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,11 @@ class FullDisk(types.ModuleType):
 
 
 class FaultyNode:
-    """The faults of the node that runs in this process."""
+    """The faults of the node that runs in this process.
+
+    The last order stands in the environment too: a node whose disk has failed starts anew in its process
+    (`node.disk_failure`), with the faults that hold.
+    """
 
     def __init__(self) -> None:
         self._cut = CutConnections()
@@ -146,29 +150,26 @@ class FaultyNode:
             from tailrace.net.connection import Connection
             from tailrace.node import process
         self._cut.watch(Connection)
-        process._read_stdin = self._read_stdin
-
-    def _read_stdin(self, loop: Any, stopped: Any, cluster_stops: Any) -> None:
-        """Read orders; the end of standard input stops the node, as in `tailrace serve`."""
-        received = os.read(_STDIN, _READ_BYTES)
-        if received:
-            self.take(received)
-        else:
-            loop.remove_reader(_STDIN)
-            stopped.set()
+        process.program = process.Program(_MODULE, self.take)
+        if _LAST_ORDER in os.environ:
+            self._obey(os.environ[_LAST_ORDER])
 
     def take(self, received: bytes) -> None:
         """Take the orders among these bytes of standard input."""
         *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:
             if line.startswith(ORDER):
-                self._obey(NodeFaults(**json.loads(line.removeprefix(ORDER))))
+                self._obey(line.removeprefix(ORDER).decode())
 
-    def _obey(self, faults: NodeFaults) -> None:
+    def _obey(self, order: str) -> None:
+        from tailrace.node import disk_failure
         from tailrace.storage import files
 
+        faults = NodeFaults(**json.loads(order))
+        os.environ[_LAST_ORDER] = order
         self._cut.set_unreachable(faults.unreachable)
-        vars(files)["os"] = FullDisk() if faults.disk_is_full else os
+        for module in (files, disk_failure):
+            vars(module)["os"] = FullDisk() if faults.disk_is_full else os
         print(f"{DONE}{faults.number}", flush=True)  # noqa: T201 - the test waits for it
 
 

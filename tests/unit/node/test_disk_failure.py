@@ -42,10 +42,10 @@ def test_it_is_waited_until_a_sync_succeeds(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(select, "select", pausing)
     monkeypatch.setattr(os, "fsync", failing)
-    assert wait_for_disk(tmp_path, failures=3, until_stdin_closes=False)
+    assert wait_for_disk(tmp_path, failures=3, take=None)
     assert pauses == [2.0, 0.5, 0.5], "after the third failure in a row it takes longer"
     pauses.clear()
-    assert wait_for_disk(tmp_path, failures=99, until_stdin_closes=False)
+    assert wait_for_disk(tmp_path, failures=99, take=None)
     assert pauses == [30.0]
 
 
@@ -54,7 +54,7 @@ def test_the_end_of_the_parent_process_ends_the_waiting_too(tmp_path: Path) -> N
 import os, signal
 from pathlib import Path
 from tailrace.node.disk_failure import wait_for_disk
-print(wait_for_disk(Path({str(tmp_path / "gone")!r}), failures=1, until_stdin_closes=True))
+print(wait_for_disk(Path({str(tmp_path / "gone")!r}), failures=1, take=len))
 os.kill(os.getpid(), signal.SIGTERM)
 """
     done = run_program(code)
@@ -95,7 +95,7 @@ def hang(descriptor):
 select.select = pausing
 if place == "sync":
     os.fsync = hang
-print(wait_for_disk(directory, failures=1, until_stdin_closes=False))
+print(wait_for_disk(directory, failures=1, take=None))
 for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     os.kill(os.getpid(), each)
 """
@@ -111,7 +111,7 @@ def test_a_signal_to_stop_ends_the_waiting_well_though_a_sync_hangs(tmp_path: Pa
 
 def test_a_process_that_has_waited_handles_signals_as_before(tmp_path: Path) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    assert wait_for_disk(tmp_path, failures=1, until_stdin_closes=False)
+    assert wait_for_disk(tmp_path, failures=1, take=None)
     assert {number: signal.getsignal(number) for number in before} == before
 
 

@@ -93,6 +93,25 @@ def test_producers_of_a_full_disk_are_refused_until_there_is_space(tmp_path: Pat
         assert [record.value for record in cluster.read_all("orders")][-1] == b"rum"
 
 
+def test_the_faults_of_a_node_outlive_its_fresh_start_after_a_full_disk(cluster: Cluster, topic: str) -> None:
+    """The node replaces its process, and the new program takes orders too, also while it waits for the disk."""
+    leader = cluster.wait_until_leader(topic)
+    node = next(node for node in cluster.broker_ids if node not in (leader, cluster.controller_id))
+    cluster.fill_disk(node)
+    cluster.create_topic(f"faults-{uuid4()}", replication_factor=2)  # the node must write metadata
+    wait_until(lambda: "event=node-failed action=wait-for-disk" in cluster.log_text(node))
+    cluster.cut(leader, node)
+    assert "event=disk-answers" not in cluster.log_text(node)
+    cluster.free_disk(node)
+    wait_until(lambda: "event=disk-answers" in cluster.log_text(node))
+    cluster.produce(topic, ["tea"])
+    with pytest.raises(TimeoutError, match=rf"{topic}-0 has \d,\d of 1,2,3 in sync"):
+        cluster.wait_until_in_sync(topic, timeout=3)
+    cluster.heal()
+    cluster.wait_until_in_sync(topic)
+    cluster.assert_holds(topic, ["tea"])
+
+
 def test_a_fault_that_cannot_be_is_refused(cluster: Cluster) -> None:
     with pytest.raises(ClusterError, match="no node 7; its nodes are 1, 2, 3"):
         cluster.cut(1, 7)
@@ -103,6 +122,9 @@ def test_a_fault_that_cannot_be_is_refused(cluster: Cluster) -> None:
     cluster.pause(2)
     with pytest.raises(ClusterError, match=r"node 2 is paused and takes no fault: resume\(2\) first"):
         cluster.fill_disk(2)
+    cluster.resume(2)
+    cluster.heal()
+    assert not cluster._nodes[2].faults.is_any, "a fault that was refused comes with no later order"
     with Cluster() as lone, pytest.raises(ClusterError, match="one node has no network between nodes"):
         lone.cut(1, 2)
 
