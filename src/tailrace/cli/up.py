@@ -93,7 +93,7 @@ def _run(directory: Path, wish: "ClusterWish", *, restarts: bool, until_stdin_cl
         from tailrace.node.local.supervisor import READY, Supervisor
         from tailrace.node.process import preload, say_ready
         from tailrace.node.settings.config import NodeConfig
-        from tailrace.node.settings.sources import without_settings
+        from tailrace.node.settings.environment import without_settings
 
         preload()
     with ReservedPorts() as ports:

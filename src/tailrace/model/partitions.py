@@ -106,6 +106,7 @@ def topic_name_fault(name: str) -> str | None:
 GROUP_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 METADATA_TOPIC = "__cluster_metadata"
+METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 INTERNAL_TOPICS = frozenset((GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC))
 
 

@@ -13,8 +13,8 @@ from types import TracebackType
 
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import TopicId, format_topic_id
+from tailrace.model.partitions import METADATA_PARTITION
 from tailrace.model.proofs import SECRET_BYTES, id_of_secret
-from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 from tailrace.storage.checkpoints import (
     META_PROPERTIES,
     MetaProperties,

@@ -4,7 +4,8 @@ with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
     Producer(cluster.bootstrap_servers)
     cluster.kill(cluster.controller_id)
 
-The clients are imported while the nodes start: the imports of both take a quarter of a second of a core.
+The clients are imported, and settings of the user checked, while the nodes start: the imports for both take a third of
+a second of a core.
 """
 
 import atexit
@@ -16,10 +17,10 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, open_cluster
+from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, check_settings, open_cluster
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.testing.cluster_faults import ClusterFaults, others_of
@@ -30,6 +31,8 @@ from tailrace.testing.topic_calls import TopicCalls, texts
 _READY_S = 120.0
 """The longest wait for the start of a node, generous for a busy machine."""
 _NOT_OPEN = "the cluster has no nodes: it was not started, or it was closed"
+_SETTINGS: Final = {"dev.mode": "true"}
+"""The settings of all nodes, without settings of the user."""
 _ANY_PORT = ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=0)
 
 
@@ -52,7 +55,7 @@ class Cluster(TopicCalls):
         timeout: float = _READY_S,
     ) -> None:
         super().__init__()
-        settings = {"dev.mode": "true", **(texts(config) or {})}
+        settings = {**_SETTINGS, **(texts(config) or {})}
         self._wish = ClusterWish(
             brokers=brokers, racks=racks, controllers=controllers, listen=_ANY_PORT, settings=settings
         )
@@ -62,6 +65,7 @@ class Cluster(TopicCalls):
         self._ports = ReservedPorts()
         self._nodes: dict[int, NodeProcess] = {}
         self._faults = ClusterFaults()
+        self._is_checked = False
 
     def __enter__(self) -> Self:
         self.start()
@@ -76,6 +80,11 @@ class Cluster(TopicCalls):
 
     def prepare(self) -> None:
         """Write the nodes' settings and reserve their ports; start nothing. Raises ClusterError."""
+        self._open(has_checks=True)
+
+    def _open(self, *, has_checks: bool) -> None:
+        """Found the cluster, or open the cluster in the directory. Without checks the nodes may start first: nothing is
+        in the directory that wrong settings could spoil."""
         assert not self._nodes, "the cluster is there already"
         directory = self._directory
         if directory is None:
@@ -85,11 +94,13 @@ class Cluster(TopicCalls):
         atexit.register(self.close)
         RUNNING_TEST.note_start(self)
         try:
-            nodes = open_cluster(directory, self._wish, self._ports)
+            nodes = open_cluster(directory, self._wish, self._ports, has_checks=has_checks)
         except KafkaError as fault:
             raise ClusterError(str(fault)) from None
         for node in nodes:
             self._take(node)
+        is_plain = self._wish.settings == _SETTINGS and not self._wish.racks
+        self._is_checked = has_checks or is_plain
 
     def _take(self, node: LocalNode) -> None:
         log_file = node.home.with_name(f"{node.home.name}.log")
@@ -199,7 +210,7 @@ class Cluster(TopicCalls):
             self._start(nodes, wait)
             return
         try:
-            self.prepare()
+            self._open(has_checks=self._directory is not None)
             self._start(nodes, wait)
         except BaseException:
             self.close()
@@ -211,8 +222,19 @@ class Cluster(TopicCalls):
             if not node.is_running:
                 node.launch()
         import_module("tailrace.testing.waits")
+        self._check_settings()
         for node in chosen if wait else ():
             node.wait_until_ready()
+
+    def _check_settings(self) -> None:
+        """Raise ClusterError for settings that the nodes refuse, unless that is known already."""
+        if self._is_checked:
+            return
+        try:
+            check_settings([known.node for known in self._nodes.values()])
+        except KafkaError as fault:
+            raise ClusterError(str(fault)) from None
+        self._is_checked = True
 
     def restart(self, *nodes: int) -> None:
         """Stop the nodes that run, then start every given node."""

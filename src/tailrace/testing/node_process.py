@@ -14,8 +14,8 @@ from typing import IO
 import tailrace
 from tailrace.node.local.cluster import LocalNode
 from tailrace.node.local.supervisor import READY
+from tailrace.node.settings.environment import without_settings
 from tailrace.node.settings.listeners import parse_endpoint
-from tailrace.node.settings.sources import without_settings
 from tailrace.testing import node_program
 from tailrace.testing.node_program import DONE, NodeFaults
 

@@ -158,9 +158,34 @@ def test_a_node_ends_with_the_program_that_started_it_even_by_kill_9() -> None:
         time.sleep(0.05)
 
 
+def modules_after(script: str) -> set[str]:
+    """The modules that this program has imported at its end."""
+    program = f"import sys\nfrom tailrace.testing import Cluster\n{script}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    return set(done.stdout.split())
+
+
 def test_a_cluster_starts_without_the_imports_of_the_clients() -> None:
     """A test with another client does not wait for them."""
-    script = "import sys; from tailrace.testing import Cluster; Cluster(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    assert "tailrace.testing.cluster" in done.stdout.split()
-    assert not [name for name in done.stdout.split() if name.startswith("tailrace.client")]
+    loaded = modules_after("Cluster()")
+    assert "tailrace.testing.cluster" in loaded
+    assert not [name for name in loaded if name.startswith("tailrace.client")]
+
+
+def test_settings_of_the_kit_alone_are_checked_by_the_node_alone() -> None:
+    """The settings of a node come with the modules of a node, which a test does not need."""
+    start = "with Cluster({}) as cluster: cluster.kill()".format
+    of_nodes = {"tailrace.node.settings.config", "tailrace.raft", "tailrace.server.fetch", "tailrace.storage.log"}
+    assert modules_after(start("")) & of_nodes == set()
+    assert modules_after(start("config={'num.partitions': 2}")) >= of_nodes
+
+
+@pytest.mark.parametrize("has_directory", [False, True])
+def test_a_misspelt_setting_is_named_before_anything_stays(tmp_path: Path, has_directory: bool) -> None:
+    cluster = Cluster(config={"num.partition": "3"}, directory=tmp_path if has_directory else None)
+    with pytest.raises(ClusterError) as caught:
+        cluster.start()
+    assert str(caught.value) == "INVALID_CONFIG: unknown setting 'num.partition'; did you mean num.partitions?"
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ClusterError, match="it was not started, or it was closed"):
+        cluster.process_id()

@@ -14,15 +14,17 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.data_directory import make_durably
 from tailrace.node.local.reserved_ports import ReservedPorts
-from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.listeners import ListenerAddress, is_wildcard_host, parse_endpoint
-from tailrace.node.settings.sources import read_file
-from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import META_PROPERTIES, replace_file
+from tailrace.storage.files import OsFiles
+
+if TYPE_CHECKING:  # the settings of a node come with most of a node
+    from tailrace.node.settings.config import NodeConfig
 
 CONFIG_FILE = "server.properties"
 DEFAULT_BROKERS = 3
@@ -117,7 +119,7 @@ class LocalNode:
 
         A file with the same content is left alone, so that a full disk or a power cut cannot spoil another start.
         """
-        if self.config_file.exists() and read_file(self.config_file) == self.settings:
+        if self.config_file.exists() and _settings_in(self.config_file) == self.settings:
             return
         make_durably(self.home)
         lines = ["# Start this node alone: tailrace serve --config " + str(self.config_file)]
@@ -125,16 +127,19 @@ class LocalNode:
         replace_file(OsFiles(), str(self.config_file), ("\n".join(lines) + "\n").encode())
 
 
-def open_cluster(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
+def open_cluster(
+    directory: Path, wish: ClusterWish, ports: ReservedPorts, *, has_checks: bool = True
+) -> list[LocalNode]:
     """The nodes of the cluster in this directory. Without a cluster there, a new cluster is founded. Their ports are
     reserved.
 
-    Raises KafkaError(INVALID_CONFIG) if the cluster differs from `wish`, and OSError if a port is taken.
+    Raises KafkaError(INVALID_CONFIG) if the cluster differs from `wish`, and OSError if a port is taken. `has_checks`:
+    settings that the nodes would refuse are refused before any change.
     """
     wish.check()
     known = _existing(directory)
     if not known:
-        return _found(directory, wish, ports)
+        return _found(directory, wish, ports, has_checks=has_checks)
     _check_is_wanted(directory, known, wish)
     nodes = [replace(node, settings={**node.settings, **wish.settings}) for node in known]
     for node in nodes:
@@ -142,9 +147,10 @@ def open_cluster(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> li
     return _written(nodes)
 
 
-def _written(nodes: Sequence[LocalNode], stale: Iterable[Path] = ()) -> list[LocalNode]:
+def _written(nodes: Sequence[LocalNode], stale: Iterable[Path] = (), *, has_checks: bool = True) -> list[LocalNode]:
     """Write the settings of the nodes, and remove the `stale` files. Raises KafkaError only before any change."""
-    _check_together([NodeConfig(node.settings) for node in nodes])  # refuses settings that the nodes would refuse
+    if has_checks:
+        check_settings(nodes)
     for file in stale:
         file.unlink()
     for node in nodes:
@@ -152,9 +158,10 @@ def _written(nodes: Sequence[LocalNode], stale: Iterable[Path] = ()) -> list[Loc
     return list(nodes)
 
 
-def _check_together(configs: Sequence[NodeConfig]) -> None:
+def check_settings(nodes: Iterable[LocalNode]) -> None:
+    """Raise KafkaError(INVALID_CONFIG) for settings that the nodes would refuse, or that cannot hold together."""
     taken: dict[tuple[str, int], int] = {}
-    for config in configs:
+    for config in map(_config_of, nodes):
         metrics = config.addresses.metrics
         if metrics is None or not metrics.port:
             continue
@@ -192,7 +199,7 @@ def _is_at(known: ListenerAddress, wanted: ListenerAddress) -> bool:
     return wanted.port in (0, known.port) and (len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"})
 
 
-def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[LocalNode]:
+def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts, *, has_checks: bool) -> list[LocalNode]:
     broker_count = DEFAULT_BROKERS if wish.brokers is None else wish.brokers
     controller_count = wish.controllers or 0
     racks = wish.racks or ()
@@ -221,7 +228,19 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[Loc
         )
         settings = {**own, **_quorum_settings(host, quorum_ports), **wish.settings}
         nodes.append(LocalNode(node_id=node_id, home=directory.absolute() / f"node-{node_id}", settings=settings))
-    return _written(nodes, stale)
+    return _written(nodes, stale, has_checks=has_checks)
+
+
+def _config_of(node: LocalNode) -> "NodeConfig":
+    from tailrace.node.settings.config import NodeConfig
+
+    return NodeConfig(node.settings)
+
+
+def _settings_in(file: Path) -> dict[str, str]:
+    from tailrace.node.settings.sources import read_file
+
+    return read_file(file)
 
 
 def added_node(
@@ -229,7 +248,7 @@ def added_node(
 ) -> LocalNode:
     """Add a broker to a cluster of several nodes, and write its settings. If the new node is a controller too, it
     follows the quorum, and votes when it has been added to the voters."""
-    controllers = [listener for node in nodes for listener in NodeConfig(node.settings).controller_listeners]
+    controllers = [listener for node in nodes for listener in _config_of(node).controller_listeners]
     if not controllers:
         raise _refusal(f"{directory} has one node that no other can join: it has no listener for controllers")
     host = controllers[0].host
@@ -334,7 +353,7 @@ def _with_present_data(nodes: Sequence[LocalNode]) -> list[LocalNode]:
 
 
 def _read(path: Path) -> LocalNode:
-    settings = read_file(path)
+    settings = _settings_in(path)
     missing = [name for name in ("node.id", "process.roles", "listeners", "log.dirs") if not settings.get(name)]
     if missing or not settings["node.id"].isdecimal():
         raise _refusal(f"{path} does not say {', '.join(missing) or 'a node.id'}: is it of a node of a local cluster?")

@@ -16,23 +16,10 @@ from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import FORMER_NAMES, Setting, attribute_name, current_name, find
+from tailrace.node.settings.environment import ENVIRONMENT_PREFIX, may_be_setting
 from tailrace.node.settings.kafka import refusal_of
 from tailrace.node.settings.properties import parse_properties
 from tailrace.node.settings.table import BROKER_SETTINGS
-
-ENVIRONMENT_PREFIX = "TAILRACE_"
-_OF_RECORDS = ("TOPIC", "PARTITION", "OFFSET", "TIMESTAMP", "ATTEMPT", "HEADERS", "KEY", "KEY_BASE64", "NO_VALUE")
-"""Variables about a record, which `tailrace work` sets for its command: the command may start a node."""
-_NOT_SETTINGS = frozenset(
-    (
-        "TAILRACE_BOOTSTRAP",
-        "TAILRACE_KERNEL",
-        "TAILRACE_SPARK_TASKS",
-        "TAILRACE_TRACEBACK",
-        *(ENVIRONMENT_PREFIX + name for name in _OF_RECORDS),
-    )
-)
-"""Variables that other parts of Tailrace read, or set."""
 
 _OF_A_SERVICE: Final = re.compile(
     r"TAILRACE_(?:NAME|ENV_\w+"
@@ -141,7 +128,7 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     given: dict[str, str] = {}
     ignored = []
     for variable, text in environment.items():
-        if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS or not text.strip():
+        if not may_be_setting(variable) or not text.strip():
             continue
         if variable in names:
             given[names[variable]] = text
@@ -173,15 +160,6 @@ def _refuse_misspelt(variable: str, names: Iterable[str]) -> None:
     why = refusal_of(word.lower().replace("_", "."))
     if why is not None and (word.count("_") + 1 >= _WORDS_OF_PROTECTION or word == "SUPER_USERS"):
         raise _refusal(f"environment variable {variable}: {why}")
-
-
-def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without the variables that `read_environment` takes."""
-    return {
-        variable: text
-        for variable, text in environment.items()
-        if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS
-    }
 
 
 def _refusal(detail: str) -> KafkaError:

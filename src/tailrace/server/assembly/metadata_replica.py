@@ -13,6 +13,7 @@ from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import METADATA_PARTITION
 from tailrace.model.proofs import NO_SECRET, SECRET_BYTES, id_of_secret
 from tailrace.model.topic_config import TopicConfig
 from tailrace.raft.node import RaftNode
@@ -26,7 +27,7 @@ from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.duties import LeaderBalanceConfig
 from tailrace.server.quorum.host import QuorumHost, read_quorum_state
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
+from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, MetadataDirectory
 from tailrace.server.quorum.queued_work import OnLongWork
 from tailrace.server.quorum.raft_rpcs import VoterAddress
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import METADATA_PARTITION
 from tailrace.protocol.messages.quorum import (
     DescribedQuorumPartition,
     DescribedQuorumTopic,
@@ -25,7 +26,6 @@ from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Clock, Controller
 from tailrace.server.quorum.host import QuorumHost
-from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 
 WANTED: Final = (
     DescribedQuorumTopic(

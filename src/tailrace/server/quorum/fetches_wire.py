@@ -6,6 +6,7 @@ from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.ids import METADATA_TOPIC_ID
+from tailrace.model.partitions import METADATA_PARTITION
 from tailrace.protocol.messages import fetch, quorum
 from tailrace.raft.rpc import (
     FetchRecords,
@@ -17,7 +18,6 @@ from tailrace.raft.rpc import (
 )
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.errors import unknown_snapshot_part
-from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 from tailrace.server.quorum.metadata_partition_wire import (
     INDEX,
     TOPIC,

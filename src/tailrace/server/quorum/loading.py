@@ -7,12 +7,12 @@ from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.snapshot_image import SnapshotLoader
 from tailrace.metadata.stored_partitions import RecordReader, StoredRecord
 from tailrace.model.errors import CorruptRecords
+from tailrace.model.partitions import METADATA_PARTITION
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.raft.rpc import SnapshotId
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 
 
 class SnapshotLoading:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import NO_LEADER, BrokerId
-from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
+from tailrace.model.partitions import METADATA_PARTITION, TopicPartition
 from tailrace.storage import FileSystem, FlushTicket
 from tailrace.storage.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_offsets, replace_file, write_offsets
 from tailrace.storage.file_system import join
@@ -86,7 +86,6 @@ def _parse_directory(text: str) -> bytes:
     return directory
 
 
-METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 """Kafka's limit for a batch of this log."""
 QUORUM_STATE: Final = "quorum-state"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.model.partitions import METADATA_PARTITION
 from tailrace.raft.rpc import NO_LEADER, Response
 from tailrace.raft.voters import VoterListener
-from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 
 TOPIC: Final = METADATA_PARTITION.topic
 INDEX: Final = METADATA_PARTITION.partition

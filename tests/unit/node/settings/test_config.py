@@ -8,9 +8,10 @@ import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.settings.config import NodeConfig, load_config
+from tailrace.node.settings.environment import without_settings
 from tailrace.node.settings.listeners import parse_endpoint
 from tailrace.node.settings.properties import parse_properties
-from tailrace.node.settings.sources import read_environment, without_settings
+from tailrace.node.settings.sources import read_environment
 from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS
 from tailrace.server.admin.config_entries import BROKER_NAMES, ConfigSource
 

@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.model.machines import Tick
+from tailrace.model.partitions import METADATA_PARTITION
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages import fetch
 from tailrace.raft import effects as do
@@ -18,7 +19,7 @@ from tailrace.raft.rpc import FetchRecords
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 from tailrace.server.quorum.host import QuorumHost, read_quorum_state
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.nodes.ports import DeferredDisk
