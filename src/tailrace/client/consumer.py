@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Final, Generic, Self, overload
@@ -18,7 +17,7 @@ from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener, RebalanceCallbacks
 from tailrace.client.group.topic_views import check_slots
 from tailrace.client.names import Names, several
-from tailrace.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, OffsetAt, list_offsets, milliseconds_of
+from tailrace.client.offsets import EARLIEST, LATEST, LogOffsets
 from tailrace.client.partition_names import (
     ByPartition,
     Pair,
@@ -42,7 +41,7 @@ from tailrace.model.partitions import TopicPartition
 _ITERATION_POLL_S: Final = 1.0
 
 
-class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
+class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic[K, V]):
     """An asyncio consumer. Names and defaults of settings are Kafka's.
 
     With `group` and `topics` it shares the topics' partitions with the group's other members and keeps its progress
@@ -74,11 +73,11 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
             until=settings.until,
             callbacks=self._callbacks,
         )
-        self._isolation_level = settings.isolation_number
+        self._router, self._isolation_level = self._reader.router, settings.isolation_number
         self._group = settings.group
         self._max_poll_records = settings.max_poll_records
         self._auto_commit = AutoCommit(
-            self._reader.router,
+            self._router,
             partial(self._reader.commit, timeout_ms=0),
             is_on=settings.enable_auto_commit and settings.group is not None,
             interval_ms=settings.auto_commit_interval_ms,
@@ -124,6 +123,14 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
         self._reader.subscribe(several(topics), pattern)
         self._callbacks.listener = listener
 
+    async def unsubscribe(self) -> None:
+        """Commit (with auto commit), leave the group, and read nothing until `subscribe` or `assign`."""
+        await self._reader.unsubscribe()
+
+    def subscription(self) -> frozenset[str]:
+        """The names of the topics of `topics` or `subscribe`; empty after `assign`. A pattern has no names here."""
+        return self._reader.topics
+
     async def assign(self, partitions: ByPartition[Sequence[KeyRange]] | Iterable[Pair]) -> None:
         """Read exactly these partitions, outside any group's sharing.
 
@@ -132,7 +139,7 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
         the rest. Raises KafkaError INVALID_REQUEST for ranges that are malformed, or overlap.
         """
         wanted = ranges_by_partition(partitions)
-        self._reader.check_assignable(wanted)
+        self._reader.check_assignable()
         self._returned.drop_ahead(self.assignment() - wanted.keys())
         changed = {name for name in self.assignment() & wanted.keys() if self._changes(name, wanted[name])}
         self._returned.put_ahead_back(changed)
@@ -206,42 +213,6 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
         """Whether every record up to the setting `until` is returned: then `poll` returns no record, at once."""
         return self._reader.is_at_end and not self._returned
 
-    # the cluster's logs
-
-    async def beginning_offsets(self, partitions: Iterable[Pair]) -> dict[TopicPartition, int]:
-        """The log starts of any partitions, assigned or not. Raises KafkaError."""
-        return await self._offsets(partitions, EARLIEST)
-
-    async def end_offsets(self, partitions: Iterable[Pair]) -> dict[TopicPartition, int]:
-        """The ends of any partitions, assigned or not: the offsets of the next records that will be written, or with
-        read_committed the last stable offsets. Raises KafkaError."""
-        return await self._offsets(partitions, LATEST)
-
-    async def _offsets(self, partitions: Iterable[Pair], spec: int) -> dict[TopicPartition, int]:
-        listed = await self._list_offsets(dict.fromkeys(partitions_named(partitions), spec))
-        return {name: found.offset for name, found in listed.items()}
-
-    async def offsets_for_times(
-        self, timestamps: ByPartition[int | datetime]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at this time (ms since 1970, or a datetime) or later, in each partition; None without such
-        a record. Raises KafkaError."""
-        specs = {name: milliseconds_of(time) for name, time in by_partition(timestamps).items()}
-        listed = await self._list_offsets(specs)
-        return {
-            name: OffsetAndTimestamp(found.offset, found.timestamp, found.leader_epoch) if found.offset >= 0 else None
-            for name, found in listed.items()
-        }
-
-    async def partitions_for_topic(self, topic: str) -> list[int]:
-        """The numbers of the topic's partitions. Raises KafkaError for a topic that does not exist."""
-        return [info.partition for info in (await self._reader.router.topic(topic)).partitions]
-
-    async def _list_offsets(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAt]:
-        if not specs:
-            return {}
-        return await list_offsets(self._reader.router, specs, isolation_level=self._isolation_level)
-
     @property
     def trouble(self) -> KafkaError | None:
         """The fault that keeps `poll` from returning all records while the consumer tries again: a node that is down, a
@@ -294,7 +265,7 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
 
     async def _poll(self, wait_s: float, max_records: int | None = None) -> list[ConsumerRecord]:
         """Do what `poll` does; records of views have the names of the views."""
-        deadline_ms = self._reader.router.now_ms() + int(wait_s * 1000)
+        deadline_ms = self._router.now_ms() + int(wait_s * 1000)
         self._reader.check_open()
         limit = self._max_poll_records if max_records is None else max_records
         if limit < 1:
@@ -407,7 +378,7 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], Generic[K, V]):
             return await progress.committed(partition_named(partitions))
         assert self._group is not None, "it has progress"
         names = partitions_named(partitions)
-        return await fetch_group_offsets(self._reader.router, self._group, names, require_stable=True)
+        return await fetch_group_offsets(self._router, self._group, names, require_stable=True)
 
     # the group's callbacks, and the end
 

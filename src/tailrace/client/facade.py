@@ -33,6 +33,7 @@ class Closable(Protocol):
 
 
 C = TypeVar("C", bound=Closable)
+C_co = TypeVar("C_co", bound=Closable, covariant=True)
 
 
 class PerProcess(Generic[C]):
@@ -147,11 +148,13 @@ def _renew_locks() -> None:
 os.register_at_fork(after_in_child=_renew_locks)
 
 
-class Facade(Configured[Any], Generic[C]):
+class Facade(Configured[Any], Generic[C_co]):
     """A blocking client: usable in a `with` block. A client that is dropped without `close` finishes in the
     background."""
 
-    def __init__(self, make: Callable[[], C], finish: "Callable[[C], Coroutine[Any, Any, None]]" = _close) -> None:
+    def __init__(
+        self, make: Callable[[], C_co], finish: "Callable[[C_co], Coroutine[Any, Any, None]]" = _close
+    ) -> None:
         self._client = PerProcess(make, finish)
 
     def __enter__(self) -> Self:

@@ -1,6 +1,7 @@
 """ListOffsets: the start and end of a partition's log, and the offset of a time, from the leaders."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import code_of
-from tailrace.client.partition_names import ByPartition, by_partition
+from tailrace.client.partition_names import ByPartition, Pair, by_partition, partitions_named
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -231,3 +232,48 @@ def _count_in(answer: ListOffsetsPartitionResponse) -> RecordCount | None:
         return None
     quality = answer.count_quality
     return RecordCount(answer.records, quality == EXACT_COUNT, quality == UNFINISHED_COUNT)
+
+
+class LogOffsets(ABC):
+    """A client that asks the leaders of partitions where their logs begin and end."""
+
+    _router: Router
+    _isolation_level: int
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish and close the connections."""
+
+    async def beginning_offsets(self, partitions: Iterable[Pair]) -> dict[TopicPartition, int]:
+        """The log starts of any partitions, assigned or not. Raises KafkaError."""
+        return await self._offsets(partitions, EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[Pair]) -> dict[TopicPartition, int]:
+        """The ends of any partitions, assigned or not: the offsets of the next records that will be written, or with
+        read_committed the last stable offsets. Raises KafkaError."""
+        return await self._offsets(partitions, LATEST)
+
+    async def _offsets(self, partitions: Iterable[Pair], spec: int) -> dict[TopicPartition, int]:
+        listed = await self._list_offsets(dict.fromkeys(partitions_named(partitions), spec))
+        return {name: found.offset for name, found in listed.items()}
+
+    async def offsets_for_times(
+        self, timestamps: ByPartition[int | datetime]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at this time (ms since 1970, or a datetime) or later, in each partition; None without such
+        a record. Raises KafkaError."""
+        specs = {name: milliseconds_of(time) for name, time in by_partition(timestamps).items()}
+        listed = await self._list_offsets(specs)
+        return {
+            name: OffsetAndTimestamp(found.offset, found.timestamp, found.leader_epoch) if found.offset >= 0 else None
+            for name, found in listed.items()
+        }
+
+    async def partitions_for_topic(self, topic: str) -> list[int]:
+        """The numbers of the topic's partitions. Raises KafkaError for a topic that does not exist."""
+        return [info.partition for info in (await self._router.topic(topic)).partitions]
+
+    async def _list_offsets(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAt]:
+        if not specs:
+            return {}
+        return await list_offsets(self._router, specs, isolation_level=self._isolation_level)

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import TypeGuard, TypeVar
 
-from tailrace.model.key_ranges import KeyRange
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange, fault_of
 from tailrace.model.partitions import TopicPartition
 
 T = TypeVar("T")
@@ -50,7 +51,12 @@ def by_partition(given: ByPartition[T]) -> dict[TopicPartition, T]:
 def ranges_by_partition(
     given: ByPartition[Sequence[KeyRange]] | Iterable[Pair],
 ) -> dict[TopicPartition, Sequence[KeyRange]]:
-    """The key ranges by partition; no ranges for partitions that are named alone. Raises TypeError."""
-    if isinstance(given, Mapping):
-        return by_partition(given)
-    return dict.fromkeys(partitions_named(given), ())
+    """The key ranges by partition; no ranges for partitions that are named alone. Raises TypeError, and KafkaError
+    INVALID_REQUEST for malformed ranges."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(partitions_named(given), ())
+    wanted = by_partition(given)
+    for name, ranges in wanted.items():
+        if (fault := fault_of(ranges)) is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name}: {fault}")
+    return wanted

@@ -86,6 +86,7 @@ class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
             listener = ThreadedListener(listener)
         loop_thread().call(self._client.get().subscribe(topics, pattern=pattern, listener=listener))
 
+    unsubscribe = blocking(AsyncConsumer[K, V].unsubscribe)
     assign = blocking(AsyncConsumer[K, V].assign)
     poll = blocking(AsyncConsumer[K, V].poll)
     getone = blocking(AsyncConsumer[K, V].getone)
@@ -102,6 +103,10 @@ class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
     commit = blocking(AsyncConsumer[K, V].commit)
     committed = blocking(AsyncConsumer[K, V].committed)
     takes_ranges = blocking(AsyncConsumer[K, V].takes_ranges)
+
+    def subscription(self) -> frozenset[str]:
+        """The names of the topics of `topics` or `subscribe`; empty after `assign`. A pattern has no names here."""
+        return self._client.get().subscription()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""

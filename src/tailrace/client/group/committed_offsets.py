@@ -250,3 +250,14 @@ class AutoCommit:
         if self._running is not None:
             self._running.cancel()
             self._running = None
+
+
+def without_group() -> KafkaError:
+    """The error of a call that needs a group."""
+    return KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has no committed offsets")
+
+
+def not_a_member(group: str | None) -> KafkaError:
+    """The error of a commit by a consumer that is out of its group."""
+    detail = f"no member of group {group!r} now: others may have read these partitions; the next poll joins again"
+    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, detail)

@@ -173,7 +173,7 @@ class KeyedEngine:
     def _receive(self, taken: Iterable[tuple[TopicPartition, Record]]) -> None:
         """Take records that were read just now: since then nothing has changed the positions."""
         by_name: dict[TopicPartition, list[KeyedRecord]] = defaultdict(list)
-        epoch = self._reader.member_epoch
+        epoch = self._reader.identity.generation_id
         for name, records in groupby(taken, itemgetter(0)):
             topic, partition, number = (self._slot_of(name)) or (*name, None)
             place, rest = (topic, partition), (None, 1, number, epoch)
@@ -392,7 +392,7 @@ class KeyedEngine:
         A fault that no retry cures ends the run.
         """
         async with self._storing:
-            notes = self._work.notes(self._reader.member_id)
+            notes = self._work.notes(self._reader.identity.member_id)
             for name, partition in self._partitions.items():
                 self._note_done(partition)
                 partition.note = notes.get(name, "")

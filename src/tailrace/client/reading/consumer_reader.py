@@ -15,6 +15,8 @@ from tailrace.client.group.committed_offsets import (
     OffsetAndMetadata,
     commit_group_offsets,
     commit_in_epoch,
+    not_a_member,
+    without_group,
 )
 from tailrace.client.group.group_member import GroupMember
 from tailrace.client.group.membership import TopicSubscription
@@ -34,7 +36,7 @@ from tailrace.client.reading.searches.start_search import StartSearch
 from tailrace.client.reading.searches.whole_topics import WholeTopics
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.key_ranges import KeyRange, fault_of
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record
 
@@ -61,6 +63,7 @@ class ConsumerReader:
         callbacks: RebalanceCallbacks | None = None,
     ) -> None:
         """`until`: the end of reading, without a group. `callbacks` get partitions that come or leave."""
+        self._settings = settings
         self.router = Router(settings)
         self._on_revoke = on_revoke
         self._on_left = on_left
@@ -112,6 +115,7 @@ class ConsumerReader:
         self._has_lost_partitions = False
         self._losses = 0
         """The number of times that the group has removed this member."""
+        self._topics = frozenset(settings.topics)
         self._first_topics: tuple[str, ...] = tuple(settings.topics)
         """The topics of the constructor, until the first poll subscribes to these topics."""
         self._is_subscribed = False
@@ -131,7 +135,8 @@ class ConsumerReader:
             )
         self._first_topics = ()
         self._knows_what_to_read = self._is_subscribed = True
-        names = tuple(sorted(set(topics)))
+        self._topics = frozenset(topics)
+        names = tuple(sorted(self._topics))
         if self._views is None:
             self._member.subscribe(TopicSubscription(names, pattern))
         else:
@@ -146,20 +151,36 @@ class ConsumerReader:
         left = self.names
         self.assign({})
         self._on_left(left)
-        self._whole_topics = WholeTopics(self.router, self.fetcher, topics, is_followed=self._end is None)
+        self._topics = frozenset(topics)
+        self._whole_topics = WholeTopics(self.router, self.fetcher, self._topics, is_followed=self._end is None)
 
-    def check_assignable(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
-        """Raise KafkaError for malformed key ranges, and after a `subscribe`: the group assigns the partitions then."""
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of the subscription, by name."""
+        return self._topics
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, after `on_revoke`, and read nothing until topics or partitions are chosen."""
+        self.check_open()
+        if self._member is not None and self._is_subscribed:
+            await self._member.leave()
+            self._member = GroupMember(self.router, self._settings, self)
+        if self._views is not None:
+            self._views.cancel()
+        left = self.names
+        self.assign({})
+        self._on_left(left)
+        self._is_subscribed = self._knows_what_to_read = self._has_lost_partitions = False
+
+    def check_assignable(self) -> None:
+        """Raise KafkaError after a `subscribe`: the group assigns the partitions then."""
         if self._is_subscribed:
-            detail = "this consumer shares topics in a group; assign() is for others"
+            detail = "this consumer shares topics in a group: unsubscribe() comes before assign()"
             raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
-        for name, ranges in wanted.items():
-            if (fault := fault_of(ranges)) is not None:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name}: {fault}")
 
     def assign(self, wanted: Mapping[TopicPartition, Sequence[KeyRange]]) -> None:
         """Read these partitions, in these ranges of key hashes, outside any group's sharing."""
-        self._first_topics = ()
+        self._topics, self._first_topics = frozenset(), ()
         self._knows_what_to_read = True
         self._cancel_tasks()
         self._whole_topics = None
@@ -298,7 +319,7 @@ class ConsumerReader:
     def progress(self) -> RangeProgress:
         """The group's progress at its coordinator. Raises KafkaError INVALID_GROUP_ID without a group."""
         if self._progress is None:
-            raise self._without_group()
+            raise without_group()
         return self._progress
 
     async def commit(
@@ -316,10 +337,6 @@ class ConsumerReader:
         # After a removal the partitions may have had other readers, which are further on.
         await commit_in_epoch(self.router, commit, timeout_ms=timeout_ms, may_repeat=lambda: losses == self._losses)
 
-    def epoch_before(self, name: TopicPartition, offset: int) -> int:
-        """The leader epoch of the last record before this offset; -1: unknown."""
-        return self.assigned.epoch_before(name, offset)
-
     def group_metadata(self) -> ConsumerGroupMetadata:
         """The group and this member of it; no member with `assign`.
 
@@ -329,37 +346,26 @@ class ConsumerReader:
         member = self._member if self._is_subscribed else None
         identity = member.identity if member is not None else ConsumerGroupMetadata(self._group or "")
         if self._first_topics or (member and identity.generation_id < 0):
-            raise self._not_a_member()  # for the coordinator the author would be a client outside the group
+            raise not_a_member(self._group)  # for the coordinator the author would be a client outside the group
         return identity
 
-    @property
-    def member_epoch(self) -> int:
-        """The epoch of the member in its group, or the generation of a classic group; -1 outside a group."""
-        return -1 if self._member is None else self._member.identity.generation_id
+    def epoch_before(self, name: TopicPartition, offset: int) -> int:
+        """The leader epoch of the last record before this offset; -1: unknown."""
+        return self.assigned.epoch_before(name, offset)
 
     @property
-    def member_id(self) -> str:
-        """The id of the member in its group; empty outside a group."""
-        return "" if self._member is None else self._member.identity.member_id
+    def identity(self) -> ConsumerGroupMetadata:
+        """The member in its group now, with generation -1 outside the group."""
+        return ConsumerGroupMetadata("") if self._member is None else self._member.identity
 
     def check_member(self) -> None:
         """Raise KafkaError without a group, and while this member is out of it; after `close`, not while it runs."""
         if self._has_left:
             raise ClosedClient("consumer")
         if self._group is None:
-            raise self._without_group()
+            raise without_group()
         if self._has_lost_partitions:
-            raise self._not_a_member()
-
-    @staticmethod
-    def _without_group() -> KafkaError:
-        return KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has no committed offsets")
-
-    def _not_a_member(self) -> KafkaError:
-        detail = (
-            f"no member of group {self._group!r} now: others may have read these partitions; the next poll joins again"
-        )
-        return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, detail)
+            raise not_a_member(self._group)
 
     # callbacks of the membership
 
