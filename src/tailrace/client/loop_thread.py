@@ -143,6 +143,15 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
+def runs_here() -> bool:
+    """Whether an event loop runs in the calling thread, and a blocking call blocks its coroutines."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def loop_thread() -> LoopThread:
     """This process's loop of clients, started at the first call."""
     return _thread_of(_CLIENTS)

@@ -13,8 +13,8 @@ from tailrace.client.blocking.consumer import Consumer
 from tailrace.client.offsets import LATEST
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.partitions import TopicPartition
+from tailrace.testing.comparison import show
 from tailrace.testing.running_test import Section
-from tailrace.testing.topic_contents import show
 
 LINES = 20
 """The last lines of the log of a node."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tailrace.client.blocking.admin import Admin
 from tailrace.client.blocking_producer import Producer
@@ -12,8 +12,11 @@ from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.servers import Servers, addresses
 
+T = TypeVar("T")
 Content: TypeAlias = str | bytes | Mapping[str, object] | list[object] | None
 """A text (UTF-8), bytes unchanged, a dict or a list as JSON, None for null."""
+
+__tracebackhide__ = True  # pytest shows the line of the test
 
 _ENCODABLE = "say a str, bytes, a dict or list (which become JSON), or None"
 
@@ -33,7 +36,7 @@ class InputRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class _Encoded:
+class EncodedRecord:
     """A record in the producer's form."""
 
     value: bytes | None
@@ -55,9 +58,11 @@ def feed(
     A row is a value, a pair of key and value, or an `InputRecord`. Rows without key and partition go to the partitions
     in turn, from 0 on. A missing topic is created, with `partitions` (1 without). Raises TypeError or ValueError, with
     the number of the row from 0, before anything is written, if a row cannot be encoded or names a partition that the
-    topic does not have; ValueError too if the topic has another number of partitions than `partitions`.
+    topic does not have; ValueError too if the topic has another number of partitions than `partitions`. Raises
+    TypeError for a single row in the place of a list.
     """
-    encoded = [_encode_row(row, f"row {number} for topic {topic!r}") for number, row in enumerate(rows)]
+    listed = list_of("rows", rows)
+    encoded = [_encode_row(row, f"row {number} for topic {topic!r}") for number, row in enumerate(listed)]
     count = _partition_count(addresses(servers), topic, partitions)
     for number, record in enumerate(encoded):
         if record.partition is not None and not 0 <= record.partition < count:
@@ -85,6 +90,16 @@ def feed(
     return [each.result() for each in sent]
 
 
+def list_of(name: str, records: Iterable[T]) -> list[T]:
+    """The records of this argument. Raises TypeError, with the right form, for a single record in the place of a list:
+    a text would become a record for each character, and a dict for each name."""
+    if isinstance(records, str | bytes | bytearray | Mapping | InputRecord):
+        raise TypeError(f"{name} is a list: say [{_shortened(records)}]")
+    if not isinstance(records, Iterable):
+        raise TypeError(f"{name} is a list, and {_shortened(records)} is of type {type(records).__name__}")
+    return list(records)
+
+
 def _partition_count(servers: str, topic: str, wanted: int | None) -> int:
     """The number of partitions of the topic; a missing topic is created."""
     with Admin(servers) as admin:
@@ -104,7 +119,7 @@ def _partition_count(servers: str, topic: str, wanted: int | None) -> int:
     return count
 
 
-def _encode_row(row: object, place: str) -> _Encoded:
+def _encode_row(row: object, place: str) -> EncodedRecord:
     match row:
         case InputRecord():
             record = row
@@ -118,18 +133,23 @@ def _encode_row(row: object, place: str) -> _Encoded:
             raise TypeError(f"{place}: None is no row; say InputRecord(None, key=...) for a null value")
         case _:
             record = InputRecord(row)  # type: ignore[arg-type]  # any other type is refused below, by name
+    return encode_record(record, place)
+
+
+def encode_record(record: InputRecord, place: str) -> EncodedRecord:
+    """The record as bytes. Raises TypeError or ValueError that begins with `place`."""
     if record.partition is not None and (isinstance(record.partition, bool) or not isinstance(record.partition, int)):
         raise TypeError(f"{place}: partition: {record.partition!r} is no int")
-    return _Encoded(
-        value=encode(record.value, f"{place}: value"),
-        key=encode(record.key, f"{place}: key"),
+    return EncodedRecord(
+        value=_encode(record.value, f"{place}: value"),
+        key=_encode(record.key, f"{place}: key"),
         headers=_encode_headers(record.headers, f"{place}: headers"),
         timestamp=_encode_time(record.timestamp, f"{place}: timestamp"),
         partition=record.partition,
     )
 
 
-def encode(content: object, place: str) -> bytes | None:
+def _encode(content: object, place: str) -> bytes | None:
     """The bytes of a content. Raises TypeError or ValueError that begins with `place`."""
     match content:
         case None | bytes():
@@ -159,7 +179,7 @@ def _encode_headers(headers: object, place: str) -> tuple[tuple[str, bytes | Non
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError(f"{place}: {_shortened(pair)} is no pair of a str and its value")
-        encoded.append((pair[0], encode(pair[1], f"{place}: {pair[0]!r}")))
+        encoded.append((pair[0], _encode(pair[1], f"{place}: {pair[0]!r}")))
     return tuple(encoded)
 
 

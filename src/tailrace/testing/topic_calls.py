@@ -5,19 +5,39 @@ The clients are imported by the first call: a test without such calls starts soo
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial, wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from tailrace.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from tailrace.client.reading.records_ahead import ConsumerRecord
     from tailrace.client.writing.outgoing import RecordMetadata
+    from tailrace.testing.comparison import Expected
     from tailrace.testing.feeding import Content, InputRecord
-    from tailrace.testing.topic_contents import Expected, Isolation
+    from tailrace.testing.topic_contents import Isolation
     from tailrace.testing.waits import Sight
 
 _WAIT_S = 30.0
 """The longest wait for a state of the cluster, unless a call says another time."""
+P = ParamSpec("P")
+T = TypeVar("T")
+
+__tracebackhide__ = True  # pytest shows the line of the test
+
+
+def _brief(call: Callable[P, T]) -> Callable[P, T]:
+    """The call with KafkaErrors whose traceback ends here: their detail says more than the frames of a client."""
+
+    @wraps(call)
+    def work(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except KafkaError as fault:
+            raise fault.without_frames() from None
+
+    return work
 
 
 class TopicCalls(ABC):
@@ -43,6 +63,7 @@ class TopicCalls(ABC):
     def running_nodes(self) -> list[int]:
         """The numbers of the nodes that run."""
 
+    @_brief
     def create_topic(
         self,
         topic: str,
@@ -57,7 +78,6 @@ class TopicCalls(ABC):
         """
         from tailrace.client.admin.topics import NewTopic
         from tailrace.client.blocking.admin import Admin
-        from tailrace.model.errors import ErrorCode, KafkaError
         from tailrace.testing.waits import see_brokers, wait_until
 
         self._name(topic)
@@ -76,6 +96,7 @@ class TopicCalls(ABC):
                 admin.create_topics([wanted])
         return topic
 
+    @_brief
     def produce(
         self,
         topic: str,
@@ -86,13 +107,15 @@ class TopicCalls(ABC):
         """Write records, and return their places when the cluster has all of them. A missing topic is created.
 
         A record is a value, a pair of key and value, or an `InputRecord`; texts, bytes, and dicts and lists, which
-        become JSON (see `feed`).
+        become JSON (see `feed`). Raises TypeError for a single record in the place of a list.
         """
-        from tailrace.testing.feeding import feed
+        from tailrace.testing.feeding import feed, list_of
 
+        listed = list_of("records", records)
         self._name(topic)
-        return feed(self, topic, records, partitions=partitions)
+        return feed(self, topic, listed, partitions=partitions)
 
+    @_brief
     def read_all(
         self, topic: str, *, isolation: "Isolation" = "read_committed", timeout: float = _WAIT_S
     ) -> "list[ConsumerRecord]":
@@ -105,28 +128,33 @@ class TopicCalls(ABC):
         self._name(topic)
         return read_all(self.bootstrap_servers, topic, isolation=isolation, timeout=timeout)
 
+    @_brief
     def assert_holds(
         self,
         topic: str,
         records: "Iterable[Expected]",
         *,
         ordered: bool = False,
+        allow_duplicates: bool = False,
         isolation: "Isolation" = "read_committed",
         timeout: float = 10.0,
     ) -> None:
-        """Assert that the topic holds these records and no other: values, or pairs of key and value, as for `produce`.
+        """Assert that the topic holds these records and no other: values, pairs of key and value, or `InputRecord`, as
+        for `produce`.
 
-        While records are missing and none is unexpected, waits up to `timeout` seconds for them. `ordered` compares the
-        order too, of a topic whose records are in one partition. The AssertionError shows what is missing, what is
-        unexpected, and the last records of the topic.
+        While records, or the topic, are missing and no record is unexpected, waits up to `timeout` seconds for them. A
+        topic that does not exist holds no record. `ordered` compares the order too, of a topic whose records are in one
+        partition. `allow_duplicates` accepts repeated copies of the expected records (at least once). The
+        AssertionError shows what is missing, there again, and unexpected, and the last records of the topic.
         """
+        from tailrace.testing.feeding import list_of
         from tailrace.testing.topic_contents import assert_holds, read_all
 
-        __tracebackhide__ = True
+        listed = list_of("records", records)
         self._name(topic)
         servers = self.bootstrap_servers
         read = partial(read_all, servers, topic, isolation=isolation)
-        assert_holds(read, topic, list(records), ordered=ordered, timeout=timeout)
+        assert_holds(read, topic, listed, ordered=ordered, allow_duplicates=allow_duplicates, timeout=timeout)
 
     # Waits. Each raises TimeoutError that names what it waited for, and what it saw last
 
@@ -137,7 +165,6 @@ class TopicCalls(ABC):
         """
         from tailrace.testing.waits import see_lag, wait_until
 
-        __tracebackhide__ = True
         look = partial(see_lag, self.bootstrap_servers, group, topic, at_most)
         return wait_until(f"group {group!r} has a lag of at most {at_most} on topic {topic!r}", look, timeout)
 
@@ -145,8 +172,6 @@ class TopicCalls(ABC):
         """Wait until a node that runs leads the partition; returns the number of the node."""
         from tailrace.model.partitions import TopicPartition
         from tailrace.testing.waits import see_leader, wait_until
-
-        __tracebackhide__ = True
 
         def look(left_s: float) -> "Sight":
             return see_leader(self.running_servers, TopicPartition(topic, partition), self.running_nodes, left_s)
@@ -157,7 +182,6 @@ class TopicCalls(ABC):
         """Wait until all replicas of the topic, or of all topics, are in sync."""
         from tailrace.testing.waits import see_in_sync, wait_until
 
-        __tracebackhide__ = True
         wanted = "all replicas of all topics are" if topic is None else f"all replicas of topic {topic!r} are"
         wait_until(f"{wanted} in sync", lambda left_s: see_in_sync(self.running_servers, topic, left_s), timeout)
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tailrace.client.blocking.admin import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
+from tailrace.client.loop_thread import runs_here
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -14,6 +15,9 @@ POLL_S = 0.05
 
 _DECIDED = ("PrepareCommit", "PrepareAbort")
 """The states of a transaction that is decided, and has not marked all its partitions."""
+
+
+__tracebackhide__ = True  # pytest shows the line of the test
 
 
 class Sight(NamedTuple):
@@ -31,7 +35,6 @@ def wait_until(wanted: str, look: Callable[[float], Sight], timeout: float) -> i
     `look` gets the seconds that are left. A KafkaError of a look counts as what was seen. Raises TimeoutError that
     names the wanted state, and what was seen last.
     """
-    __tracebackhide__ = True  # pytest shows the line of the test
     deadline = time.monotonic() + timeout
     while True:
         left_s = deadline - time.monotonic()
@@ -44,6 +47,14 @@ def wait_until(wanted: str, look: Callable[[float], Sight], timeout: float) -> i
         if time.monotonic() + POLL_S > deadline:
             raise TimeoutError(f"waited {timeout:g} s until {wanted}; seen last: {seen.text}")
         time.sleep(POLL_S)
+
+
+def blocked_loop(call: str, separator: str = "; ") -> str:
+    """The words, after a separator, about the event loop that a call has blocked, if a loop runs in this thread."""
+    if not runs_here():
+        return ""
+    form = f"`await asyncio.to_thread(cluster.{call}, ...)`"
+    return f"{separator}the event loop of this thread was blocked meanwhile: in a coroutine say {form}"
 
 
 def see_lag(servers: str, group: str, topic: str, at_most: int, left_s: float) -> Sight:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
@@ -55,6 +56,21 @@ def test_a_topic_that_does_not_exist_is_named_with_its_neighbours(cluster: Clust
         cluster.read_all(topic[:-1])
     with Admin(cluster.bootstrap_servers) as admin:
         assert topic[:-1] not in {known.name for known in admin.list_topics()}
+
+
+def test_a_topic_that_a_service_has_yet_to_create_is_waited_for(cluster: Cluster) -> None:
+    late = f"late-{uuid4()}"
+    cluster.assert_holds(late, [])
+    with pytest.raises(AssertionError, match=f"^topic '{late}' does not exist; topics that exist: "):
+        cluster.assert_holds(late, ["tea"], timeout=0)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(cluster.assert_holds, late, ["tea"], timeout=60)
+        cluster.produce(late, ("tea",))
+        waiting.result(90)
+    cluster.produce(late, ["tea"])
+    with pytest.raises(AssertionError, match="there again: 1 "):
+        cluster.assert_holds(late, ["tea"])
+    cluster.assert_holds(late, ["tea"], allow_duplicates=True)
 
 
 def test_the_lag_of_a_group_is_waited_for(cluster: Cluster, topic: str) -> None:

@@ -1,7 +1,9 @@
 """`feed`: the forms of a row, and the refusal of anything else, before anything is written."""
 
+import re
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -49,7 +51,7 @@ def test_values_keys_and_headers_are_texts_bytes_or_json(tailrace_cluster: Clust
 
 def test_a_topic_is_made_when_it_is_missing_and_kept_when_it_is_there(tailrace_cluster: Cluster, name: str) -> None:
     servers = tailrace_cluster.bootstrap_servers
-    assert [place.partition for place in feed(servers, name, "abcd", partitions=3)] == [0, 1, 2, 0]
+    assert [place.partition for place in feed(servers, name, list("abcd"), partitions=3)] == [0, 1, 2, 0]
     assert [place.offset for place in feed(servers, name, [InputRecord("e", partition=2)])] == [1]
     with pytest.raises(ValueError, match=f"topic '{name}' has 3 partitions, not 2"):
         feed(servers, name, ["f"], partitions=2)
@@ -95,3 +97,16 @@ def test_a_row_that_cannot_be_encoded_is_named_and_nothing_is_written(
     with pytest.raises(error, match=message):
         feed(tailrace_cluster, name, ["good", row])  # type: ignore[list-item]
     assert topic_rows(tailrace_cluster, name) == []
+
+
+@pytest.mark.parametrize("record", ["tea", b"tea", bytearray(b"tea"), {"id": 1}, InputRecord("tea")])
+def test_a_record_in_the_place_of_a_list_of_records_is_refused_with_the_form_that_is_meant(record: Any) -> None:
+    cluster = Cluster()
+    form = re.escape(f"say [{record!r}]")
+    for call in (cluster.produce, cluster.assert_holds):
+        with pytest.raises(TypeError, match=f"records is a list: {form}"):
+            call("orders", record)
+    with pytest.raises(TypeError, match=f"rows is a list: {form}"):
+        feed("127.0.0.1:1", "orders", record)
+    with pytest.raises(TypeError, match="records is a list, and 5 is of type int"):
+        cluster.produce("orders", 5)  # type: ignore[arg-type]

@@ -93,3 +93,33 @@ def test_every_name_of_a_test_gives_a_name_that_kafka_takes(test: str) -> None:
     name = fresh_name(test)
     assert re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name)
     assert name != fresh_name(test)
+
+
+def test_a_mistake_in_a_call_shows_the_line_of_the_test_and_no_frame_of_the_kit(pytester: pytest.Pytester) -> None:
+    result = _run(
+        pytester,
+        """
+        def test_a_row(tailrace_cluster, tailrace_topic):
+            tailrace_cluster.produce(tailrace_topic, [5])
+
+        def test_a_list(tailrace_cluster, tailrace_topic):
+            tailrace_cluster.assert_holds(tailrace_topic, "tea")
+
+        def test_partitions(tailrace_cluster, tailrace_topic):
+            tailrace_cluster.produce(tailrace_topic, ["tea"], partitions=2)
+
+        def test_a_topic(tailrace_cluster, tailrace_topic):
+            tailrace_cluster.create_topic(tailrace_topic)
+
+        def test_a_name(tailrace_cluster, tailrace_topic):
+            tailrace_cluster.create_topic("no name")
+
+        def test_reading(tailrace_cluster):
+            tailrace_cluster.read_all("no-topic")
+        """,
+    )
+    result.assert_outcomes(failed=6)
+    places = re.findall(r"^(\S+\.py):\d+: \w+", str(result.stdout), re.MULTILINE)
+    assert len(places) == 6
+    assert {place.rpartition("/")[2] for place in places} == {next(pytester.path.glob("test_*.py")).name}
+    assert "TOPIC_ALREADY_EXISTS" in str(result.stdout)

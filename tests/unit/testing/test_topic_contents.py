@@ -1,28 +1,54 @@
 """Comparisons of a topic with the expected records, and what their failures show."""
 
+import asyncio
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from itertools import count
 
 import pytest
 
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.testing.topic_contents import Expected, assert_holds
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.testing import InputRecord
+from tailrace.testing.comparison import Expected
+from tailrace.testing.topic_contents import assert_holds
 
 
-def record(value: bytes | None, key: bytes | None = None, *, partition: int = 0, offset: int = 0) -> ConsumerRecord:
-    return ConsumerRecord("orders", partition, offset, 0, key, value, ())
+def record(
+    value: bytes | None,
+    key: bytes | None = None,
+    *,
+    partition: int = 0,
+    offset: int = 0,
+    timestamp: int = 0,
+    headers: tuple[tuple[str, bytes | None], ...] = (),
+) -> ConsumerRecord:
+    return ConsumerRecord("orders", partition, offset, timestamp, key, value, headers)
 
 
 def compare(
-    expected: Iterable[Expected], records: Iterable[ConsumerRecord], *, ordered: bool = False, timeout: float = 0
+    expected: Iterable[Expected],
+    records: Iterable[ConsumerRecord],
+    *,
+    ordered: bool = False,
+    allow_duplicates: bool = False,
+    timeout: float = 0,
 ) -> None:
     held = list(records)
-    assert_holds(lambda: held, "orders", list(expected), ordered=ordered, timeout=timeout)
+    assert_holds(
+        lambda: held, "orders", list(expected), ordered=ordered, allow_duplicates=allow_duplicates, timeout=timeout
+    )
 
 
-def message(expected: Iterable[Expected], records: Iterable[ConsumerRecord], *, ordered: bool = False) -> str:
+def message(
+    expected: Iterable[Expected],
+    records: Iterable[ConsumerRecord],
+    *,
+    ordered: bool = False,
+    allow_duplicates: bool = False,
+) -> str:
     with pytest.raises(AssertionError) as caught:
-        compare(expected, records, ordered=ordered, timeout=0)
+        compare(expected, records, ordered=ordered, allow_duplicates=allow_duplicates, timeout=0)
     return str(caught.value)
 
 
@@ -53,9 +79,102 @@ def test_a_failure_shows_what_is_missing_what_is_unexpected_and_what_is_there() 
     assert message(["tea"], []).splitlines()[-1] == "the topic is empty"
 
 
-def test_a_record_that_is_there_twice_is_unexpected_once() -> None:
-    assert "unexpected: 1" in message(["tea"], [TEA, TEA])
+def test_a_record_that_is_there_twice_is_repeated_and_its_first_place_is_shown() -> None:
+    again = record(b"tea", offset=173)
+    text = message(["tea", "milk"], [record(b"tea", offset=172), again, record(b"milk", partition=1)])
+    assert text.splitlines()[:3] == [
+        "topic 'orders' holds 3 records, 2 expected",
+        "there again: 1 (allow_duplicates=True accepts repeated records)",
+        "    0@173 value=b'tea' (first at 0@172)",
+    ]
+    assert "unexpected" not in text
+    mixed = message(["tea"], [TEA, RUM, again])
+    assert "there again: 1 " in mixed
+    assert "unexpected: 1\n    0@2 value=b'rum'" in mixed
     assert "missing: 1" in message(["tea", "tea"], [TEA])
+
+
+def test_repeated_records_are_no_fault_when_they_are_allowed() -> None:
+    again = record(b"tea", offset=3)
+    compare(["tea", "milk"], [TEA, MILK, again, again], allow_duplicates=True)
+    compare([{"a": 1, "b": 2}], [record(b'{"a":1,"b":2}'), record(b'{"b":2,"a":1}', offset=1)], allow_duplicates=True)
+    compare(["tea", "milk", "rum"], [TEA, MILK, again, MILK, RUM], ordered=True, allow_duplicates=True)
+    assert "in another order" in message(["milk", "tea"], [TEA, MILK, again], ordered=True, allow_duplicates=True)
+    assert "missing: 1" in message(["tea", "milk"], [TEA, again], allow_duplicates=True)
+    assert "missing: 1" in message(["tea", "tea"], [TEA], allow_duplicates=True)
+    foreign = message(["tea"], [TEA, RUM, again], allow_duplicates=True)
+    assert "unexpected: 1\n    0@2 value=b'rum'" in foreign
+    assert "there again" not in foreign
+    assert "unexpected: 1" in message([("ann", "tea")], [record(b"tea", b"ann"), TEA], allow_duplicates=True)
+
+
+def test_a_value_alone_fits_a_record_with_any_key_that_no_pair_needs() -> None:
+    compare(["tea"], [record(b"tea", b"ann")])
+    compare([(None, "tea")], [TEA])
+    assert "missing: 1\n    (None, 'tea')" in message([(None, "tea")], [record(b"tea", b"ann")])
+    compare(["tea", ("bob", "tea")], [record(b"tea", b"bob"), record(b"tea", b"ann", offset=1)])
+
+
+def test_an_input_record_is_compared_by_all_that_it_says() -> None:
+    found = record(
+        b"x", b"k", partition=1, timestamp=1_769_817_600_000, headers=(("h", b"2"), ("trace", b"7"), ("h", b"3"))
+    )
+    time = datetime(2026, 1, 31, tzinfo=UTC)
+    compare([InputRecord("x")], [found])
+    compare([InputRecord("x", key="k", headers={"h": "2"}, partition=1, timestamp=time)], [found])
+    compare([InputRecord("x", headers=[("h", "2"), ("trace", b"7"), ("h", "3")], timestamp=1_769_817_600_000)], [found])
+    for other in (
+        InputRecord("y"),
+        InputRecord("x", key="q"),
+        InputRecord("x", headers={"h": "4"}),
+        InputRecord("x", headers={"g": "2"}),
+        InputRecord("x", headers=[("h", "2"), ("trace", b"7")]),
+        InputRecord("x", partition=0),
+        InputRecord("x", timestamp=1),
+    ):
+        assert "missing: 1" in message([other], [found])
+    text = message([InputRecord("x", key="k", headers={"h": "4"}, timestamp=1)], [found])
+    assert "missing: 1\n    InputRecord('x', key='k', headers={'h': '4'}, timestamp=1)\n" in text
+    assert "timestamp=1769817600000" in text
+    with pytest.raises(TypeError, match="record 0 of those expected: headers: 'n': 1 is of type int"):
+        compare([InputRecord("x", headers={"n": 1})], [found])  # type: ignore[dict-item]
+
+
+def test_a_topic_that_is_not_there_yet_is_waited_for_and_holds_no_record() -> None:
+    looks = count()
+    absent = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic 'orders' does not exist; topics that exist: 'o'")
+
+    def read() -> list[ConsumerRecord]:
+        if next(looks) < 3:
+            raise absent
+        return [TEA]
+
+    assert_holds(read, "orders", ["tea"], ordered=False, timeout=60)
+    assert next(looks) == 4
+    never = iter([absent, absent])
+
+    def read_absent() -> list[ConsumerRecord]:
+        raise next(never)
+
+    assert_holds(read_absent, "orders", [], ordered=False, timeout=60)
+    with pytest.raises(AssertionError, match=r"^topic 'orders' does not exist; topics that exist: 'o'$"):
+        assert_holds(read_absent, "orders", ["tea"], ordered=False, timeout=0)
+
+
+def test_a_comparison_that_blocks_an_event_loop_says_so_when_it_has_waited_in_vain() -> None:
+    async def blocked(expected: str) -> str:
+        return message([expected], [TEA])
+
+    note = "the event loop of this thread was blocked meanwhile"
+    assert note not in message(["milk"], [])
+
+    async def compare_nothing() -> str:
+        return message(["milk"], [])
+
+    text = asyncio.run(compare_nothing())
+    assert note in text
+    assert "say `await asyncio.to_thread(cluster.assert_holds, ...)`" in text
+    assert note not in asyncio.run(blocked("milk")), "an unexpected record is no matter of waiting"
 
 
 def test_the_key_of_a_pair_counts() -> None:
