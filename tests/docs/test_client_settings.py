@@ -20,7 +20,8 @@ from tailrace.client.reader_settings import (
     Reset,
 )
 from tailrace.client.setting_fields import INT32, INT64
-from tailrace.client.settings import ClientSettings, Compression, ProducerSettings
+from tailrace.client.settings import ClientSettings
+from tailrace.client.writer_settings import Compression, ProducerSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.views import FAN_OUTS
 

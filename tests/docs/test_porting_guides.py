@@ -22,7 +22,8 @@ import pytest
 import tailrace
 from tailrace import aio
 from tailrace.client.reader_settings import ConsumerSettings
-from tailrace.client.settings import ClientSettings, ProducerSettings
+from tailrace.client.settings import ClientSettings
+from tailrace.client.writer_settings import ProducerSettings
 from tailrace.testing import Cluster
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"

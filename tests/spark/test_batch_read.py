@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from interop.librdkafka import Message, librdkafka
 from spark.reading import positions
 from tailrace.client.blocking import Admin, NewTopic, Producer
-from tailrace.client.settings import Compression
+from tailrace.client.writer_settings import Compression
 from tailrace.spark.source import TailraceDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -26,7 +26,6 @@ from tailrace.cli.output import (
     show,
 )
 from tailrace.cli.waiting import TroubleNotice, on_first_signal, without_client_warnings
-from tailrace.client.settings import ProducerSettings, parse_codec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 
@@ -84,6 +83,7 @@ def command(
         # Before the user types into a cluster that is not there, or the first record creates the topic.
         is_new = not admin.existing_topics((topic,))
     from tailrace.client.blocking_producer import Producer
+    from tailrace.client.writer_settings import ProducerSettings
 
     settings = ProducerSettings.on(
         cluster_of(bootstrap_server),
@@ -184,6 +184,7 @@ class _InputLines:
         self._topic = topic
         self._separator = separator
         self._only = partition
+        from tailrace.client.writer_settings import parse_codec
         from tailrace.client.writing.partition_choice import StickyPartitioner
         from tailrace.protocol.records.record import BatchBuilder
 

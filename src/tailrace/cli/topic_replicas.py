@@ -1,16 +1,18 @@
 """`tailrace topics elect` and `tailrace topics reassign`: the leaders and the replicas of partitions."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace.cli.completion import topic_names
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, counted, say, show
-from tailrace.client.admin.unclean_elections import LeaderlessPartition
 from tailrace.client.blocking.admin import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import ElectionType, TopicPartition
+
+if TYPE_CHECKING:
+    from tailrace.client.admin.unclean_elections import LeaderlessPartition
 
 _ELECTION_COLUMNS = ("Topic", "Partition", "Election")
 _CANDIDATE_COLUMNS = ("Topic", "Partition", "Replica", "State", "GoodEnd", "AcknowledgedEnd", "Lost", "Choice")
@@ -82,7 +84,7 @@ def _elect_any(
     return admin.elect_leaders(wanted, election_type=kind)
 
 
-def _candidate_rows(partition: LeaderlessPartition) -> Iterable[Row]:
+def _candidate_rows(partition: "LeaderlessPartition") -> Iterable[Row]:
     best = partition.recommended
     for candidate in partition.candidates:
         yield {
@@ -98,7 +100,7 @@ def _candidate_rows(partition: LeaderlessPartition) -> Iterable[Row]:
         }
 
 
-def _say_what_is_lost(partitions: Sequence[LeaderlessPartition]) -> None:
+def _say_what_is_lost(partitions: "Sequence[LeaderlessPartition]") -> None:
     """Print the faults and losses of the candidates, which the table does not show."""
     for partition in partitions:
         where, candidates = partition
@@ -118,7 +120,7 @@ def _say_what_is_lost(partitions: Sequence[LeaderlessPartition]) -> None:
 
 
 def _elect_named(
-    admin: Admin, partitions: Sequence[LeaderlessPartition], replica: int | None
+    admin: Admin, partitions: "Sequence[LeaderlessPartition]", replica: int | None
 ) -> dict[TopicPartition, KafkaError | None]:
     """Elect the recommended replicas, or this replica. Returns None or the error for each partition."""
     results: dict[TopicPartition, KafkaError | None] = {}

@@ -1,7 +1,7 @@
 """`tailrace topics`: list, create, alter, describe, delete, elect, reassign."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,6 @@ from tailrace.cli.output import (
     write,
 )
 from tailrace.client.admin.configs import DYNAMIC_TOPIC_CONFIG, TOPIC
-from tailrace.client.admin.eligible_leaders import EligibleLeaders
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking.admin import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
@@ -28,6 +27,9 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.settings import current_name, unknown_setting
+
+if TYPE_CHECKING:
+    from tailrace.client.admin.eligible_leaders import EligibleLeaders
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -237,7 +239,7 @@ def _replication_factors(topic: TopicInfo) -> str:
     return "-".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
 
 
-Eligible = Mapping[TopicPartition, EligibleLeaders]
+Eligible = Mapping[TopicPartition, "EligibleLeaders"]
 
 
 def _description(topic: TopicInfo, configs: dict[str, str], eligible: Eligible) -> Row:

@@ -17,9 +17,9 @@ from tailrace.client.facade import Facade, blocking, face_of
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.serialization import K, V
-from tailrace.client.settings import ProducerSettings
 from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.client.transactions.scope import BlockingTransactionScope
+from tailrace.client.writer_settings import ProducerSettings
 from tailrace.client.writing.delivery import DeliveryFuture
 from tailrace.client.writing.outgoing import Headers, PrebuiltBatch, RecordMetadata, Unsent
 from tailrace.client.writing.record_checks import check_partition, check_topic, stamp_of

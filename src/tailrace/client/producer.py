@@ -15,10 +15,10 @@ from tailrace.client.kept_tasks import kept_task
 from tailrace.client.partition_names import ByPartition, by_partition
 from tailrace.client.router import Router
 from tailrace.client.serialization import K, V, serialized
-from tailrace.client.settings import ProducerSettings, parse_codec
 from tailrace.client.transactions.host import TransactionHost
 from tailrace.client.transactions.producer_transaction import Identity, TransactionPhase
 from tailrace.client.transactions.scope import TransactionScope
+from tailrace.client.writer_settings import ProducerSettings, parse_codec
 from tailrace.client.writing.accumulator import Accumulator
 from tailrace.client.writing.buffer_memory import BufferMemory
 from tailrace.client.writing.delivery import AwaitedDelivery, WriteFailures

@@ -12,7 +12,7 @@ from interop.kafka_tools import absent
 from tailrace.client.blocking import Admin, Consumer, MetricName, OffsetAndMetadata, Producer, RangedFetch, Rectangle
 from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.reader_settings import Reset
-from tailrace.client.settings import Compression
+from tailrace.client.writer_settings import Compression
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import contains, hash_of, of_slots
 from tailrace.model.partitions import TopicPartition

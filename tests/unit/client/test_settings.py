@@ -20,7 +20,8 @@ from tailrace.client.reader_settings import (
     RangedFetchSettings,
     Reset,
 )
-from tailrace.client.settings import ClientSettings, Compression, ProducerSettings
+from tailrace.client.settings import ClientSettings
+from tailrace.client.writer_settings import Compression, ProducerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec
 

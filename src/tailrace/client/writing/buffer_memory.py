@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tailrace.client.settings import ProducerSettings
+from tailrace.client.writer_settings import ProducerSettings
 
 
 class BufferMemory:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from tailrace.client.cluster_view import TopicInfo
-from tailrace.client.settings import Partitioner
+from tailrace.client.writer_settings import Partitioner
 from tailrace.client.writing.outgoing import Unsent
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key

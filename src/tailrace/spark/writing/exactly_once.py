@@ -19,8 +19,8 @@ import pyarrow as pa
 from tailrace.client.admin.configs import BROKER
 from tailrace.client.blocking.admin import Admin
 from tailrace.client.blocking_producer import Producer
-from tailrace.client.settings import ProducerSettings
 from tailrace.client.transactions.sinks import CommittedBatch, SinkRefusal, WrittenMember
+from tailrace.client.writer_settings import ProducerSettings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import RowsDigest, SinkMember
 from tailrace.spark.writing.member_leases import LEASE_MS, worker_leases

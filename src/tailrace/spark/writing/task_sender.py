@@ -19,7 +19,8 @@ import pyarrow as pa
 from tailrace.client.arrow import PartitionBatch, Partitions, partition_batches, record_batches
 from tailrace.client.blocking.admin import Admin
 from tailrace.client.blocking_producer import Producer
-from tailrace.client.settings import ClientSettings, ProducerSettings
+from tailrace.client.settings import ClientSettings
+from tailrace.client.writer_settings import ProducerSettings
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec
