@@ -39,7 +39,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "with_tmpfs_mount": f"{_PROCESS}; Cluster(directory=...) chooses the place of its data",
     "with_copy_into_container": f"{_PROCESS}, and reads files of this machine as they are",
     "exec": f"{_PROCESS}; subprocess.run() runs commands beside it, and `tailrace` has commands for topics and groups",
-    "get_wrapped_container": f"{_PROCESS}; the attribute `cluster` has kill(), pause() and other calls",
+    "get_wrapped_container": f"{_PROCESS}; wait_for_logs() can go, since start() has waited until the node answers;"
+    " the attribute `cluster` has kill(), pause() and other calls",
     "get_schema_registry_address": "a node has no schema registry; start a registry beside it, or a fake of its client",
     "get_docker_client": f"{_PROCESS}; the attribute `cluster` has kill(), pause() and other calls",
 }

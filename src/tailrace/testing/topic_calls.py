@@ -92,7 +92,8 @@ class TopicCalls(ABC):
                 if fault.code is not ErrorCode.INVALID_REPLICATION_FACTOR or (replication_factor or 0) > running:
                     raise
                 # A controller fences a broker whose heartbeats come late, as they do on a machine with too much work.
-                wait_until(f"{running} brokers serve", partial(see_brokers, self.running_servers, running), _WAIT_S)
+                look = partial(see_brokers, self.running_servers, running)
+                wait_until(f"{running} brokers serve", look, _WAIT_S, call="create_topic")
                 admin.create_topics([wanted])
         return topic
 
@@ -163,10 +164,16 @@ class TopicCalls(ABC):
 
         A partition without a committed offset counts with all its records.
         """
-        from tailrace.testing.waits import see_lag, wait_until
+        from tailrace.testing.waits import group_account, see_lag, wait_until
 
-        look = partial(see_lag, self.bootstrap_servers, group, topic, at_most)
-        return wait_until(f"group {group!r} has a lag of at most {at_most} on topic {topic!r}", look, timeout)
+        servers = self.bootstrap_servers
+        return wait_until(
+            f"group {group!r} has a lag of at most {at_most} on topic {topic!r}",
+            partial(see_lag, servers, group, topic, at_most),
+            timeout,
+            call="wait_for_lag",
+            explain=partial(group_account, servers, group, topic),
+        )
 
     def wait_until_leader(self, topic: str, partition: int = 0, *, timeout: float = _WAIT_S) -> int:
         """Wait until a node that runs leads the partition; returns the number of the node."""
@@ -176,14 +183,19 @@ class TopicCalls(ABC):
         def look(left_s: float) -> "Sight":
             return see_leader(self.running_servers, TopicPartition(topic, partition), self.running_nodes, left_s)
 
-        return wait_until(f"partition {topic}-{partition} has a leader", look, timeout)
+        return wait_until(f"partition {topic}-{partition} has a leader", look, timeout, call="wait_until_leader")
 
     def wait_until_in_sync(self, topic: str | None = None, *, timeout: float = _WAIT_S) -> None:
         """Wait until all replicas of the topic, or of all topics, are in sync."""
         from tailrace.testing.waits import see_in_sync, wait_until
 
         wanted = "all replicas of all topics are" if topic is None else f"all replicas of topic {topic!r} are"
-        wait_until(f"{wanted} in sync", lambda left_s: see_in_sync(self.running_servers, topic, left_s), timeout)
+        wait_until(
+            f"{wanted} in sync",
+            lambda left_s: see_in_sync(self.running_servers, topic, left_s),
+            timeout,
+            call="wait_until_in_sync",
+        )
 
     def _name(self, topic: str) -> None:
         self.named_topics[topic] = int(time.time() * 1000)

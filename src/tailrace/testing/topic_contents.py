@@ -29,7 +29,7 @@ def read_all(
     _check_exists(servers, topic)
     deadline = time.monotonic() + timeout
     if isolation == "read_committed":
-        wait_until(f"topic {topic!r} has all markers", partial(see_markers, servers, topic), timeout)
+        wait_until(f"topic {topic!r} has all markers", partial(see_markers, servers, topic), timeout, call="read_all")
     records: list[ConsumerRecord] = []
     with Consumer(
         servers, topics=[topic], auto_offset_reset="earliest", until="end", isolation_level=isolation
@@ -39,7 +39,7 @@ def read_all(
             if time.monotonic() > deadline and not consumer.is_at_end:
                 raise TimeoutError(
                     f"topic {topic!r} was not read to its end within {timeout} s: {len(records)} records were read,"
-                    f" and the consumer says {consumer.trouble or 'nothing is wrong'}"
+                    f" and the consumer says {consumer.trouble or 'nothing is wrong'}{blocked_loop('read_all')}"
                 )
     return sorted(records, key=lambda record: (record.partition, record.offset))
 

@@ -13,6 +13,10 @@ from tailrace.model.partitions import TopicPartition
 
 POLL_S = 0.05
 
+_ACCOUNT_S = 3.0
+"""The longest time for the account of groups at the end of a wait."""
+_GROUPS = 5
+"""The other groups that an account names."""
 _DECIDED = ("PrepareCommit", "PrepareAbort")
 """The states of a transaction that is decided, and has not marked all its partitions."""
 
@@ -29,11 +33,18 @@ class Sight(NamedTuple):
     result: int = 0
 
 
-def wait_until(wanted: str, look: Callable[[float], Sight], timeout: float) -> int:
+def wait_until(
+    wanted: str,
+    look: Callable[[float], Sight],
+    timeout: float,
+    *,
+    call: str,
+    explain: Callable[[], list[str]] = list,
+) -> int:
     """Look until the wanted state is there; returns the result of the last look.
 
     `look` gets the seconds that are left. A KafkaError of a look counts as what was seen. Raises TimeoutError that
-    names the wanted state, and what was seen last.
+    names the wanted state, what was seen last, and what `explain` knows at the end. `call` is the waiting call.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -45,8 +56,16 @@ def wait_until(wanted: str, look: Callable[[float], Sight], timeout: float) -> i
         if seen.is_there:
             return seen.result
         if time.monotonic() + POLL_S > deadline:
-            raise TimeoutError(f"waited {timeout:g} s until {wanted}; seen last: {seen.text}")
+            words = "; ".join([f"seen last: {seen.text}", *_explained(explain)])
+            raise TimeoutError(f"waited {timeout:g} s until {wanted}; {words}{blocked_loop(call)}")
         time.sleep(POLL_S)
+
+
+def _explained(explain: Callable[[], list[str]]) -> list[str]:
+    try:
+        return explain()
+    except KafkaError:  # what was seen last says more
+        return []
 
 
 def blocked_loop(call: str, separator: str = "; ") -> str:
@@ -74,6 +93,29 @@ def see_lag(servers: str, group: str, topic: str, at_most: int, left_s: float) -
         has_committed = "nothing committed" if known is None or known.offset < 0 else f"committed {known.offset}"
         words.append(f"{partition} {has_committed} of {end}")
     return Sight(lags <= at_most, f"lag {lags}: {', '.join(words)}", lags)
+
+
+def group_account(servers: str, group: str, topic: str) -> list[str]:
+    """Words about the members of the group, and about other groups that have committed on the topic."""
+    deadline = time.monotonic() + _ACCOUNT_S
+    with _admin(servers, _ACCOUNT_S) as admin:
+        listed = [found.group for found in admin.list_groups()]
+        words = [_members(admin, group) if group in listed else f"group {group!r} does not exist"]
+        partitions = admin.topic_partitions(topic) if admin.existing_topics([topic]) else []
+        others = [
+            repr(other)
+            for other in (listed if partitions else ())
+            if other != group and time.monotonic() < deadline and admin.group_offsets(other, partitions)
+        ]
+    if others:
+        more = f" and {len(others) - _GROUPS} more" if len(others) > _GROUPS else ""
+        words.append(f"other groups with offsets on this topic: {', '.join(others[:_GROUPS])}{more}")
+    return words
+
+
+def _members(admin: Admin, group: str) -> str:
+    count = len(admin.describe_groups([group])[0].members)
+    return f"the group has {count or 'no'} member{'' if count == 1 else 's'}"
 
 
 def see_leader(servers: str, partition: TopicPartition, alive: Collection[int], left_s: float) -> Sight:

@@ -1,5 +1,6 @@
 """The calls of a test cluster for topics, records and waits, and what they say when they fail."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,10 +59,11 @@ def test_a_topic_that_does_not_exist_is_named_with_its_neighbours(cluster: Clust
         assert topic[:-1] not in {known.name for known in admin.list_topics()}
 
 
-def test_a_topic_that_a_service_has_yet_to_create_is_waited_for(cluster: Cluster) -> None:
+def test_a_topic_that_a_service_has_yet_to_create_is_waited_for(cluster: Cluster, topic: str) -> None:
     late = f"late-{uuid4()}"
     cluster.assert_holds(late, [])
-    with pytest.raises(AssertionError, match=f"^topic '{late}' does not exist; topics that exist: "):
+    cluster.assert_holds(topic, [])
+    with pytest.raises(AssertionError, match=f"^topic '{late}' does not exist; topics that exist: '"):
         cluster.assert_holds(late, ["tea"], timeout=0)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(cluster.assert_holds, late, ["tea"], timeout=60)
@@ -86,6 +88,43 @@ def test_the_lag_of_a_group_is_waited_for(cluster: Cluster, topic: str) -> None:
         assert cluster.wait_for_lag(group, topic) == 0
     with pytest.raises(TimeoutError, match="topic 'no-topic' does not exist"):
         cluster.wait_for_lag(group, "no-topic", timeout=0)
+
+
+def test_a_lag_that_stays_is_shown_with_the_members_of_the_group_and_with_other_groups(
+    cluster: Cluster, topic: str
+) -> None:
+    def failure(group: str, of: str = topic) -> str:
+        with pytest.raises(TimeoutError) as caught:
+            cluster.wait_for_lag(group, of, timeout=0)
+        return str(caught.value)
+
+    group = f"shipping-{topic}"
+    cluster.produce(topic, ["tea"])
+    assert failure("none").endswith("nothing committed of 0; group 'none' does not exist")
+    with Consumer(cluster.bootstrap_servers, group=group, topics=[topic], auto_offset_reset="earliest") as consumer:
+        next(iter(consumer))
+        consumer.commit()
+        cluster.produce(topic, ["milk"])
+        assert failure(group).endswith("; the group has 1 member")
+        assert failure("none").endswith(
+            f"; group 'none' does not exist; other groups with offsets on this topic: '{group}'"
+        )
+    cluster.produce(topic, ["rum", "gin"])
+    assert failure(group).endswith("; the group has no members")
+    assert failure(group, "no-topic").endswith("topic 'no-topic' does not exist; the group has no members")
+
+
+def test_a_wait_that_blocks_an_event_loop_says_so(cluster: Cluster, topic: str) -> None:
+    cluster.produce(topic, ["tea"])
+
+    async def wait() -> None:
+        cluster.wait_for_lag("none", topic, timeout=0)
+
+    with pytest.raises(
+        TimeoutError,
+        match=r"the event loop of this thread was blocked .* `await asyncio.to_thread\(cluster.wait_for_lag",
+    ):
+        asyncio.run(wait())
 
 
 def test_another_leader_and_the_whole_isr_are_waited_for(cluster: Cluster, topic: str) -> None:

@@ -54,6 +54,7 @@ def test_it_is_started_and_stopped_by_calls() -> None:
         ("with_volume_mapping", r"Cluster\(directory=...\) keeps its data"),
         ("exec", "is a process of this machine"),
         ("get_wrapped_container", "the attribute `cluster` has kill"),
+        ("get_wrapped_container", r"wait_for_logs\(\) can go, since start\(\) has waited until the node answers"),
         ("get_schema_registry_address", "a node has no schema registry"),
         ("with_kraftt", "did you mean 'with_kraft'"),
     ],
