@@ -322,6 +322,11 @@ class Cluster(TopicCalls):
         """The node's stderr so far."""
         return self._node(node).log_file.read_text(errors="replace")
 
-    def log_tail(self, node: int = 1, lines: int = 20) -> list[str]:
-        """The last lines of the node's stderr."""
-        return self._node(node).last_lines(lines)
+    def log_tail(self, node: int = 1, lines: int = 20, *, of_test: bool = False) -> list[str]:
+        """The last lines of the node's stderr; with `of_test` only lines since the running test of pytest began."""
+        return self._node(node).last_lines(lines, of_test=of_test)
+
+    def mark_logs(self) -> None:
+        """Note that a test begins, for `log_tail`."""
+        for node in self._nodes.values():
+            node.mark_log()

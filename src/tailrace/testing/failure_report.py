@@ -17,7 +17,9 @@ from tailrace.testing.comparison import show
 from tailrace.testing.running_test import Section
 
 LINES = 20
-"""The last lines of the log of a node."""
+"""The last lines of the log of a node, of the lines since the test began."""
+FEWEST_LINES = 5
+"""The last lines of the log of a node that has written fewer lines since the test began."""
 RECORDS = 5
 """The last records of a topic."""
 TIME_S = 4.0
@@ -42,7 +44,7 @@ class ReportedCluster(Protocol):
 
     def is_running(self, node: int = 1) -> bool: ...
 
-    def log_tail(self, node: int, lines: int) -> list[str]: ...
+    def log_tail(self, node: int, lines: int, *, of_test: bool = False) -> list[str]: ...
 
 
 def used_clusters(values: Iterable[object]) -> list[ReportedCluster]:
@@ -63,8 +65,11 @@ def sections(cluster: ReportedCluster, since_ms: int) -> list[Section]:
     found: list[Section] = []
     for node in cluster.node_ids:
         state = "" if cluster.is_running(node) else " (not running)"
-        lines = [line[:_LINE_CHARACTERS] for line in cluster.log_tail(node, LINES)]
-        found.append((f"Tailrace node {node}{state}: the last lines of its log", "\n".join(lines) or "(no line)"))
+        lines, part = cluster.log_tail(node, LINES, of_test=True), "its log since the test began"
+        if len(lines) < FEWEST_LINES:
+            lines, part = cluster.log_tail(node, FEWEST_LINES), "the last lines of its log"
+        shown = "\n".join(line[:_LINE_CHARACTERS] for line in lines)
+        found.append((f"Tailrace node {node}{state}: {part}", shown or "(no line)"))
     records = _in_time(lambda: _records(cluster, since_ms))
     return [*found, ("Tailrace topics: the last records", records)] if records else found
 

@@ -75,6 +75,8 @@ class NodeProcess:
         self.faults = NodeFaults()
         self._obeyed = 0
         """The number of the last order that the node has obeyed."""
+        self._log_mark = 0
+        """The size of the log when the running test began."""
 
     @property
     def name(self) -> str:
@@ -163,11 +165,16 @@ class NodeProcess:
         lines = self.last_lines(_TAIL_LINES)
         return "\n".join(f"  stderr | {line}" for line in lines) or "  (nothing on stderr)"
 
-    def last_lines(self, lines: int) -> list[str]:
-        """The last lines of the log, of its last bytes."""
+    def mark_log(self) -> None:
+        """Note that a test begins."""
+        with contextlib.suppress(OSError):  # the log of a node that was not started yet is not there
+            self._log_mark = self.log_file.stat().st_size
+
+    def last_lines(self, lines: int, *, of_test: bool = False) -> list[str]:
+        """The last lines of the log, of its last bytes; with `of_test` only lines since the running test began."""
         with self.log_file.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - _TAIL_BYTES))
+            log.seek(max(self._log_mark if of_test else 0, size - _TAIL_BYTES))
             return log.read().decode(errors="replace").splitlines()[-lines:]
 
     def kill(self) -> None:

@@ -22,6 +22,8 @@ class RunningTest:
         self.since_ms: int | None = None
         """ms since 1970; None without a test."""
         self.started: WeakSet[Any] = WeakSet()
+        self._known: WeakSet[Any] = WeakSet()
+        """The clusters of all tests."""
         self.last_words: list[Section] = []
         """Sections about clusters that are closed."""
         self._describe: Callable[[Any, int], list[Section]] | None = None
@@ -31,9 +33,12 @@ class RunningTest:
         self._describe = describe
         self.since_ms = int(time.time() * 1000)
         self.started.clear()
+        for cluster in self._known:
+            cluster.mark_logs()
         self.last_words.clear()
 
     def note_start(self, cluster: Any) -> None:
+        self._known.add(cluster)
         if self.since_ms is not None:
             self.started.add(cluster)
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tailrace.testing import Cluster
-from tailrace.testing.failure_report import sections
+from tailrace.testing.failure_report import FEWEST_LINES, sections
 
 TESTS = """
 import unittest
@@ -69,7 +69,7 @@ def test_a_failed_test_shows_logs_and_last_records_of_its_clusters(pytester: pyt
         reports[f"test_{name}"] if name != "class" else reports["OfUnittest.test_with_the_class"]
         for name in ("with_the_fixture", "without_a_cluster", "with_a_block", "with_a_container", "class")
     )
-    assert "Tailrace node 1: the last lines of its log" in by_fixture
+    assert "Tailrace node 1: its log since the test began" in by_fixture
     assert "event=node-started" in by_fixture
     assert [f"tea-{number}" in by_fixture for number in range(8)] == [False] * 3 + [True] * 5
     assert "written-by-a-service:" in by_fixture
@@ -79,13 +79,31 @@ def test_a_failed_test_shows_logs_and_last_records_of_its_clusters(pytester: pyt
     assert "tea-7" not in again, "the topic of another test"
     assert "topic_calls.py" not in again, "the traceback ends in the test"
     assert "Tailrace" not in without
-    assert "Tailrace node 1 (not running): the last lines" in by_block
+    assert "Tailrace node 1 (not running): its log since the test began" in by_block
+    assert "event=node-started" in by_block
     assert "(no records: " in by_block
     assert "no broker of the cluster runs" in by_block
     assert "value=b'beer'" in by_container
     assert "of-the-class:" in by_class
     assert "value=b'gin'" in by_class
     assert "tea-7" not in by_class
+
+
+def test_the_report_has_the_lines_of_the_log_since_the_test_began() -> None:
+    with Cluster() as cluster:
+        assert "event=node-started" in dict(sections(cluster, 0))["Tailrace node 1: its log since the test began"]
+        cluster.create_topic("of-another-test")
+        cluster.mark_logs()
+        for number in range(8):
+            cluster.create_topic(f"of-this-test-{number}")
+        lines = dict(sections(cluster, 0))["Tailrace node 1: its log since the test began"]
+        assert [f"of-this-test-{number}" in lines for number in range(8)] == [True] * 8
+        assert "of-another-test" not in lines
+        assert "event=node-started" not in lines
+        cluster.mark_logs()
+        few = dict(sections(cluster, 0))["Tailrace node 1: the last lines of its log"]
+        assert len(few.splitlines()) == FEWEST_LINES
+        assert "of-this-test-7" in few
 
 
 def test_the_report_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
