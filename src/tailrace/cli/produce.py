@@ -30,7 +30,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 
 if TYPE_CHECKING:  # the help text and the completion of words need no producer
-    from tailrace.client.blocking_producer import Producer
+    from tailrace.client.blocking.producer import Producer
     from tailrace.client.writing.outgoing import RecordMetadata
     from tailrace.protocol.records.record import BatchBuilder
 
@@ -82,7 +82,7 @@ def command(
     with admin_of(bootstrap_server) as admin:
         # Before the user types into a cluster that is not there, or the first record creates the topic.
         is_new = not admin.existing_topics((topic,))
-    from tailrace.client.blocking_producer import Producer
+    from tailrace.client.blocking.producer import Producer
     from tailrace.client.writer_settings import ProducerSettings
 
     settings = ProducerSettings.on(

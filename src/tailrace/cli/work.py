@@ -44,7 +44,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 
 if TYPE_CHECKING:  # the help text and the completion of words need no consumer
-    from tailrace.client.keyed.blocking_consumer import KeyedConsumer
+    from tailrace.client.blocking.keyed_consumer import KeyedConsumer
     from tailrace.client.keyed.breaker import BreakerState
     from tailrace.client.keyed.outcomes import KeyedRecord, Outcome
 
@@ -93,7 +93,7 @@ def command(
     rest. Exit code 0: the record is done. 75: try it again. Another code: the command has failed, and is tried again
     too. Until then the records of its key wait, 1 s at first and up to a minute; records of other keys do not.
     """
-    from tailrace.client.keyed.blocking_consumer import KeyedConsumer
+    from tailrace.client.blocking.keyed_consumer import KeyedConsumer
     from tailrace.client.reader_settings import KeyedConsumerSettings
 
     if not group:

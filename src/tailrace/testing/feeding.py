@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeAlias, TypeVar
 
 from tailrace.client.blocking.admin import Admin
-from tailrace.client.blocking_producer import Producer
+from tailrace.client.blocking.producer import Producer
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.servers import Servers, addresses

@@ -15,8 +15,9 @@ from uuid import uuid4
 import pytest
 
 from tailrace.cli import produce
-from tailrace.client import blocking_producer, producer
+from tailrace.client import producer
 from tailrace.client.blocking import Consumer, ConsumerRecord, Producer
+from tailrace.client.blocking import producer as blocking_producer
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.protocol.schema import Buffer
 from tailrace.testing import Cluster

@@ -39,7 +39,7 @@ def topic(tailrace_cluster: Cluster) -> str:
 
 
 def test_records_without_a_flush_are_written_before_the_interpreter_ends(tailrace_cluster: Cluster, topic: str) -> None:
-    patient = "import tailrace.client.blocking_producer as b\nb.EXIT_FLUSH_S = 60\n"
+    patient = "import tailrace.client.blocking.producer as b\nb.EXIT_FLUSH_S = 60\n"
     program = patient + "p = Producer(bootstrap)\nfor _ in range(1000): p.send(topic, b'v')"
     ended = _run(program, tailrace_cluster.bootstrap_servers, topic)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -49,7 +49,7 @@ def test_records_without_a_flush_are_written_before_the_interpreter_ends(tailrac
 
 
 def test_records_that_cannot_be_written_any_more_are_reported(topic: str) -> None:
-    hasty = "import tailrace.client.blocking_producer as b\nb.EXIT_FLUSH_S = 0.2\n"
+    hasty = "import tailrace.client.blocking.producer as b\nb.EXIT_FLUSH_S = 0.2\n"
     program = hasty + "p = Producer(bootstrap)\np.send(topic, b'v')"
     ended = _run(program, "127.0.0.1:1", topic)
     assert ended.returncode == 0

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
     from tailrace.client.blocking.admin import Admin
     from tailrace.client.blocking.consumer import Consumer
+    from tailrace.client.blocking.keyed_consumer import KeyedConsumer
+    from tailrace.client.blocking.producer import Producer
     from tailrace.client.blocking.ranged_fetch import RangedFetch
-    from tailrace.client.blocking_producer import Producer
     from tailrace.client.errors import (
         AbortableTransactionError,
         FatalTransactionError,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
     from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener
-    from tailrace.client.keyed.blocking_consumer import KeyedConsumer
     from tailrace.client.keyed.breaker import BreakerState
     from tailrace.client.keyed.keyed_metrics import HeldKey, KeyedMetrics, RunningKey
     from tailrace.client.keyed.outcomes import Done, KeyedRecord, Outcome, Retry, Skip
@@ -81,7 +81,7 @@ _MODULES: Final = {
     "client.blocking.admin": ("Admin",),
     "client.blocking.consumer": ("Consumer",),
     "client.blocking.ranged_fetch": ("RangedFetch",),
-    "client.blocking_producer": ("Producer",),
+    "client.blocking.producer": ("Producer",),
     "client.errors": (
         "AbortableTransactionError",
         "FatalTransactionError",
@@ -92,7 +92,7 @@ _MODULES: Final = {
     "client.group.committed_offsets": ("ConsumerGroupMetadata", "OffsetAndMetadata"),
     "client.group.range_progress": ("KeyProgress", "RangeBudget"),
     "client.group.rebalance_callbacks": ("ConsumerRebalanceListener",),
-    "client.keyed.blocking_consumer": ("KeyedConsumer",),
+    "client.blocking.keyed_consumer": ("KeyedConsumer",),
     "client.keyed.breaker": ("BreakerState",),
     "client.keyed.keyed_metrics": ("HeldKey", "KeyedMetrics", "RunningKey"),
     "client.keyed.outcomes": ("Done", "KeyedRecord", "Outcome", "Retry", "Skip"),

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tailrace.client.admin.configs import BROKER
 from tailrace.client.blocking.admin import Admin
-from tailrace.client.blocking_producer import Producer
+from tailrace.client.blocking.producer import Producer
 from tailrace.client.transactions.sinks import CommittedBatch, SinkRefusal, WrittenMember
 from tailrace.client.writer_settings import ProducerSettings
 from tailrace.model.errors import ErrorCode, KafkaError

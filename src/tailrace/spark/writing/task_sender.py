@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tailrace.client.arrow import PartitionBatch, Partitions, partition_batches, record_batches
 from tailrace.client.blocking.admin import Admin
-from tailrace.client.blocking_producer import Producer
+from tailrace.client.blocking.producer import Producer
 from tailrace.client.settings import ClientSettings
 from tailrace.client.writer_settings import ProducerSettings
 from tailrace.client.writing.outgoing import RecordMetadata

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from tailrace.client.blocking import Admin, Consumer, Producer
-from tailrace.client.blocking_producer import _ENQUEUE_AT_ONCE
+from tailrace.client.blocking.producer import _ENQUEUE_AT_ONCE
 from tailrace.client.errors import AbortableTransactionError
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.transactions.producer_transaction import TransactionPhase
