@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from tailrace.client.blocking.admin import Admin
 
 _TIMEOUT_MS: Final = 400
-"""The longest wait for a connection, and for an answer."""
-_LIMIT_S: Final = 0.7
-"""The longest time of all waits together, with the decoding of what a node sends."""
+"""The longest wait for a connection, and for an answer, unless the variable says another time."""
+_VARIABLE: Final = "TAILRACE_COMPLETION_TIMEOUT_MS"
+_MORE_S: Final = 0.3
+"""The rest of the longest time of all waits together, with the decoding of what a node sends."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*")
 """Names that a shell takes as they are. Any client may name a group, and zsh evaluates what a completion prints."""
 
@@ -61,15 +62,18 @@ def _asked(servers: str, names: "Callable[[Admin], Iterable[str]]") -> Iterable[
     from tailrace.client.blocking.admin import Admin
 
     logging.disable()  # a warning of a client would go to stderr
-    limit = threading.Timer(_LIMIT_S, os._exit, (0,))  # nothing else ends the decoding of a hostile answer
+    given = os.environ.get(_VARIABLE, "")
+    timeout_ms = int(given) if given.isdecimal() else _TIMEOUT_MS
+    # Nothing else ends the decoding of a hostile answer.
+    limit = threading.Timer(timeout_ms / 1000 + _MORE_S, os._exit, (0,))
     limit.daemon = True
     limit.start()
     settings = replace(
         cluster_of(servers),
         bootstrap_timeout_ms=0,
         default_api_timeout_ms=0,
-        socket_connection_setup_timeout_ms=_TIMEOUT_MS,
-        request_timeout_ms=_TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=timeout_ms,
+        request_timeout_ms=timeout_ms,
     )
     try:
         with Admin.of(settings) as admin:
