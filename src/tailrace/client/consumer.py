@@ -1,5 +1,6 @@
 """Reads topics, alone or as a member of a group that shares them."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,6 +12,7 @@ from tailrace.client.group.committed_offsets import (
     AutoCommit,
     ConsumerGroupMetadata,
     OffsetAndMetadata,
+    exact_offsets,
     fetch_group_offsets,
 )
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
@@ -39,6 +41,8 @@ from tailrace.model.key_ranges import KeyRange, joined
 from tailrace.model.partitions import TopicPartition
 
 _ITERATION_POLL_S: Final = 1.0
+
+_logger = logging.getLogger("tailrace.client")
 
 
 class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic[K, V]):
@@ -333,7 +337,7 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
             await self._auto_commit.wait()
             if self._shares_by_key:
                 check_slots(wanted, self.assignment())
-        exact = {p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()}
+        exact = exact_offsets(wanted)
         await self._reader.commit(exact)
         self._returned.commit({name: committed.offset for name, committed in exact.items()})
         return {}
@@ -414,5 +418,13 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
 
     async def abandon(self) -> None:
         """Stop at once, without a commit and without leaving the group. For the end of the interpreter."""
+        held = len(self.assignment())
+        if held and self._reader.identity.generation_id >= 0:
+            _logger.warning(
+                "a consumer of group %r ends without close(): %d of the partitions have no reader until its session is"
+                " over (45 s by default); use `with Consumer(...)`, or call close()",
+                self._group,
+                held,
+            )
         self._auto_commit.drop()
         await self._reader.abandon()

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, cast
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.construction import StartableClient, made_of
 from tailrace.client.errors import ClosedClient
-from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata, exact_offsets
 from tailrace.client.kept_tasks import kept_task
 from tailrace.client.partition_names import ByPartition, by_partition
 from tailrace.client.router import Router
@@ -373,9 +373,7 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         consumer is no member of its group any more (KIP-447), and when the call is not done within max.block.ms; a
         cancelled call too leaves a transaction that can only be aborted.
         """
-        given = by_partition(offsets).items()
-        exact = {name: OffsetAndMetadata(offset) if isinstance(offset, int) else offset for name, offset in given}
-        await self._transactional().send_offsets(exact, group_metadata)
+        await self._transactional().send_offsets(exact_offsets(by_partition(offsets)), group_metadata)
 
     async def commit_transaction(self) -> None:
         """Commit all records and offsets of the transaction, when all its records are written.

@@ -35,6 +35,7 @@ _ELSEWHERE: Final = {
     "auto_offset_store": "a record counts as processed at the next poll, or the next step of a loop",
     "check_crcs": "the checksums of all batches are checked",
     "connections_max_idle_ms": "leave it out: a connection that the server has closed is made again",
+    "concurrency": "it is an argument of KeyedConsumer.run()",
     "consumer_timeout_ms": 'give until="end" to a consumer without a group, or a timeout to poll()',
     "enable_auto_offset_store": "a record counts as processed at the next poll, or the next step of a loop",
     "enable_partition_eof": 'give until="end" to a consumer without a group',

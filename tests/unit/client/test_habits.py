@@ -10,7 +10,7 @@ import pytest
 
 import tailrace
 from tailrace import aio
-from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer, RangedFetch
+from tailrace.client.blocking import Admin, Consumer, NewTopic, OffsetAndMetadata, Producer, RangedFetch
 from tailrace.client.offsets import LATEST
 from tailrace.client.partition_names import partition_named
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -289,3 +289,33 @@ async def test_an_asyncio_client_starts_and_stops_as_aiokafkas(servers: str, top
     await admin.start()
     assert topic in [found.name for found in await admin.list_topics()]
     await admin.stop()
+
+
+def test_a_future_of_a_record_takes_the_callbacks_of_kafka_python(servers: str, topic: str) -> None:
+    got: list[Any] = []
+    with Producer(servers) as producer:
+        sent = producer.send(topic, b"v", partition=0).add_callback(got.append).add_errback(got.append)
+        sent.add_callback(lambda tag, metadata: got.append((tag, metadata.offset)), "tagged")
+        producer.flush()
+    assert got == [sent.result(), ("tagged", sent.result().offset)]
+    with Producer("127.0.0.1:1", delivery_timeout_ms=1_000, request_timeout_ms=500) as lost:
+        failed = lost.send("t", b"v").add_callback(got.append).add_errback(got.append)
+        with pytest.raises(KafkaError):
+            failed.get(60)
+    assert got[2:] == [failed.exception()]
+
+
+@pytest.mark.parametrize("parts", [(1, ""), (1, -1, None), ("1",)])
+def test_parts_of_an_offset_in_the_order_of_other_clients_are_refused(servers: str, topic: str, parts: Any) -> None:
+    wrong = OffsetAndMetadata(*parts)
+    with Consumer(servers, group=f"g-{topic}") as consumer:
+        consumer.assign([(topic, 0)])
+        with pytest.raises(
+            TypeError, match=r"or OffsetAndMetadata\(offset, leader_epoch=-1, metadata=''\), not Offset"
+        ):
+            consumer.commit({(topic, 0): wrong})
+        metadata = consumer.group_metadata()
+    with Producer(servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        with pytest.raises(TypeError, match="an offset is a number"), producer.transaction():
+            producer.send_offsets_to_transaction({(topic, 0): wrong}, metadata)

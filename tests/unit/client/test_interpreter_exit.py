@@ -104,3 +104,16 @@ def test_the_background_thread_ends_before_the_interpreter(topic: str) -> None:
         "sys.exit(2)\n"
     )
     assert _run(program, "127.0.0.1:1", topic).returncode == 2
+
+
+def test_a_member_that_was_not_closed_says_what_its_group_waits_for(tailrace_cluster: Cluster, topic: str) -> None:
+    program = (
+        "c = Consumer(bootstrap, group=topic, topics=[topic], auto_offset_reset='earliest')\nwhile not c.poll(60): pass"
+    )
+    ended = _run(program, tailrace_cluster.bootstrap_servers, topic)
+    assert ended.returncode == 0
+    assert f"a consumer of group {topic!r} ends without close(): 1 of the partitions" in ended.stderr
+    closed = _run(
+        program.replace("group=topic", "group=topic + '-2'") + "\nc.close()", tailrace_cluster.bootstrap_servers, topic
+    )
+    assert (closed.returncode, closed.stderr.count("without close")) == (0, 0)

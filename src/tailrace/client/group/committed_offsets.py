@@ -33,6 +33,22 @@ class OffsetAndMetadata(NamedTuple):
     metadata: str = ""
 
 
+def exact_offsets(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The offsets with their metadata. Raises TypeError for parts of a wrong kind: other clients have the parts in
+    another order."""
+    exact = {}
+    for name, given in offsets.items():
+        at = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        if not (isinstance(at.offset, int) and isinstance(at.leader_epoch, int) and isinstance(at.metadata, str)):
+            raise TypeError(
+                f"{name}: an offset is a number, or OffsetAndMetadata(offset, leader_epoch=-1, metadata=''), not {at!r}"
+            )
+        exact[name] = at
+    return exact
+
+
 class ConsumerGroupMetadata(NamedTuple):
     """The author of a commit: a member of a group in its generation; by default a client outside the group."""
 

@@ -95,6 +95,7 @@ class ConsumerReader:
             reset=settings.reset,
             isolation_level=settings.isolation_number,
             notices=self._notices,
+            is_bounded=until is not None,
         )
         self._validator = PositionValidator(
             self.router, self.fetcher, resets=settings.reset is not None, notices=self._notices

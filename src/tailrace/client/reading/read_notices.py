@@ -136,7 +136,7 @@ class ReadNotices:
         return [partition for partition in partitions if partition not in self._reported]
 
     def report_skipped(self, counts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
-        """Report the numbers of older records that the group skips: it begins at the end of these partitions.
+        """Report the numbers of older records that the consumer skips: it begins at the end of these partitions.
 
         `has_offsets`: the group has committed offsets in other partitions.
         """
@@ -149,11 +149,10 @@ class ReadNotices:
             if not skipped:
                 continue
             where = f" in {len(each)} of its partitions" if has_offsets else ""
+            why = self._name if self._group is None else f"group {self._group!r} has no offsets{where}"
             _logger.warning(
-                'group %r has no offsets%s: it starts at the end of %s and skips %d older record%s; auto_offset_reset="'
-                'earliest" reads them',
-                self._group,
-                where,
+                '%s: it starts at the end of %s and skips %d older record%s; auto_offset_reset="earliest" reads them',
+                why,
                 topic,
                 skipped,
                 "" if skipped == 1 else "s",

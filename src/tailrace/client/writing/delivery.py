@@ -216,6 +216,26 @@ class DeliveryFuture(Future[RecordMetadata]):
         self._begin_read()
         super().add_done_callback(fn)
 
+    def add_callback(self, call: Callable[..., object], *args: Any, **keywords: Any) -> Self:
+        """Call `call(*args, metadata, **keywords)` when the record is written, as kafka-python's futures do."""
+
+        def succeeded(future: Future[RecordMetadata]) -> None:
+            if future.exception() is None:
+                call(*args, future.result(), **keywords)
+
+        self.add_done_callback(succeeded)
+        return self
+
+    def add_errback(self, call: Callable[..., object], *args: Any, **keywords: Any) -> Self:
+        """Call `call(*args, error, **keywords)` when the record has failed, as kafka-python's futures do."""
+
+        def failed(future: Future[RecordMetadata]) -> None:
+            if (error := future.exception()) is not None:
+                call(*args, error, **keywords)
+
+        self.add_done_callback(failed)
+        return self
+
     def _begin_read(self) -> None:
         """From here on the caller gets the failure, unless its wait ends before."""
         with _making:

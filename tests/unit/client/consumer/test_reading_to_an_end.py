@@ -201,3 +201,22 @@ async def test_an_asyncio_consumer_is_iterated_over(servers: str, topic: str) ->
 def test_offsets_of_no_partition_are_no_offsets(servers: str, ask: str) -> None:
     with Consumer(servers) as consumer:
         assert getattr(consumer, ask)([]) == {}
+
+
+@pytest.mark.parametrize("settings", [{"until": "end"}, {"until": 3}])
+def test_a_topic_that_is_missing_is_no_topic_to_read_to_its_end(servers: str, settings: dict[str, Any]) -> None:
+    with (
+        Consumer(servers, topics=[f"missing-{uuid4()}"], auto_offset_reset="earliest", **settings) as consumer,
+        pytest.raises(KafkaError, match="does not exist") as caught,
+    ):
+        list(consumer)
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_reading_that_begins_at_its_end_says_what_it_skips(
+    servers: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Consumer(servers, topics=[topic], until="end", client_id="reader") as consumer:
+        assert list(consumer) == []
+    assert "consumer reader: it starts at the end of" in caplog.text
+    assert f'skips {RECORDS} older records; auto_offset_reset="earliest" reads them' in caplog.text

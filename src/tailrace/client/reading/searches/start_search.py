@@ -28,12 +28,15 @@ class StartSearch:
         reset: int | None,
         isolation_level: int,
         notices: ReadNotices,
+        is_bounded: bool = False,
     ) -> None:
+        """`is_bounded`: whether reading has an end, so that a begin at the end reads nothing."""
         self._router = router
         self._fetcher = fetcher
         self._assigned = fetcher.assigned
         self._group = group
         self._reset = reset
+        self._tells_skipped = group is not None or is_bounded
         self._isolation_level = isolation_level
         self._notices = notices
         self._search = RetriedSearch(router, on_end=fetcher.wake, gets_better=_gets_better)
@@ -111,7 +114,7 @@ class StartSearch:
         finally:
             # Reading goes on at these offsets, also when this search is cancelled.
             self._notices.report_jumps(jumps, self._router.now_ms())
-        if self._group is not None and self._reset == LATEST:
+        if self._tells_skipped and self._reset == LATEST:
             await self._report_skipped(new, has_offsets=bool(committed))
         if faults:
             raise min(faults.values(), key=_gets_better)
@@ -153,7 +156,7 @@ class StartSearch:
             await request_offsets(self._router, specs, add, isolation_level=self._isolation_level)
 
     async def _report_skipped(self, starts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
-        """Log how many records a group without offsets skips when it begins at the end."""
+        """Log how many records are skipped by a begin at the end."""
         unreported = self._notices.unreported(starts)
         if not unreported:
             return

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable
 
+from tailrace.client.cluster_view import AbsentTopic
 from tailrace.client.reading.fetcher import Fetcher
 from tailrace.client.reading.searches.retried_search import RetriedSearch
 from tailrace.client.router import Router
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
+
+_ABSENT_WAIT_MS = 5_000
+"""The longest wait for a topic that is to be read to its end: brokers learn of a new topic one after the other."""
 
 
 class WholeTopics:
@@ -18,13 +22,14 @@ class WholeTopics:
     """
 
     def __init__(self, router: Router, fetcher: Fetcher, topics: Iterable[str], *, is_followed: bool) -> None:
-        """`is_followed`: whether partitions that are added later are read too."""
+        """`is_followed`: whether partitions that are added later are read too, and a missing topic is waited for."""
         self._router = router
         self._fetcher = fetcher
         self._topics = tuple(sorted(set(topics)))
         self._is_followed = is_followed
         self._search = RetriedSearch(router, on_end=fetcher.wake)
         self._seen_generation = -1
+        self._began_ms: int | None = None
         self.are_found = False
         """Whether the partitions are assigned."""
 
@@ -36,15 +41,24 @@ class WholeTopics:
     def advance(self) -> None:
         """Assign what new metadata show; start a search while a topic is missing.
 
-        Raises KafkaError for a fault of the last search that a retry does not cure.
+        Raises KafkaError for a fault of the last search that a retry does not cure, and AbsentTopic for a topic that is
+        to be read to its end and does not exist after a few seconds.
         """
         fault = self._search.take_fault()
         if fault is not None:
             raise fault
         if not self.are_found:
+            self._check_absent()
             self._search.start_if_due(self._find)
         elif self._is_followed and self._router.view.generation != self._seen_generation:
             self._follow()
+
+    def _check_absent(self) -> None:
+        if self._began_ms is None:
+            self._began_ms = self._router.now_ms()
+        is_late = self._router.now_ms() - self._began_ms >= _ABSENT_WAIT_MS
+        if is_late and not self._is_followed and isinstance(self.trouble, AbsentTopic):
+            raise self.trouble
 
     def next_due_ms(self, deadline_ms: int) -> int:
         """The time of the next search, at most the deadline."""
