@@ -173,25 +173,49 @@ def test_tests_of_spark(cluster: Cluster, tmp_path: Path) -> None:
 
 
 _QUIX = "test_quix.py"
+_IMPORTED = ("billing.py", "conftest.py", "test_billing.py")
+"""The files of the service that reads its address when it is imported."""
+_OF_THE_PROJECT = "tailrace_cluster_of_the_project"
+
+
+def _files_of_tests() -> dict[str, str]:
+    """The blocks of the guide, each a file of a project's tests with the name of its first line."""
+    files = {}
+    for number, block in enumerate(_blocks("guides/testing.md")):
+        named = re.match(r"# (\w+\.py)\n", block)
+        name = _OF_THE_PROJECT if 'Cluster(brokers=3, config={"default' in block else f"test_block_{number}.py"
+        files[named[1] if named else name] = block
+    return files
 
 
 def test_tests(tmp_path: Path) -> None:
-    """A block is a file of a project's tests, with the name of its first line."""
     expected = 0
-    for number, block in enumerate(_blocks("guides/testing.md")):
-        named = re.match(r"# (\w+\.py)\n", block)
-        name = named[1] if named else f"test_block_{number}.py"
-        if "def tailrace_cluster" not in block and name != _QUIX:
+    for name, block in _files_of_tests().items():
+        if name not in (_QUIX, _OF_THE_PROJECT, *_IMPORTED):
             (tmp_path / name).write_text(block)
             expected += len(re.findall(r"^ *def test_", block, re.MULTILINE))
     output = _test_output(tmp_path)
     assert f"{expected} passed" in output, output
-    assert expected > 9
+    assert expected > 11
+
+
+def test_tests_of_a_service_that_reads_its_address_when_it_is_imported(tmp_path: Path) -> None:
+    files = _files_of_tests()
+    for name in _IMPORTED:
+        (tmp_path / name).write_text(files[name])
+    assert "1 passed" in (output := _test_output(tmp_path)), output
+
+
+def test_tests_of_a_service_of_faststream_on_confluent_kafka(tmp_path: Path) -> None:
+    files = _files_of_tests()
+    for name in ("shipping.py", "test_shipping.py"):
+        assert "faststream.kafka" in files[name]
+        (tmp_path / name).write_text(files[name].replace("faststream.kafka", "faststream.confluent"))
+    assert "2 passed" in (output := _test_output(tmp_path)), output
 
 
 def test_tests_on_a_cluster_of_the_project(tmp_path: Path) -> None:
-    (conftest,) = (block for block in _blocks("guides/testing.md") if "def tailrace_cluster" in block)
-    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "conftest.py").write_text(_files_of_tests()[_OF_THE_PROJECT])
     (tmp_path / "test_three.py").write_text(
         "def test_three(tailrace_cluster, tailrace_topic):\n    assert tailrace_cluster.broker_ids == [1, 2, 3]\n"
     )
@@ -203,8 +227,7 @@ def test_tests_of_quix_streams(tmp_path: Path) -> None:
     """Quix Streams has an environment of its own: its clients have versions of their own."""
     if why := quix.absent():
         pytest.skip(why)
-    (block,) = (block for block in _blocks("guides/testing.md") if block.startswith(f"# {_QUIX}"))
-    (tmp_path / _QUIX).write_text(block)
+    (tmp_path / _QUIX).write_text(_files_of_tests()[_QUIX])
     assert "1 passed" in (output := _test_output(tmp_path, quix.HOME)), output
 
 
