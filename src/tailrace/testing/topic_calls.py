@@ -81,9 +81,11 @@ class TopicCalls(ABC):
         from tailrace.testing.waits import see_brokers, wait_until
 
         self._name(topic)
-        wanted = NewTopic(
-            topic, partitions, -1 if replication_factor is None else replication_factor, configs=texts(config)
-        )
+        replicas = -1 if replication_factor is None else replication_factor
+        try:
+            wanted = NewTopic(topic, partitions, replicas, configs=texts(config))
+        except (TypeError, ValueError) as fault:
+            raise fault.with_traceback(None) from None  # the argument is named: no frame says more
         with Admin(self.bootstrap_servers) as admin:
             try:
                 admin.create_topics([wanted])
@@ -198,6 +200,8 @@ class TopicCalls(ABC):
         )
 
     def _name(self, topic: str) -> None:
+        if not isinstance(topic, str):
+            raise TypeError(f"the name of a topic is a text, not {topic!r}")
         self.named_topics[topic] = int(time.time() * 1000)
 
 

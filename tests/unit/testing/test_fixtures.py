@@ -116,10 +116,18 @@ def test_a_mistake_in_a_call_shows_the_line_of_the_test_and_no_frame_of_the_kit(
 
         def test_reading(tailrace_cluster):
             tailrace_cluster.read_all("no-topic")
+
+        def test_a_number_in_text(tailrace_cluster):
+            tailrace_cluster.create_topic("orders", partitions="3")
+
+        def test_a_name_that_is_no_text(tailrace_cluster):
+            tailrace_cluster.produce(5, ["tea"])
         """,
     )
-    result.assert_outcomes(failed=6)
+    result.assert_outcomes(failed=8)
     places = re.findall(r"^(\S+\.py):\d+: \w+", str(result.stdout), re.MULTILINE)
-    assert len(places) == 6
+    assert len(places) == 8
     assert {place.rpartition("/")[2] for place in places} == {next(pytester.path.glob("test_*.py")).name}
     assert "TOPIC_ALREADY_EXISTS" in str(result.stdout)
+    assert "partitions is a whole number, not '3'" in str(result.stdout)
+    assert "the name of a topic is a text, not 5" in str(result.stdout)
