@@ -183,7 +183,9 @@ class Dispatcher:
             request = None
         context = RequestContext(connection, slot, api_key, api_version, correlation_id, client_id, self._services)
         if request is None:  # the request has many elements, or is malformed
-            context.go_on_with(self._decoded_in_steps(route, context, frame, position), is_large=True)
+            steps = self._decoded_in_steps(route, context, frame, position)
+            del frame  # as below
+            context.go_on_with(steps, is_large=True)
             return
         try:
             if hot is not None:

@@ -107,7 +107,14 @@ def test_partitions_that_leave_were_committed(cluster: Cluster, topic: str) -> N
     with _member(cluster, topic) as first:
         _poll_until(RECORDS, first)
         with _member(cluster, topic) as second:
-            wait_until(lambda: not first.poll(0.05) and not second.poll(0.05) and bool(second.assignment()), "a share")
+
+            def has_share() -> bool:
+                """Whether the second has partitions, and has found its positions in them."""
+                is_quiet = not first.poll(0.05) and not second.poll(0.05)
+                positions = [second.position(name) for name in second.assignment()]
+                return is_quiet and bool(positions) and None not in positions
+
+            wait_until(has_share, "a share")
             for name in second.assignment():
                 assert second.position(name) == RECORDS // PARTITIONS
 
