@@ -22,8 +22,8 @@ from interop.differential.listed_wrong_batches import WRONG_BATCHES, WRONG_BATCH
 from interop.differential.members.listed_members import MEMBERS
 from interop.groups.test_group_rebalance import EVERY_CLIENT
 from interop.kafka_tools import MAIN_CLASSES
-from interop.suites import test_kafka_python_suite
 from interop.suites.go_modules import GO_MODULES
+from interop.suites.kafka_python_suite import KAFKA_PYTHON
 from tailrace.model.errors import ErrorCode
 from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.protocol.registry import APIS, CLIENT_APIS, FORWARDED_APIS
@@ -109,10 +109,9 @@ def tools() -> str:
 
 def suite() -> str:
     """kafka-python's own tests: how many pass, and which do not run."""
-    not_run, skipped = test_kafka_python_suite.NOT_RUN, test_kafka_python_suite.SKIPPED
-    passed = test_kafka_python_suite.COLLECTED - len(not_run) - len(skipped)
-    head = f"Of {test_kafka_python_suite.COLLECTED} tests {passed} pass, {len(skipped)} skip themselves, "
-    head += f"{len(not_run)} are left out:\n\n"
+    not_run, skipped, collected = KAFKA_PYTHON.left_out, KAFKA_PYTHON.skipped, KAFKA_PYTHON.collected
+    passed = collected - len(not_run) - len(skipped)
+    head = f"Of {collected} tests {passed} pass, {len(skipped)} skip themselves, {len(not_run)} are left out:\n\n"
     reasons = [*not_run.items(), *((name, f"skips itself: {why}") for name, why in skipped.items())]
     rows = dict.fromkeys((f"`{name.partition('[')[0]}`", why) for name, why in reasons)  # with any parameter
     return head + _table(("Test", "Why not"), rows)

@@ -11,14 +11,15 @@ from benchmarks.downloads.kafka_jars import PROGRAM_JARS, SHELL_JARS, programs_a
 from interop import clients, kafka_tools, kafkajs
 from interop.programs import quix
 from interop.records import rack_consumers, sarama
-from interop.suites import go_modules, kafka_python_suite
+from interop.suites import foreign_suites, go_modules, kafka_python_suite
 from tailrace.testing import Cluster
 
 PROGRAMS = {
     kafka_tools.absent: kafka_tools.JARS,
     kafka_tools.shell_absent: SHELL_JARS,
     kafkajs.absent: kafkajs.HOME,
-    kafka_python_suite.absent: kafka_python_suite.HOME,
+    kafka_python_suite.absent: kafka_python_suite.KAFKA_PYTHON.tests.home,
+    foreign_suites.arroyo_absent: foreign_suites.ARROYO.tests.home,
     franz_go.absent: franz_go.PROGRAM.home,
     sarama.absent: sarama.PROGRAM.home,
     go_modules.franz_go_absent: go_modules.FRANZ_GO.home,

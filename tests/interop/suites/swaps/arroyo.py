@@ -1,0 +1,12 @@
+"""Arroyo: `configuration`, which reads the address from the environment."""
+
+import os
+
+import pytest
+
+from tailrace.testing import Cluster
+
+
+@pytest.fixture(scope="session", autouse=True)
+def swapped(tailrace_cluster: Cluster) -> None:
+    os.environ["DEFAULT_BROKERS"] = tailrace_cluster.bootstrap_servers
