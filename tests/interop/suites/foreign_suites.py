@@ -143,7 +143,7 @@ STREAMZ = ForeignSuite(
         timeout_s=900,
     ),
     client="confluent-kafka",
-    swapped="`kafka_service`, which starts a container, and the tests' `docker exec ... kafka-topics.sh`",
+    swapped="`kafka_service`, a container and a topic, and the tests' `docker exec ... kafka-topics.sh`",
     collected=12,
     skipped={},
     left_out={
