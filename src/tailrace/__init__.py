@@ -5,8 +5,9 @@ The clients that block, and the values that they take and return, are imported f
 imported when it is first used, so `import tailrace` costs next to nothing.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from tailrace.model.late_names import late_names
 
 if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
@@ -89,19 +90,25 @@ __all__ = (
     "__version__",
 )
 
-_OF_SELECTORS = frozenset(
-    (
-        "ClientMetadata",
-        "LeaderSelector",
-        "PartitionView",
-        "RackAwareReplicaSelector",
-        "ReplicaNode",
-        "ReplicaSelector",
-        "ReplicaView",
-    )
+_OF_SELECTORS = (
+    "ClientMetadata",
+    "LeaderSelector",
+    "PartitionView",
+    "RackAwareReplicaSelector",
+    "ReplicaNode",
+    "ReplicaSelector",
+    "ReplicaView",
 )
 """The names for a class of `replica.selector.class`: the class runs in a broker, which imports no client."""
 
+_late = late_names(
+    __name__,
+    {
+        "model": ("__version__",),
+        "replication.replica_selector": _OF_SELECTORS,
+        "client.blocking": {*__all__}.difference(_OF_SELECTORS, ("__version__",)),
+    },
+)
 
 _FORMER_NAMES = {
     "SharedConsumer": "KeyedConsumer",
@@ -111,27 +118,20 @@ _FORMER_NAMES = {
 """Current names by the names that are deprecated: accepted in this release, for the last time (decision 0093)."""
 
 
-def __getattr__(name: str) -> object:
-    if name in _FORMER_NAMES:
-        return _by_former_name(name)
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "__version__":
-        home = "tailrace.model"
-    else:
-        home = "tailrace.replication.replica_selector" if name in _OF_SELECTORS else "tailrace.client.blocking"
-    found: object = getattr(import_module(home), name)
-    globals()[name] = found
-    return found
-
-
 def _by_former_name(name: str) -> object:
     import warnings
 
     current = _FORMER_NAMES[name]
     warnings.warn(f"tailrace.{name} is deprecated: its name is {current}", DeprecationWarning, stacklevel=3)
-    found: object = __getattr__(current)
-    return found
+    return _late(current)
+
+
+def _found(name: str) -> object:
+    return _by_former_name(name) if name in _FORMER_NAMES else _late(name)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = _found
 
 
 def __dir__() -> list[str]:

@@ -5,8 +5,9 @@
 Each name is imported when it is first used: a program that writes the settings of nodes needs no log.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
+
+from tailrace.model.late_names import late_names
 
 if TYPE_CHECKING:
     from tailrace.storage.compaction.compaction import Compaction
@@ -56,59 +57,51 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "compaction.compaction": ("Compaction",),
-    "epoch_cache": (
+    "storage.compaction.compaction": ("Compaction",),
+    "storage.epoch_cache": (
         "EpochCache",
         "EpochEntry",
     ),
-    "file_system": (
+    "storage.file_system": (
         "Buffer",
         "File",
         "FileSystem",
     ),
-    "files": ("OsFiles",),
-    "flush": (
+    "storage.files": ("OsFiles",),
+    "storage.flush": (
         "FlushTicket",
         "sync_together",
     ),
-    "log": ("Log",),
-    "producers.entries": ("ProducerEntry",),
-    "producers.state": (
+    "storage.log": ("Log",),
+    "storage.producers.entries": ("ProducerEntry",),
+    "storage.producers.state": (
         "Duplicate",
         "ProducerState",
     ),
-    "readable_log": ("TimestampOffset",),
-    "recovery.closed_logs": (
+    "storage.readable_log": ("TimestampOffset",),
+    "storage.recovery.closed_logs": (
         "ClosedLog",
         "ClosedLogs",
         "ClosedTopic",
     ),
-    "recovery.report": (
+    "storage.recovery.report": (
         "Damage",
         "DamagedLog",
         "RecoveryReport",
     ),
-    "retention": ("RetiredSegment",),
-    "scrub": (
+    "storage.retention": ("RetiredSegment",),
+    "storage.scrub": (
         "Scrub",
         "ScrubSlice",
     ),
-    "segment_files.batch_file": (
+    "storage.segment_files.batch_file": (
         "AppendBatch",
         "ReadLimits",
         "ReadResult",
     ),
-    "segment_files.transaction_index": ("AbortedTxn",),
+    "storage.segment_files.transaction_index": ("AbortedTxn",),
 }
 """The modules of the names."""
 
-_HOMES: Final = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(home), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:
+    __getattr__ = late_names(__name__, _MODULES)

@@ -6,8 +6,9 @@ in the child too: it makes new connections there when it is first used.
 Each name is imported when it is first used: the client of an administrator needs none of the parts that read and write.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
+
+from tailrace.model.late_names import late_names
 
 if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
@@ -107,16 +108,8 @@ _MODULES: Final = {
 }
 """The modules of the names."""
 
-_HOMES: Final = {name: f"tailrace.{module}" for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(home), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:
+    __getattr__ = late_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:
