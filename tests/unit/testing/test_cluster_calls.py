@@ -1,7 +1,6 @@
 """The calls of a test cluster for topics, records and waits, and what they say when they fail."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from tailrace import Admin, Consumer, Producer
 from tailrace.model.errors import KafkaError
 from tailrace.testing import Cluster, ClusterError, InputRecord
+from testkit.programs.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +151,7 @@ def test_a_paused_leader_is_no_leader(cluster: Cluster, topic: str) -> None:
 def test_a_new_topic_waits_for_a_broker_that_has_just_started(cluster: Cluster) -> None:
     cluster.kill(2)
     with Admin(cluster.running_servers) as admin:
-        while not any(broker.is_fenced for broker in admin.list_brokers()):
-            time.sleep(0.05)
+        wait_until(lambda: any(broker.is_fenced for broker in admin.list_brokers()), "the broker is fenced")
     with pytest.raises(KafkaError, match="replication factor 3 needs as many brokers, and 2 can be used"):
         cluster.create_topic(f"calls-{uuid4()}", replication_factor=3)
     cluster.start(2, wait=False)
