@@ -172,7 +172,8 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
         self._returned.drop_ahead({name})
 
     async def seek_to_beginning(self, partitions: Iterable[Pair] = ()) -> None:
-        """Read on from the log starts of these partitions, by default of all assigned partitions."""
+        """Read on from the log starts of these partitions, by default of all assigned partitions. Raises KafkaError for
+        a partition that is not assigned, and without any assigned partition."""
         await self._seek_to(partitions, EARLIEST)
 
     async def seek_to_end(self, partitions: Iterable[Pair] = ()) -> None:
@@ -184,6 +185,9 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
 
     async def _seek_to(self, partitions: Iterable[Pair], spec: int) -> None:
         names = partitions_named(partitions) or sorted(self.assignment())
+        if not names:
+            detail = "no partition is assigned yet: poll() first, or assign(), or set auto_offset_reset"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
         for name in names:
             self._reader.assigned.check_assigned(name)
         for name, listed in (await self._list_offsets(dict.fromkeys(names, spec))).items():

@@ -373,6 +373,8 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         consumer is no member of its group any more (KIP-447), and when the call is not done within max.block.ms; a
         cancelled call too leaves a transaction that can only be aborted.
         """
+        if not isinstance(group_metadata, ConsumerGroupMetadata):
+            raise TypeError(f"group_metadata is consumer.group_metadata(), not {group_metadata!r}")
         await self._transactional().send_offsets(exact_offsets(by_partition(offsets)), group_metadata)
 
     async def commit_transaction(self) -> None:

@@ -319,3 +319,18 @@ def test_parts_of_an_offset_in_the_order_of_other_clients_are_refused(servers: s
         producer.init_transactions()
         with pytest.raises(TypeError, match="an offset is a number"), producer.transaction():
             producer.send_offsets_to_transaction({(topic, 0): wrong}, metadata)
+
+
+def test_a_group_is_given_to_a_transaction_by_its_metadata(servers: str, topic: str) -> None:
+    group: Any = "g"
+    with Producer(servers, transactional_id=topic) as producer:
+        producer.init_transactions()
+        with pytest.raises(TypeError, match=r"group_metadata is consumer.group_metadata\(\), not 'g'"):
+            producer.send_offsets_to_transaction({(topic, 0): 1}, group)
+
+
+def test_a_seek_of_no_partition_says_that_none_is_assigned(servers: str, topic: str) -> None:
+    with Consumer(servers, topics=[topic]) as consumer:
+        for seek in (consumer.seek_to_beginning, consumer.seek_to_end):
+            with pytest.raises(KafkaError, match=r"no partition is assigned yet: poll\(\) first, or assign\(\)"):
+                seek()

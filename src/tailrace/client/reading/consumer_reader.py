@@ -251,7 +251,7 @@ class ConsumerReader:
     @property
     def is_at_end(self) -> bool:
         """Whether every record up to the end of reading is returned."""
-        if self._end is None or not self._knows_what_to_read or self._first_topics:
+        if self._end is None or not self._knows_what_to_read or self._first_topics or self._search.is_under_way:
             return False
         return (self._whole_topics is None or self._whole_topics.are_found) and self._end.is_reached
 

@@ -36,6 +36,10 @@ class RetriedSearch:
         if self._task is None and self._router.now_ms() >= self._not_before_ms:
             self._task = asyncio.get_running_loop().create_task(self._run(search))
 
+    @property
+    def is_under_way(self) -> bool:
+        return self._task is not None
+
     def take_fault(self) -> KafkaError | None:
         """Return the fault of the last search that no retry cures, and forget it; None without such a fault."""
         fault, self._fault = self._fault, None

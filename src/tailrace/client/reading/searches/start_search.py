@@ -46,6 +46,11 @@ class StartSearch:
         """The fault of the last search during retries."""
         return self._search.trouble
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a search runs: it may have found the positions, and not yet what they skip."""
+        return self._search.is_under_way
+
     def advance(self) -> None:
         """Start a search for undecided positions, unless a search is under way.
 
