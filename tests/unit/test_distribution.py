@@ -107,10 +107,12 @@ def test_the_test_kit_needs_nothing_but_the_product(wheel: Path, tmp_path: Path)
     assert "tailrace.testing.cluster" in _imported(wheel, tmp_path, statement, blocked=(*_OF_TESTS, "pytest"))
 
 
-def test_the_plugin_of_pytest_loads_nothing_of_the_product(wheel: Path, tmp_path: Path) -> None:
+def test_the_plugin_of_pytest_loads_nothing_of_the_product_but_its_late_names(wheel: Path, tmp_path: Path) -> None:
     loaded = _imported(wheel, tmp_path, "import tailrace.testing.pytest_plugin", blocked=_OF_TESTS)
     assert {name for name in loaded if name.startswith("tailrace")} == {
         "tailrace",
+        "tailrace.model",
+        "tailrace.model.late_names",
         "tailrace.testing",
         "tailrace.testing.pytest_plugin",
         "tailrace.testing.running_test",
