@@ -174,7 +174,7 @@ def _check_known(admin: Admin, topic: str, settings: list[str]) -> None:
     known = [entry.name for entry in admin.describe_topic_configs([topic])[topic]]
     for name in settings:
         if current_name(name) not in known:
-            raise unknown_setting(name, known)
+            raise unknown_setting(name, known, kind="topic")
 
 
 @app.command()

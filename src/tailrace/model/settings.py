@@ -209,19 +209,23 @@ def current_name(name: str) -> str:
     return FORMER_NAMES.get(name, name)
 
 
-def find(table: Table, name: str) -> Setting:
-    """The setting of this name, current or former. Raises KafkaError(INVALID_CONFIG) that offers the nearest name."""
+def find(table: Table, name: str, *, kind: str = "") -> Setting:
+    """The setting of this name, current or former. Raises `unknown_setting` with the names of the table."""
     current = current_name(name)
     if current in table:
         return table[current]
-    raise unknown_setting(name, table)
+    raise unknown_setting(name, table, kind=kind)
 
 
-def unknown_setting(name: str, known: Iterable[str]) -> KafkaError:
-    """The error INVALID_CONFIG for an unknown setting; its message offers the nearest known name."""
+def unknown_setting(name: str, known: Iterable[str], *, kind: str = "") -> KafkaError:
+    """The error INVALID_CONFIG for an unknown setting; its message offers the nearest known name.
+
+    With the kind of a resource, such as `topic`, the message begins with Kafka's words, which programs look for.
+    """
     near = nearest(name, known)
     hint = f"; did you mean {near}?" if near else ""
-    return KafkaError(ErrorCode.INVALID_CONFIG, f"unknown setting {name!r}{hint}")
+    fault = f"Unknown {kind} config name: {name}" if kind else f"unknown setting {name!r}"
+    return KafkaError(ErrorCode.INVALID_CONFIG, fault + hint)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -224,7 +224,7 @@ class ConfigChanges:
 
     def _setting(self, resource: ConfigResource, name: str) -> Setting:
         if resource.type == ResourceType.TOPIC:
-            return find(TOPIC_SETTINGS, name)
+            return find(TOPIC_SETTINGS, name, kind="topic")
         if resource.type in _NAMED:
             return find(_NAMED[resource.type].settings, name)
         try:

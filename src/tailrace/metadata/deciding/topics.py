@@ -171,7 +171,7 @@ class TopicCreation:
         for name, value in topic.configs:
             if value is None:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} of a new topic cannot be null")
-            setting = find(TOPIC_SETTINGS, name)
+            setting = find(TOPIC_SETTINGS, name, kind="topic")
             overrides[setting.name] = stated_value(setting, value)
             refuse_uncarried(setting.name, overrides[setting.name], self._rules.max_frame_bytes)
         self._rules.config.with_overrides(overrides)

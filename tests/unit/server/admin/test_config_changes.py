@@ -97,6 +97,22 @@ def test_a_change_that_cannot_be_is_refused_with_a_message(
     assert answer.error_message
 
 
+def test_an_unknown_setting_of_a_topic_is_refused_in_kafkas_words(node: AdminPath) -> None:
+    """Programs match the text."""
+    replacement = AlterConfigsResource(
+        resource_type=ResourceType.TOPIC,
+        resource_name="orders",
+        configs=(AlterableConfig(name="retention.sm", value="9"),),
+    )
+    answers = (
+        alter(node, ResourceType.TOPIC, "orders", ("retention.sm", 0, "9")),
+        *node.send(AlterConfigsRequest(resources=(replacement,), validate_only=False), 2).response.responses,
+    )
+    for answer in answers:
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert answer.error_message == "Unknown topic config name: retention.sm; did you mean retention.ms?"
+
+
 def test_a_bad_change_of_a_setting_does_not_harm_the_next(node: AdminPath) -> None:
     resources = tuple(
         AlterConfigsResource(

@@ -120,6 +120,17 @@ def test_topics_of_one_request_fail_one_by_one(node: AdminPath) -> None:
     assert list(node.controller.image.topics) == ["good"]
 
 
+@pytest.mark.parametrize("validate", [False, True])
+def test_an_unknown_setting_is_refused_in_kafkas_words(node: AdminPath, validate: bool) -> None:
+    """Programs match the text. The nearest name follows."""
+    asked = [topic("x", configs={name: "1"}) for name in ("nonsense", "retention.sm")]
+    answers = [only(create(node, 7, each, validate=validate)) for each in asked]
+    assert [answer.error_message for answer in answers] == [
+        "Unknown topic config name: nonsense",
+        "Unknown topic config name: retention.sm; did you mean retention.ms?",
+    ]
+
+
 def test_a_manual_assignment_is_kept(node: AdminPath) -> None:
     assignments = tuple(CreatableReplicaAssignment(partition_index=n, broker_ids=(1,)) for n in (1, 0))
     result = only(create(node, 7, topic("orders", partitions=-1, factor=-1, assignments=assignments)))
