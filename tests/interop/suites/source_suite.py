@@ -125,7 +125,7 @@ def fetched_sources(project: str, version: str, work: Path, *, packages: Path | 
 
     Without `packages`, which has what the distribution is built with, pip fetches that too.
     """
-    fetch = [*_PIP, "download", "--no-binary", ":all:", "--no-deps", "-d", str(work), f"{project}=={version}"]
+    fetch = [*_PIP, "download", "--no-binary", project, "--no-deps", "-d", str(work), f"{project}=={version}"]
     if packages is not None:
         fetch = ["env", f"PYTHONPATH={packages}", *fetch, "--no-build-isolation"]
     if not fetched(fetch, directory=work, timeout_s=_FETCH_TIMEOUT_S):
