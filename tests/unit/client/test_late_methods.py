@@ -59,3 +59,11 @@ def test_a_client_imports_the_modules_of_its_calls_only() -> None:
     assert "tailrace.client.admin.topics" in loaded
     others = {"tailrace.client.admin.groups", "tailrace.client.consumer", "tailrace.client.producer", "crc32c"}
     assert loaded & {*others, "tailrace.protocol.registry", "tailrace.protocol.records.batch"} == set()
+
+
+def test_a_producer_and_a_consumer_do_not_import_every_message_of_the_protocol() -> None:
+    script = "import sys; from tailrace import Consumer, Producer; Consumer, Producer; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert {"tailrace.client.consumer", "tailrace.client.producer"} <= loaded
+    assert loaded & {"tailrace.protocol.registry", "tailrace.protocol.messages.quorum"} == set()

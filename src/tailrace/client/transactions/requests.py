@@ -11,6 +11,7 @@ from tailrace.client.transactions.producer_transaction import EPOCH_OF_EACH, Ide
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
+from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -26,7 +27,6 @@ from tailrace.protocol.messages.transactions import (
     TxnOffsetCommitResponse,
     topics_to_add,
 )
-from tailrace.protocol.registry import api_of
 
 T = TypeVar("T")
 
@@ -201,4 +201,4 @@ class TransactionRequests:
 
 def _latest(request_type: type[TxnOffsetCommitRequest] | type[EndTxnRequest], version: int) -> int:
     """The newest version of the request for producers of this transaction.version."""
-    return api_of(request_type).max_version if version >= EPOCH_OF_EACH else _LAST_BEFORE_EPOCHS
+    return schema_of(request_type).versions.last if version >= EPOCH_OF_EACH else _LAST_BEFORE_EPOCHS
