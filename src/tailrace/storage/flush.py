@@ -3,8 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import Final
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import StorageError
 from tailrace.storage.checkpoints import LEADER_EPOCHS, replace_file
 from tailrace.storage.compaction.compactions import Compactions

@@ -19,8 +19,7 @@ words. Version 0, of older releases, has no offset of checked headers; a number 
 
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import StorageError
 from tailrace.storage.file_system import FileSystem, Note, join
 

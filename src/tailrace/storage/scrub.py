@@ -11,8 +11,7 @@ not counted as damage.
 from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, read_header
 from tailrace.protocol.records.record_times import largest_time

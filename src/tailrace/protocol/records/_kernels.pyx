@@ -19,7 +19,7 @@ from libc.string cimport memcpy, memset
 
 from functools import lru_cache
 
-from crc32c import crc32c
+from tailrace.model.checksum import crc32c
 
 from tailrace.protocol.records._key_filter_twin import owners_of
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, EncodedRows, HeaderBuffers, RecordColumns

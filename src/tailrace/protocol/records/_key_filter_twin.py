@@ -6,8 +6,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.key_ranges import HASH_SPACE, SLOT_HASHES, SLOTS, hash_of
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records._records_twin import (

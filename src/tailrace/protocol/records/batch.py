@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NoReturn
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.protocol.primitives import Buffer
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, EncodedRows, HeaderBuffers, LongBuffers

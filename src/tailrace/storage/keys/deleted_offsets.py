@@ -17,8 +17,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.key_ranges import SLOTS
 from tailrace.protocol.primitives import Buffer
 

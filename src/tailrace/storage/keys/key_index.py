@@ -24,8 +24,7 @@ from itertools import accumulate
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.key_ranges import SLOTS
 from tailrace.protocol.primitives import Buffer

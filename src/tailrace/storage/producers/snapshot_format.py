@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.control import NO_DECISION
 from tailrace.storage.producers.entries import (

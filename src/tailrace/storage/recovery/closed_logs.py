@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
 from tailrace.storage.checkpoints import replace_file

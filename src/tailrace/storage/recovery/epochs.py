@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import BatchHeader
 from tailrace.storage.checkpoints import LEADER_EPOCHS

@@ -20,8 +20,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.errors import CorruptRecords
 from tailrace.storage.checkpoints import GAP_BOUND, LEADER_EPOCHS, read_gap_bound, replace_file, write_gap_bound
 from tailrace.storage.epoch_cache import EpochCache

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from crc32c import crc32c
-
+from tailrace.model.checksum import crc32c
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader
 from tailrace.protocol.records.record_times import largest_time
