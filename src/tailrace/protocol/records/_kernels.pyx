@@ -20,11 +20,9 @@ from libc.string cimport memcpy, memset
 from functools import lru_cache
 
 from tailrace.model.checksum import crc32c
-
-from tailrace.protocol.records._key_filter_twin import owners_of
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, EncodedRows, HeaderBuffers, RecordColumns
 from tailrace.protocol.records.faults import corrupt
-from tailrace.protocol.records.split import Split
+from tailrace.protocol.records.split import Split, owners_of
 
 cdef extern from "Python.h":
     object PyMemoryView_FromMemory(char *data, Py_ssize_t size, int flags)

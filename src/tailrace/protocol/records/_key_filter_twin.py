@@ -2,12 +2,11 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from struct import Struct
 from typing import Final
 
 from tailrace.model.checksum import crc32c
-from tailrace.model.key_ranges import HASH_SPACE, SLOT_HASHES, SLOTS, hash_of
+from tailrace.model.key_ranges import SLOT_HASHES, SLOTS, hash_of
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records._records_twin import (
     _CODEC_MASK,
@@ -23,7 +22,7 @@ from tailrace.protocol.records._records_twin import (
     _varint,
 )
 from tailrace.protocol.records.faults import Fault, corrupt
-from tailrace.protocol.records.split import SLOT_MAP_BYTES, Split
+from tailrace.protocol.records.split import SLOT_MAP_BYTES, Split, owners_of
 
 _HEAD: Final = Struct(">qiibIhi")
 """Base offset, length, leader epoch, magic, checksum, attributes, last offset delta."""
@@ -64,27 +63,6 @@ def split_by_key(
         slot_maps += split.slot_maps
         last_offsets = [new if new >= 0 else old for new, old in zip(split.last_offsets, last_offsets, strict=True)]
     return Split(tuple(parts), ends, slot_maps, last_offsets)
-
-
-@lru_cache(maxsize=64)
-def owners_of(readers: tuple[tuple[tuple[int, int], ...], ...]) -> tuple[list[int], list[tuple[int, ...]]]:
-    """The stretches of hashes with the same readers: the first hash of each stretch, and the readers that want its
-    records."""
-    changes: dict[int, list[int]] = {0: []}
-    """The readers that begin or cease to want the records, by the first hash of the change."""
-    for number, ranges in enumerate(readers):
-        for first, last in ranges:
-            changes.setdefault(first, []).append(number)
-            changes.setdefault(last + 1, []).append(number)
-    changes.pop(HASH_SPACE, None)
-    starts = sorted(changes)
-    owners: list[tuple[int, ...]] = []
-    now: set[int] = set()
-    for start in starts:
-        for number in changes[start]:
-            now ^= {number}
-        owners.append(tuple(sorted(now)))
-    return starts, owners
 
 
 class _Stored:

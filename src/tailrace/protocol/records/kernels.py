@@ -5,39 +5,50 @@ as a way out if the compiled kernels ever misbehave.
 """
 
 import os
-from contextlib import suppress
+from importlib import import_module
 
-from tailrace.protocol.records._kernels_twin import (
-    KERNEL,
-    SteppedSplit,
-    append_record,
-    check_records,
-    encode_columns,
-    murmur2_column,
-    murmur64_column,
-    parse_records,
-    records_to_columns,
-    renumber_records,
-    split_by_key,
-    walk_batches,
-)
 
-if os.environ.get("TAILRACE_KERNEL", "").lower() != "python":
-    with suppress(ImportError):
-        from tailrace.protocol.records._kernels import (  # type: ignore[no-redef]  # the same names, compiled
-            KERNEL,
-            SteppedSplit,
-            append_record,
-            check_records,
-            encode_columns,
-            murmur2_column,
-            murmur64_column,
-            parse_records,
-            records_to_columns,
-            renumber_records,
-            split_by_key,
-            walk_batches,
-        )
+def _are_compiled() -> bool:
+    """Whether the compiled kernels were built, can be loaded, and are wanted."""
+    if os.environ.get("TAILRACE_KERNEL", "").lower() == "python":
+        return False
+    try:
+        import_module("tailrace.protocol.records._kernels")
+    except ImportError:
+        return False
+    return True
+
+
+if not _are_compiled():  # a process loads one of both: each costs memory
+    from tailrace.protocol.records._kernels_twin import (
+        KERNEL,
+        SteppedSplit,
+        append_record,
+        check_records,
+        encode_columns,
+        murmur2_column,
+        murmur64_column,
+        parse_records,
+        records_to_columns,
+        renumber_records,
+        split_by_key,
+        walk_batches,
+    )
+else:
+    from tailrace.protocol.records._kernels import (  # type: ignore[no-redef]  # the same names, compiled
+        KERNEL,
+        SteppedSplit,
+        append_record,
+        check_records,
+        encode_columns,
+        murmur2_column,
+        murmur64_column,
+        parse_records,
+        records_to_columns,
+        renumber_records,
+        split_by_key,
+        walk_batches,
+    )
 
 __all__ = (
     "KERNEL",

@@ -273,11 +273,18 @@ def test_fault_numbers_and_columns_agree(kernel: ModuleType) -> None:
 
 
 def test_the_environment_can_force_the_twin(kernel: ModuleType) -> None:
-    code = "from tailrace.protocol.records import kernels; print(kernels.KERNEL)"
+    """The other kernels are not loaded: they would cost memory."""
+    code = (
+        "from tailrace.protocol.records import kernels; import sys; print(kernels.KERNEL,"
+        " *(name for name in sys.modules if name.endswith(('_kernels', '_twin'))))"
+    )
     environment = {name: value for name, value in os.environ.items() if name != "TAILRACE_KERNEL"}
     if kernel is _kernels_twin:
         environment["TAILRACE_KERNEL"] = "python"
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     chosen = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert chosen.stdout.strip() == kernel.KERNEL
+    name, *loaded = chosen.stdout.split()
+    assert name == kernel.KERNEL
+    assert kernel.__name__ in loaded
+    assert kernel is _kernels_twin or len(loaded) == 1
     assert kernels.KERNEL in ("C", "python")
