@@ -113,7 +113,7 @@ class ImageDraft:
         )
 
     def _image(self, topics: FinishedTopics) -> ClusterImage:
-        tables = {name: draft.finish() for name, draft in self._tables.items()}
+        tables = {**self._tables_before, **{name: draft.finish() for name, draft in self._tables.items()}}
         return ClusterImage(
             topics=topics.topics,
             topic_names=topics.topic_names,
@@ -125,7 +125,7 @@ class ImageDraft:
             next_producer_id=self.next_producer_id,
             replica_counts=topics.replica_counts,
             leader_counts=topics.leader_counts,
-            tables={**self._tables_before, **tables} if tables else self._tables_before,
+            tables={name: table for name, table in tables.items() if table} if self._tables else self._tables_before,
             open_transaction=None if self.open_transaction is None else tuple(self.open_transaction),
         )
 

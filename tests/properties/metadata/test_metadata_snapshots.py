@@ -1,7 +1,7 @@
 """Any image to a snapshot file and back is the same image, however the writer and the reader are sliced."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import islice
 
 from hypothesis import given
@@ -19,6 +19,7 @@ from tailrace.metadata.image import (
     confusable_form,
 )
 from tailrace.metadata.snapshot_image import SnapshotLoader, snapshot_values
+from tailrace.model.acls.bindings import AclBinding
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch, PartitionState
 from tailrace.storage.snapshots.format import SnapshotHeader
@@ -42,6 +43,9 @@ endpoints = st.lists(
 features = st.lists(
     st.builds(SupportedFeature, name=texts, min_version=st.integers(0, 30), max_version=st.integers(0, 30)), max_size=2
 ).map(tuple)
+int8 = st.integers(-128, 127)
+acl_bindings = st.builds(AclBinding, int8, texts, int8, texts, texts, int8, int8)
+acls: st.SearchStrategy[dict[Hashable, object]] = st.dictionaries(uuids, acl_bindings, max_size=3)
 names = st.text("abc._-", min_size=1, max_size=6)
 
 
@@ -119,6 +123,7 @@ def images(draw: st.DrawFn) -> ClusterImage:
         next_producer_id=draw(st.integers(0, 2**62)),
         replica_counts=Counter(broker_id for state in states for broker_id in state.replicas),
         leader_counts=Counter(state.leader for state in states if state.leader != NO_LEADER),
+        tables={"acls": rules} if (rules := draw(acls)) else {},
     )
 
 

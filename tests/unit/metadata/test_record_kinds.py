@@ -143,3 +143,10 @@ def test_the_difference_of_two_images_names_a_changed_table(painted: ClusterImag
     assert difference(painted, after) == delta
     assert delta.changed_tables == ("paints",)
     assert apply_all(painted, [RED])[1].changed_tables == ()
+
+
+def test_a_table_without_entries_is_no_part_of_an_image(painted: ClusterImage) -> None:
+    after, delta = apply_all(painted, [BARE])
+    assert after == apply_all(EMPTY_IMAGE, [TOPIC])[0]
+    assert delta == difference(painted, after)
+    assert delta.changed_tables == ("paints",)

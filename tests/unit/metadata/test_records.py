@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.records import brokers, cluster, kinds, topics
+from tailrace.metadata.records import acls, brokers, cluster, kinds, topics
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.primitives import uvarint
 from testkit.quorum.metadata_records import encode_record_in
@@ -105,6 +105,17 @@ RECORDS: dict[str, kinds.MetadataRecord] = {
         end_points=(brokers.RecordedEndpoint(name="CONTROLLER", host="127.0.0.1", port=9093, security_protocol=0),),
         features=(brokers.RecordedFeature(name="metadata.version", min_supported_version=7, max_supported_version=25),),
     ),
+    "access_control_entry-0": acls.AccessControlEntryRecord(
+        id=uuid(12),
+        resource_type=2,
+        resource_name="orders",
+        pattern_type=4,
+        principal="User:alice",
+        host="*",
+        operation=3,
+        permission_type=2,
+    ),
+    "remove_access_control_entry-0": acls.RemoveAccessControlEntryRecord(id=uuid(12)),
 }
 
 
