@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli import topic_replicas
 from tailrace.cli.completion import topic_names
 from tailrace.cli.output import (
     DEFAULT_BOOTSTRAP,
@@ -19,6 +18,7 @@ from tailrace.cli.output import (
     show,
     write,
 )
+from tailrace.cli.topics import replicas
 from tailrace.client.admin.configs import DYNAMIC_TOPIC_CONFIG, TOPIC
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking.admin import Admin
@@ -289,5 +289,5 @@ def delete(
                 show(deleted, ("Topic",), output)
 
 
-app.command("elect")(topic_replicas.elect)
-app.command("reassign")(topic_replicas.reassign)
+app.command("elect")(replicas.elect)
+app.command("reassign")(replicas.reassign)
