@@ -21,6 +21,7 @@ from typing import Annotated, TextIO
 import typer
 
 from tailrace.cli import quick_imports
+from tailrace.cli.kafka_scripts import read_line
 from tailrace.model import __version__
 from tailrace.model.errors import KafkaError
 
@@ -43,6 +44,7 @@ NOUNS: Mapping[str, str] = {
 }
 
 _INTERRUPTED = 130
+_WRONG_USAGE = 2
 _COMPLETING = "_TAILRACE_COMPLETE"
 _BREAKS = (":", "=")
 _SHOW_TRACEBACK = "TAILRACE_TRACEBACK"
@@ -61,9 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(words: list[str]) -> int:
     """The exit code."""
+    line = read_line(words)
+    if line.answer is not None:
+        _fail(line.answer)
+        return _WRONG_USAGE
     try:
         try:
-            build_app(words)(args=words, prog_name="tailrace")
+            build_app(line.words)(args=line.words, prog_name="tailrace")
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 0
             sys.stdout.flush()
