@@ -12,8 +12,10 @@ from tailrace.model.late_names import late_names
 if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
     from tailrace.client.blocking import Admin, Consumer, KeyedConsumer, Producer, RangedFetch
+    from tailrace.client.cluster_view import AbsentTopic
     from tailrace.client.errors import (
         AbortableTransactionError,
+        ClosedClient,
         FatalTransactionError,
         LogTruncation,
         ProducerFenced,
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from tailrace.client.reading.consumer_metrics import MetricName
     from tailrace.client.reading.records_ahead import ConsumerRecord
     from tailrace.client.transactions.producer_transaction import TransactionPhase
-    from tailrace.client.writing.outgoing import RecordMetadata
+    from tailrace.client.transactions.sinks import SinkRefusal
+    from tailrace.client.writing.outgoing import RecordMetadata, RecordNotWritten
     from tailrace.model import __version__
     from tailrace.model.committed_progress import Rectangle
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
@@ -46,9 +49,11 @@ if TYPE_CHECKING:
 
 __all__ = (
     "AbortableTransactionError",
+    "AbsentTopic",
     "Admin",
     "BreakerState",
     "ClientMetadata",
+    "ClosedClient",
     "Consumer",
     "ConsumerGroupMetadata",
     "ConsumerRebalanceListener",
@@ -78,12 +83,14 @@ __all__ = (
     "RangedFetch",
     "RecordDeserializationError",
     "RecordMetadata",
+    "RecordNotWritten",
     "Rectangle",
     "ReplicaNode",
     "ReplicaSelector",
     "ReplicaView",
     "Retry",
     "RunningKey",
+    "SinkRefusal",
     "Skip",
     "TopicPartition",
     "TransactionPhase",
@@ -101,6 +108,13 @@ _OF_SELECTORS = (
 )
 """The names for a class of `replica.selector.class`: the class runs in a broker, which imports no client."""
 
+
+def _absence(name: str) -> str:
+    from tailrace.client.absent_names import absence
+
+    return absence(__name__, name, {*__all__, "aio", "testing"})
+
+
 _late = late_names(
     __name__,
     {
@@ -108,6 +122,7 @@ _late = late_names(
         "replication.replica_selector": _OF_SELECTORS,
         "client.blocking": {*__all__}.difference(_OF_SELECTORS, ("__version__",)),
     },
+    _absence,
 )
 
 _FORMER_NAMES = {

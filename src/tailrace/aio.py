@@ -2,11 +2,14 @@
 
 import warnings
 
+import tailrace
+from tailrace.client.absent_names import absence
 from tailrace.client.admin.admin import AsyncAdmin as Admin
 from tailrace.client.consumer import AsyncConsumer as Consumer
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer as KeyedConsumer
 from tailrace.client.producer import AsyncProducer as Producer
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch as RangedFetch
+from tailrace.model.late_names import absent_name
 
 __all__ = ("Admin", "Consumer", "KeyedConsumer", "Producer", "RangedFetch")
 
@@ -17,4 +20,8 @@ def __getattr__(name: str) -> object:
             "tailrace.aio.SharedConsumer is deprecated: its name is KeyedConsumer", DeprecationWarning, stacklevel=2
         )
         return KeyedConsumer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise absent_name(__name__, name, _absence)
+
+
+def _absence(name: str) -> str:
+    return absence(__name__, name, __all__, tailrace.__all__)

@@ -1,7 +1,10 @@
 """`tailrace` and `tailrace.aio`: the names that users import, and that importing the package loads next to nothing."""
 
 import ast
+import importlib
 import inspect
+import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +14,12 @@ from typing import Any
 import pytest
 
 import tailrace
-from tailrace import aio, storage
+from tailrace import aio, client, storage
 from tailrace.client import blocking, consumer, producer
 from tailrace.client.admin import admin
 from tailrace.client.keyed import keyed_consumer
 from tailrace.client.reading import ranged_fetch
+from tailrace.model.errors import KafkaError
 
 
 def test_importing_the_package_loads_neither_asyncio_nor_a_module_but_that_of_late_names() -> None:
@@ -67,6 +71,78 @@ def test_type_checkers_see_every_name(package: ModuleType) -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error(package: Any) -> None:
     with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'Produzer'"):
         _ = package.Produzer
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        (
+            "from tailrace import AsyncConsumer",
+            "'tailrace': tailrace has no name 'AsyncConsumer'; the asyncio client is tailrace.aio.Consumer",
+        ),
+        ("from tailrace import AIOKafkaProducer", "the asyncio client is tailrace.aio.Producer"),
+        ("from tailrace import KafkaConsumer", "the blocking client is tailrace.Consumer"),
+        ("from tailrace import Produzer", "did you mean 'Producer'?"),
+        ("from tailrace import Cluster", "it is tailrace.testing.Cluster"),
+        ("from tailrace.aio import AsyncProducer", "the asyncio client is tailrace.aio.Producer"),
+        ("from tailrace.aio import KafkaError", "tailrace.aio has no name 'KafkaError'; it is tailrace.KafkaError"),
+        ("from tailrace.aio import Consumers", "did you mean 'Consumer'?"),
+    ],
+)
+def test_an_import_of_a_name_that_is_not_there_says_which_name_is(statement: str, text: str) -> None:
+    with pytest.raises(ImportError) as caught:
+        exec(statement, {"__name__": "program"})
+    assert text in str(caught.value)
+
+
+def test_a_look_for_a_name_that_is_not_there_is_no_import() -> None:
+    assert not hasattr(tailrace, "AsyncConsumer")
+    assert not hasattr(aio, "AsyncConsumer")
+    with pytest.raises(AttributeError, match="the asyncio client is tailrace.aio.Consumer"):
+        getattr(tailrace, "AsyncConsumer")  # noqa: B009
+
+
+def test_a_module_of_the_package_is_imported_by_its_name() -> None:
+    script = "from tailrace import aio, testing, json; print(aio.__name__, testing.__name__, json.__name__)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["tailrace.aio", "tailrace.testing", "tailrace.json"]
+
+
+CLIENTS = "tailrace.client."
+
+
+def clients_errors() -> dict[str, type[KafkaError]]:
+    """The classes of errors that the modules of the clients define, by name."""
+    modules = [importlib.import_module(module.name) for module in pkgutil.walk_packages(client.__path__, CLIENTS)]
+    return {
+        name: value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, KafkaError) and value.__module__ == module.__name__
+    }
+
+
+def test_every_error_of_a_client_can_be_imported() -> None:
+    errors = clients_errors()
+    assert {"RecordNotWritten", "ClosedClient", "SinkRefusal"} < errors.keys()
+    assert {name: getattr(tailrace, name, None) for name in errors} == errors
+    assert errors.keys() <= {*tailrace.__all__}
+
+
+def test_every_error_that_a_docstring_of_a_client_names_can_be_imported() -> None:
+    named: set[str] = set()
+    for face in (tailrace, aio):
+        for name in aio.__all__:
+            face_class = getattr(face, name)
+            docs = [inspect.getdoc(getattr(face_class, member)) for member in dir(face_class)]
+            named.update(re.findall(r"\b[A-Z][a-z]+[A-Za-z]*\b", " ".join(filter(None, docs))))
+    errors = {error.__name__ for error in descendants(KafkaError)}
+    assert "AbortableTransactionError" in named
+    assert {name for name in named & errors if not hasattr(tailrace, name)} == set()
+
+
+def descendants(kind: type) -> set[type]:
+    return {kind}.union(*map(descendants, kind.__subclasses__()))
 
 
 @pytest.mark.parametrize(

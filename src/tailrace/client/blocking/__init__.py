@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from tailrace.client.blocking.keyed_consumer import KeyedConsumer
     from tailrace.client.blocking.producer import Producer
     from tailrace.client.blocking.ranged_fetch import RangedFetch
+    from tailrace.client.cluster_view import AbsentTopic
     from tailrace.client.errors import (
         AbortableTransactionError,
+        ClosedClient,
         FatalTransactionError,
         LogTruncation,
         ProducerFenced,
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from tailrace.client.reading.consumer_metrics import MetricName
     from tailrace.client.reading.records_ahead import ConsumerRecord
     from tailrace.client.transactions.producer_transaction import TransactionPhase
-    from tailrace.client.writing.outgoing import RecordMetadata
+    from tailrace.client.transactions.sinks import SinkRefusal
+    from tailrace.client.writing.outgoing import RecordMetadata, RecordNotWritten
     from tailrace.model.committed_progress import Rectangle
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
     from tailrace.model.key_ranges import KeyRange
@@ -41,8 +44,10 @@ if TYPE_CHECKING:
 
 __all__ = (
     "AbortableTransactionError",
+    "AbsentTopic",
     "Admin",
     "BreakerState",
+    "ClosedClient",
     "Consumer",
     "ConsumerGroupMetadata",
     "ConsumerRebalanceListener",
@@ -69,9 +74,11 @@ __all__ = (
     "RangedFetch",
     "RecordDeserializationError",
     "RecordMetadata",
+    "RecordNotWritten",
     "Rectangle",
     "Retry",
     "RunningKey",
+    "SinkRefusal",
     "Skip",
     "TopicPartition",
     "TransactionPhase",
@@ -83,8 +90,10 @@ _MODULES: Final = {
     "client.blocking.consumer": ("Consumer",),
     "client.blocking.ranged_fetch": ("RangedFetch",),
     "client.blocking.producer": ("Producer",),
+    "client.cluster_view": ("AbsentTopic",),
     "client.errors": (
         "AbortableTransactionError",
+        "ClosedClient",
         "FatalTransactionError",
         "LogTruncation",
         "ProducerFenced",
@@ -100,7 +109,8 @@ _MODULES: Final = {
     "client.reading.consumer_metrics": ("MetricName",),
     "client.reading.records_ahead": ("ConsumerRecord",),
     "client.transactions.producer_transaction": ("TransactionPhase",),
-    "client.writing.outgoing": ("RecordMetadata",),
+    "client.transactions.sinks": ("SinkRefusal",),
+    "client.writing.outgoing": ("RecordMetadata", "RecordNotWritten"),
     "model.committed_progress": ("Rectangle",),
     "model.errors": ("CorruptRecords", "ErrorCode", "KafkaError"),
     "model.key_ranges": ("KeyRange",),
