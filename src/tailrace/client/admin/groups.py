@@ -151,7 +151,15 @@ async def delete_offsets(router: Router, group: str, partitions: Iterable[Pair])
 
 
 async def group_lag(router: Router, group: str) -> dict[TopicPartition, tuple[OffsetAndMetadata, int]]:
-    """For each partition with a committed offset: that offset, and the end of the log for readers."""
+    """By partition a pair: the committed offset of the group, and the end of the log for readers, an offset.
+
+    The lag in records is `end - committed.offset`: the sum over all partitions is the lag of the group. A partition
+    without a committed offset, or of a deleted topic, is left out; a group without offsets, also a group that does not
+    exist, has an empty result. Raises KafkaError when a coordinator or a leader does not answer for
+    default_api_timeout_ms.
+
+        lag = sum(end - committed.offset for committed, end in admin.group_lag("billing").values())
+    """
     committed = await group_offsets(router, group)
     if not committed:
         return {}
