@@ -8,7 +8,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_origin
 
-from tailrace.client.setting_fields import keywords_of, unknown
+from tailrace.client.absent_names import unknown_settings
+from tailrace.client.setting_fields import keywords_of
 from tailrace.client.settings import ClientSettings
 
 P = ParamSpec("P")
@@ -89,7 +90,7 @@ def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Call
                 given, named = args[1:], {**keywords_of(args[0]), **keywords}
             strangers = sorted(named.keys() - signature.parameters.keys())
             if strangers:
-                raise TypeError(unknown(name, strangers, plain))
+                raise TypeError(unknown_settings(name, strangers, plain))
             if given and "bootstrap_servers" in named:
                 raise TypeError(f"{name}: {_two_addresses(given, 'topics' in signature.parameters)}")
             try:

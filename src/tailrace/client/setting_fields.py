@@ -6,14 +6,14 @@
 4. An alias is a second keyword for a field, mostly Kafka's long name: `group_id` for `group`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import Field, field, fields
 from operator import index
 from typing import Any, Final, SupportsIndex
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.settings import attribute_name, nearest, parse_boolean, parse_whole
+from tailrace.model.settings import attribute_name, parse_boolean, parse_whole
 
 INT32: Final = 2**31 - 1
 INT64: Final = 2**63 - 1
@@ -28,34 +28,6 @@ _A_FUNCTION: Final = {
     "decode": " of bytes, such as tailrace.json.deserialize",
 }
 """Examples for settings that are functions, by the name of the setting."""
-
-_ELSEWHERE: Final = {
-    "allow_auto_create_topics": "a consumer creates no topics",
-    "api_version": "leave it out: the versions of the protocol come from the server",
-    "auto_offset_store": "a record counts as processed at the next poll, or the next step of a loop",
-    "check_crcs": "the checksums of all batches are checked",
-    "connections_max_idle_ms": "leave it out: a connection that the server has closed is made again",
-    "concurrency": "it is an argument of KeyedConsumer.run()",
-    "consumer_timeout_ms": 'give until="end" to a consumer without a group, or a timeout to poll()',
-    "enable_auto_offset_store": "a record counts as processed at the next poll, or the next step of a loop",
-    "enable_partition_eof": 'give until="end" to a consumer without a group',
-    "error_cb": "the property `trouble` has the present fault, and the logger tailrace.client warns of it",
-    "interceptor_classes": "a function around send() or poll() does the same",
-    "logger": "the loggers are tailrace.client and tailrace.client.corrupt",
-    "loop": "leave it out: an asyncio client has the loop that runs",
-    "max_batch_size": "did you mean 'batch_size'?",
-    "max_in_flight_requests_per_connection": "leave it out: order is kept by idempotent=True, the default",
-    "message_timeout_ms": "did you mean 'delivery_timeout_ms'?",
-    "metric_reporters": "metrics() returns the numbers",
-    "on_delivery": "send() returns a future, which takes callbacks by add_done_callback",
-    "queue_buffering_max_ms": "did you mean 'linger_ms'?",
-    "rebalance_timeout_ms": "max_poll_interval_ms is the time-out of a rebalance too",
-    "retries": "a record is tried again for delivery_timeout_ms, another call for default_api_timeout_ms",
-    "security_protocol": "this release has neither TLS nor SASL",
-    "sasl_mechanism": "this release has neither TLS nor SASL",
-    "ssl_context": "this release has neither TLS nor SASL",
-}
-"""Settings of other clients that clients of Tailrace do not have, and the way to the same end."""
 
 
 def number(default: Any, *, least: int = 0, most: int = INT32, is_ours: bool = False, why: str = "") -> Any:
@@ -147,14 +119,3 @@ def keywords_of(properties: Mapping[str, object]) -> dict[str, object]:
             raise invalid(f"{name} is there twice, with dots and with underscores")
         keywords[keyword] = value
     return keywords
-
-
-def unknown(client: str, names: Iterable[str], settings: Any) -> str:
-    """The text about names that are no settings of this client, with the nearest setting of each name."""
-    known = [setting.name for setting in fields(settings)]
-    texts = []
-    for name in names:
-        near = nearest(name, known)
-        meant = _ELSEWHERE.get(name) or (f"did you mean {near!r}?" if near else "")
-        texts.append(f"{name!r}; {meant}" if meant else f"{name!r}")
-    return f"{client} has no setting {', nor '.join(texts)}"

@@ -206,3 +206,27 @@ def test_the_words_that_type_checkers_know_are_the_words_that_are_taken() -> Non
 
 def test_the_assignment_strategies_are_those_that_members_know() -> None:
     assert tuple(ASSIGNORS) == ASSIGNMENT_STRATEGIES
+
+
+@pytest.mark.parametrize(
+    ("client", "setting", "hint"),
+    [
+        ("KeyedConsumer", "workers", "it is an argument of KeyedConsumer.run()"),
+        ("KeyedConsumer", "handler", "it is an argument of KeyedConsumer.run()"),
+        ("KeyedConsumer", "value_deserializer", "did you mean 'decode'? It makes the handler's value"),
+        ("KeyedConsumer", "enable_auto_commit", "done records are committed every auto_commit_interval_ms"),
+        ("KeyedConsumer", "breaker_min_call", "did you mean 'breaker_min_calls'?"),
+        ("RangedFetch", "group", "ranges are read without a group"),
+        ("RangedFetch", "topics", "the partition and the offsets are arguments of fetch_range() and arrow()"),
+        ("Producer", "group_id", "Consumer and KeyedConsumer have it"),
+        ("Producer", "value_deserializer", "Consumer has it"),
+        ("Admin", "linger_ms", "Producer has it"),
+    ],
+)
+@pytest.mark.parametrize("face", [tailrace, aio], ids=lambda face: face.__name__)
+def test_the_error_of_a_setting_of_another_client_names_its_place(
+    face: Any, client: str, setting: str, hint: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        getattr(face, client)("127.0.0.1:9092", **{setting: 1})
+    assert str(caught.value) == f"{client} has no setting {setting!r}; {hint}"
