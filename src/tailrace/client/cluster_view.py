@@ -10,11 +10,13 @@
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tailrace.client.errors import code_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.views import FAN_OUTS, parse_view
 from tailrace.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
 
@@ -55,6 +57,12 @@ class TopicInfo:
     topic_id: TopicId
     is_internal: bool
     partitions: tuple[PartitionInfo, ...]
+
+    def check_number(self, number: int) -> None:
+        """Raise AbsentTopic if the topic has no partition of this number."""
+        if not 0 <= number < len(self.partitions):
+            detail = _absent_partition(self.name, len(self.partitions), number)
+            raise AbsentTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
 
     @property
     def replication_factor(self) -> int:
@@ -176,8 +184,9 @@ class ClusterView:
         code = self._faults.get(name)
         if code is None:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"no broker has described topic {name!r} yet")
-        detail = f"topic {name!r} {_REASONS.get(code, 'cannot be described')}"
-        raise AbsentTopic(code, detail) if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else KafkaError(code, detail)
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise AbsentTopic(code, _absence(name))
+        raise KafkaError(code, f"topic {name!r} {_REASONS.get(code, 'cannot be described')}")
 
     def has_answer(self, name: str) -> bool:
         """Whether an answer has described the topic, or has said why it cannot be described."""
@@ -209,11 +218,7 @@ class ClusterView:
         """The partition. Raises the errors of `topic`, and AbsentTopic if the topic has no such partition; the message
         names the topic's partitions."""
         info = self.topic(topic_partition.topic)
-        if not 0 <= topic_partition.partition < len(info.partitions):
-            raise AbsentTopic(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {info.name!r} has partitions 0 to {len(info.partitions) - 1}, not {topic_partition.partition}",
-            )
+        info.check_number(topic_partition.partition)
         return info.partitions[topic_partition.partition]
 
     def leader(self, topic_partition: TopicPartition) -> BrokerAddress:
@@ -236,11 +241,44 @@ class ClusterView:
 
 
 _REASONS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist (`tailrace topics create` makes the topic)",
     ErrorCode.LEADER_NOT_AVAILABLE: "has no leader yet",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "has a name that is not legal",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "may not be described by this user",
 }
+
+
+_NUMBERS: Final = ", ".join(map(str, FAN_OUTS[:-1])) + f" or {FAN_OUTS[-1]}"
+
+
+def _absence(name: str) -> str:
+    """The text about a topic, or view of a topic, that does not exist."""
+    view = parse_view(name)
+    if view is not None:
+        return (
+            f"topic {name!r} does not exist: it would be a view of topic {view.topic!r}, which does not exist"
+            f" (`tailrace topics create {view.topic}`), has key.ranges.enable=false, or is on a server without views,"
+            " such as Apache Kafka"
+        )
+    topic, mark, number = name.rpartition(".shared-")
+    if mark:
+        return (
+            f"topic {name!r} does not exist: a view of topic {topic!r} has {_NUMBERS} at the end of its name, not"
+            f" {number!r} (or `tailrace topics create` makes a topic of this name)"
+        )
+    return f"topic {name!r} does not exist (`tailrace topics create` makes the topic)"
+
+
+def _absent_partition(name: str, count: int, number: int) -> str:
+    """The text about a partition that the topic or view, which has `count` partitions, does not have."""
+    text = f"topic {name!r} has partitions 0 to {count - 1}, not {number}"
+    view = parse_view(name)
+    if view is None:
+        return text
+    fan_out = view.fan_out
+    return (
+        f"{text}: partition p of {view.topic!r} is {fan_out} p to {fan_out} p + {fan_out - 1} of the view, and"
+        f" {view.topic!r} has partitions 0 to {count // fan_out - 1}"
+    )
 
 
 def _topic_info(name: str, topic: MetadataResponseTopic) -> TopicInfo:

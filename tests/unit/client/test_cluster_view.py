@@ -111,3 +111,40 @@ def test_a_code_of_a_newer_server_is_an_unknown_server_error() -> None:
     with pytest.raises(KafkaError) as caught:
         _view(_answer(error=9_999)).topic("orders")
     assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "orders.shared-3",
+            "a view of topic 'orders' has 2, 4, 8, 16, 32, 64, 128 or 256 at the end of its name, not '3'",
+        ),
+        ("orders.shared-512", "at the end of its name, not '512'"),
+        (
+            "orders.shared-16",
+            "a view of topic 'orders', which does not exist (`tailrace topics create orders`), has key",
+        ),
+    ],
+)
+def test_the_error_of_a_missing_view_names_its_topic_and_the_numbers_of_views(name: str, text: str) -> None:
+    view = ClusterView(max_age_ms=1_000)
+    view.forget(name)
+    with pytest.raises(AbsentTopic) as caught:
+        view.topic(name)
+    assert text in caught.value.detail
+
+
+def test_the_error_of_a_missing_partition_of_a_view_names_the_partitions_of_its_topic() -> None:
+    parts = tuple(
+        MetadataResponsePartition(partition_index=number, leader_id=1, replica_nodes=(1,), isr_nodes=(1,))
+        for number in range(8)
+    )
+    topic = MetadataResponseTopic(name="orders.shared-4", topic_id=b"a" * 16, partitions=parts)
+    view = _view(MetadataResponse(brokers=(), cluster_id="c", controller_id=2, topics=(topic,)))
+    with pytest.raises(AbsentTopic) as caught:
+        view.leader(TopicPartition("orders.shared-4", 9))
+    assert caught.value.detail == (
+        "topic 'orders.shared-4' has partitions 0 to 7, not 9: partition p of 'orders' is 4 p to 4 p + 3 of the view,"
+        " and 'orders' has partitions 0 to 1"
+    )

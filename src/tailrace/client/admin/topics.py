@@ -166,12 +166,9 @@ async def topic_partitions(router: Router, name: str, numbers: Iterable[int] | N
     """The partitions of the topic: every partition, or the given indexes. Raises
     KafkaError(UNKNOWN_TOPIC_OR_PARTITION)."""
     (topic,) = await describe_topics(router, [name])
-    count = len(topic.partitions)
-    chosen = range(count) if numbers is None else dict.fromkeys(numbers)
+    chosen = range(len(topic.partitions)) if numbers is None else dict.fromkeys(numbers)
     for number in chosen:
-        if not 0 <= number < count:
-            detail = f"topic {name!r} has partitions 0 to {count - 1}, not {number}"
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+        topic.check_number(number)
     return [TopicPartition(name, number) for number in chosen]
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.writer_settings import Partitioner
 from tailrace.client.writing.outgoing import Unsent
-from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 
 
@@ -35,9 +34,7 @@ class PartitionChoice:
 def existing(partition: int, info: TopicInfo) -> int:
     """The partition of this number. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) if the topic has no such
     partition."""
-    if not 0 <= partition < len(info.partitions):
-        detail = f"topic {info.name!r} has partitions 0 to {len(info.partitions) - 1}, not {partition}"
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+    info.check_number(partition)
     return partition
 
 
