@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from random import randrange
 from types import TracebackType
 from typing import Any, Generic, Self, cast
+from weakref import WeakMethod
 
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.construction import StartableClient, made_of
@@ -23,6 +24,7 @@ from tailrace.client.writing.accumulator import Accumulator
 from tailrace.client.writing.buffer_memory import BufferMemory
 from tailrace.client.writing.delivery import AwaitedDelivery, WriteFailures
 from tailrace.client.writing.outgoing import Headers, PrebuiltBatch, RecordMetadata, RecordNotWritten, Unsent
+from tailrace.client.writing.parked_records import ParkedRecords
 from tailrace.client.writing.partition_choice import PartitionChoice, StickyPartitioner, existing
 from tailrace.client.writing.record_checks import (
     CheckedRecord,
@@ -73,14 +75,14 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
             codec=parse_codec(settings.compression),
         )
         self._choice = PartitionChoice(settings.partitioner, StickyPartitioner(randrange, settings.batch_size))
-        self.memory = BufferMemory(settings)
-        self._parked: dict[str, list[Unsent | PrebuiltBatch]] = {}
+        self.memory = BufferMemory(settings, self.situation)
+        self._parked = ParkedRecords(self._router, self._accept_parked, self._refuse)
         self._sender: Sender | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: KafkaError | None = None
         """The error after which no record is taken any more."""
         self._is_closing = False
-        self.failures = WriteFailures()
+        self.failures = WriteFailures(WeakMethod(self._pending))
         """The failed records whose futures have not been read."""
         self._transactions: TransactionHost | None = None
         if settings.transactional_id is not None:
@@ -225,7 +227,16 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
     @property
     def trouble(self) -> KafkaError | None:
         """The fault that keeps records from being written while the producer tries again; None without such a fault."""
-        return None if self._sender is None else self._sender.trouble
+        trouble = None if self._sender is None else self._sender.trouble
+        return trouble or self._parked.trouble
+
+    def situation(self) -> str:
+        """The addresses of the cluster and the reason for which records wait, for texts about time-outs."""
+        return self._router.situation(self.trouble)
+
+    def _pending(self) -> str:
+        limit = f"delivery.timeout.ms {self._settings.delivery_timeout_ms}"
+        return f"{self.situation()}; the producer tries on, until {limit} at most: wait longer, or set that time"
 
     def enqueue(self, item: Unsent | PrebuiltBatch) -> None:
         """Accept a record without waiting; a fault goes to its future."""
@@ -240,33 +251,12 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
             return
         info = None if item.topic in self._parked else self._router.view.find(item.topic)
         if info is None:
-            self._park(item)
+            self._parked.park(item, timeout_ms=UNKNOWN_TOPIC_WAIT_MS)
         elif self._accept(item, info):
             self._sender.wake()
 
-    def _park(self, item: Unsent | PrebuiltBatch) -> None:
-        parked = self._parked.get(item.topic)
-        if parked is None:
-            parked = self._parked[item.topic] = []
-            self._spawn(self._resolve(item.topic))
-        parked.append(item)
-
-    async def _resolve(self, topic: str) -> None:
-        async def attempt() -> TopicInfo | None:
-            if not self._parked[topic]:
-                return None  # the records were dropped with their transaction
-            # A partition without a leader does not hold back other partitions: the sender waits for its leader.
-            await self._router.ensure_fresh((topic,), allow_auto_create=True)
-            return self._router.view.topic(topic)
-
-        try:
-            info = await self._router.retry(attempt, timeout_ms=UNKNOWN_TOPIC_WAIT_MS)
-        except KafkaError as fault:
-            for item in self._parked.pop(topic):
-                self._refuse(item, fault)
-            return
-        for item in self._parked.pop(topic):
-            assert info is not None, "an item has waited for it"
+    def _accept_parked(self, items: Iterable[Unsent | PrebuiltBatch], info: TopicInfo) -> None:
+        for item in items:
             self._accept(item, info)
         assert self._sender is not None, "start() comes before the first record"
         self._sender.wake()
@@ -314,8 +304,8 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
             async with asyncio.timeout(timeout):
                 await self.settle()
         except TimeoutError:
-            cause = f": {self.trouble}" if self.trouble else ""
-            detail = f"{self.memory.used_bytes} bytes of records are not written after {timeout} s{cause}"
+            left = self.memory.used_bytes
+            detail = f"{left} bytes of records are not written after {timeout} s; {self._pending()}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
         self.failures.raise_unreported()
 
@@ -323,7 +313,7 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         """Return when every record handed over so far is written or failed; raises nothing."""
         if self._sender is None or self.memory.used_bytes == 0:
             return
-        parked = [item for items in self._parked.values() for item in items]
+        parked = self._parked.items
         batches = self._accumulator.begin_flush()
         self._sender.wake()
 
@@ -412,10 +402,8 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
 
     def _drop_parked(self) -> None:
         assert self._transactions is not None, "only a transaction is aborted"
-        for parked in self._parked.values():
-            for item in parked:
-                self._fail(item, self._transactions.machine.error())
-            parked.clear()
+        for item in self._parked.drop():
+            self._fail(item, self._transactions.machine.error())
         if self._sender is not None:
             self._sender.wake()
 
@@ -433,6 +421,6 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         await self.settle()
         if self._sender is not None:
             self._sender.stop()
-        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*self._tasks, *self._parked.tasks)
         self._router.close()
         self.failures.raise_unreported()

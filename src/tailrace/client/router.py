@@ -49,6 +49,8 @@ class Router:
         self._has_answered = False
         self.failed_attempt_ms: int | None = None
         """The begin of the last attempt to connect that no node answered."""
+        self._refusal = ""
+        """The reason of the last attempt that reached no node; empty after an attempt that reached a node."""
         self.view = ClusterView(max_age_ms=settings.metadata_max_age_ms)
         self._pool = ConnectionPool(
             client_id=settings.client_id, connect_timeout_ms=settings.socket_connection_setup_timeout_ms
@@ -61,6 +63,14 @@ class Router:
     def has_answered(self) -> bool:
         """Whether any node has ever been reached."""
         return self._has_answered
+
+    def situation(self, trouble: KafkaError | None = None) -> str:
+        """The addresses of the cluster and the reason of a wait, for a text about a time-out. `trouble`: the fault that
+        the caller knows."""
+        reason = (trouble.detail or trouble.code.name) if trouble is not None else self._refusal
+        if not reason:
+            reason = "no fault is known" if self._has_answered else "no broker has answered yet"
+        return f"bootstrap.servers {self.settings.servers}: {reason}"
 
     def close(self) -> None:
         """Close all connections; pending requests fail."""
@@ -87,12 +97,13 @@ class Router:
                 except KafkaError as fault:
                     reasons.append(fault.detail)
                 else:
-                    self._has_answered = True
+                    self._has_answered, self._refusal = True, ""
                     return connection
         self.failed_attempt_ms = began_ms
         detail = "; ".join(reasons)
         if not self._has_answered and not detail.endswith("?"):
             detail += f"; `tailrace serve` starts a node, `tailrace doctor connect {addresses[0]}` looks closer"
+        self._refusal = detail
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
 
     async def _connect(self, address: Address, *, has_others: bool) -> Connection:

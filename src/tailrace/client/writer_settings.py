@@ -82,9 +82,9 @@ class ProducerSettings(ClientSettings, Generic[K, V]):
         """Whether the producer numbers its batches: by default with acks=all."""
         return self.acks_number == -1 if self.idempotent is None else self.idempotent
 
-    def buffer_full(self) -> KafkaError:
-        """The error of a record for which there was no space in time."""
-        detail = f"buffer.memory {self.buffer_memory} stayed full for max.block.ms {self.max_block_ms}"
+    def buffer_full(self, situation: str) -> KafkaError:
+        """The error of a record for which there was no space in time. `situation`: the reason of the wait."""
+        detail = f"buffer.memory {self.buffer_memory} stayed full for max.block.ms {self.max_block_ms}; {situation}"
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
 
 

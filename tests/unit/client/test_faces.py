@@ -23,7 +23,17 @@ OF_ONE_FACE = {
         "withhold_unpassed",
         "abandon_at_exit",
     },
-    "Producer": {"check_ready", "checked", "enqueue", "settle", "start", "stop", "call_in_order", "close_at_exit"},
+    "Producer": {
+        "check_ready",
+        "checked",
+        "enqueue",
+        "settle",
+        "situation",
+        "start",
+        "stop",
+        "call_in_order",
+        "close_at_exit",
+    },
     "RangedFetch": {"arrow"},  # pyarrow's readers are plain iterators
 }
 """Public names of a single face."""

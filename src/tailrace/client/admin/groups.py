@@ -120,7 +120,9 @@ async def commit_offsets(
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             await commit_group_offsets(router, group, offsets_of, timeout_ms=timeout_ms)
     except TimeoutError:
-        detail = f"the coordinator of group {group!r} did not take its offsets within {timeout_ms} ms"
+        detail = (
+            f"the coordinator of group {group!r} did not take its offsets within {timeout_ms} ms; {router.situation()}"
+        )
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
 
 

@@ -95,6 +95,8 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
     ) -> DeliveryFuture:
         """Hand over a record; `result(timeout)` of the future is its place, or raises KafkaError.
 
+        After `timeout` seconds without an outcome it raises TimeoutError with the reason, and the producer tries on.
+
         Blocks only while buffer.memory is full, max.block.ms at most. A future cannot be cancelled. Raises TypeError,
         or KafkaError (MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts; with a
         transactional id also outside of a transaction (INVALID_TXN_STATE), and in a transaction that has failed.
@@ -103,7 +105,7 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         client.check_ready()
         record = client.checked(topic, partition, key, value, headers)
         stamp = stamp_of(timestamp)
-        completion = DeliveryFuture(client.failures)
+        completion = DeliveryFuture(client.failures, topic)
         self._hand_over(
             client, Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion)
         )
@@ -132,7 +134,7 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         check_partition(partition)
         client = self._client.get()
         client.check_ready()
-        completion = DeliveryFuture(client.failures)
+        completion = DeliveryFuture(client.failures, topic)
         self._hand_over(client, PrebuiltBatch(topic, partition, payload, len(payload), completion))
         return completion
 
@@ -160,7 +162,7 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         )
         self._waiters -= 1
         if not has_space:
-            raise self._settings.buffer_full()
+            raise self._settings.buffer_full(self._client.get().situation())
 
     def _take_over(self, client: AsyncProducer[K, V]) -> None:
         """Pass records on to the asyncio producer, in order. Runs on the loop."""

@@ -41,6 +41,7 @@ class TransactionHost:
         drop: Callable[[], None],
         forget_failures: Callable[[], object],
     ) -> None:
+        self._router = router
         self.machine = ProducerTransaction(transactional_id)
         self._requests = TransactionRequests(
             router, transactional_id, transaction_timeout_ms=transaction_timeout_ms, timeout_ms=max_block_ms
@@ -60,7 +61,10 @@ class TransactionHost:
                 async with asyncio.timeout(self._max_block_ms / 1000):
                     yield
             except TimeoutError:
-                detail = f"{name}() took longer than max.block.ms {self._max_block_ms}: call it again"
+                detail = (
+                    f"{name}() took longer than max.block.ms {self._max_block_ms}: call it again;"
+                    f" {self._router.situation()}"
+                )
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
 
     async def _asked(self, call: TransactionCall, answer: Awaitable[T]) -> T | None:
@@ -103,7 +107,7 @@ class TransactionHost:
                 async with asyncio.timeout(self._max_block_ms / 1000):
                     await self._send_offsets(offsets, member)
             except TimeoutError:
-                self.machine.cut_short(f"max.block.ms {self._max_block_ms} is over")
+                self.machine.cut_short(f"max.block.ms {self._max_block_ms} is over; {self._router.situation()}")
                 raise self.machine.error() from None
             except asyncio.CancelledError:
                 self.machine.cut_short("the call was cancelled")

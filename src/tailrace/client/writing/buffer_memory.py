@@ -12,8 +12,10 @@ from tailrace.client.writer_settings import ProducerSettings
 class BufferMemory:
     """The count of bytes. A record larger than the whole buffer is taken when the buffer is empty."""
 
-    def __init__(self, settings: ProducerSettings[Any, Any]) -> None:
+    def __init__(self, settings: ProducerSettings[Any, Any], situation: Callable[[], str]) -> None:
+        """`situation` returns the reason for which records wait now."""
         self._settings = settings
+        self._situation = situation
         self.used_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._watchers: list[asyncio.Event] = []
@@ -29,7 +31,7 @@ class BufferMemory:
                 async with asyncio.timeout(self._settings.max_block_ms / 1000):
                     await waiter
             except TimeoutError:
-                raise self._settings.buffer_full() from None
+                raise self._settings.buffer_full(self._situation()) from None
 
     def take(self, cost: int) -> None:
         """Count a record."""

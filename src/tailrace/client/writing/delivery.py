@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from weakref import WeakMethod
 
 from tailrace.client.writing.outgoing import RecordMetadata, RecordNotWritten
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -53,7 +54,10 @@ class Ticket(NamedTuple):
 class WriteFailures:
     """The unreported failures of one producer. Every method may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, pending: WeakMethod[Callable[[], str]] | None = None) -> None:
+        """`pending`: the producer's text about records that wait. It is a weak reference, as futures outlive their
+        producer."""
+        self._pending = pending
         self._reports = 0
         """Rises each time when `flush` or `close` has reported all failures so far."""
         self._next_number = 0
@@ -91,6 +95,12 @@ class WriteFailures:
             _logger.warning("%s not written: %s", what, fault)
         elif len(self._unlogged) < _MOST_TOPICS:
             self._unlogged[fault.topic] = count
+
+    def late(self, topic: str, timeout: float | None) -> TimeoutError:
+        """The error of a wait for the future of a record, after this time in seconds."""
+        say = None if self._pending is None else self._pending()
+        why = f"; {say()}" if say is not None else ""
+        return TimeoutError(f"the record for topic {topic!r} is not written after {timeout} s{why}")
 
     def mark_read(self, ticket: Ticket) -> None:
         """Count a failure no longer: its future has been read."""
@@ -145,10 +155,11 @@ class DeliveryFuture(Future[RecordMetadata]):
     _failure: BaseException | None = None
     _ticket: Ticket | None = None
 
-    def __init__(self, failures: WriteFailures) -> None:
+    def __init__(self, failures: WriteFailures, topic: str = "") -> None:
         """`failures` counts the failure of this future unless it is read. Locks and lists are not made yet: see the
         class."""
         self._failures = failures
+        self._topic = topic
 
     if not TYPE_CHECKING:  # a type checker would take any name for an attribute
 
@@ -194,6 +205,8 @@ class DeliveryFuture(Future[RecordMetadata]):
             result = super().result(timeout)
         except BaseException as raised:
             self._end_read(has_outcome=raised is self._failure)
+            if isinstance(raised, TimeoutError):
+                raise self._failures.late(self._topic, timeout) from None
             raise
         self._end_read(has_outcome=True)
         return result
@@ -208,6 +221,8 @@ class DeliveryFuture(Future[RecordMetadata]):
         try:
             exception = super().exception(timeout)
             has_outcome = True
+        except TimeoutError:
+            raise self._failures.late(self._topic, timeout) from None
         finally:
             self._end_read(has_outcome=has_outcome)
         return exception
