@@ -208,7 +208,8 @@ def _check_until(until: object, *, has_group: bool) -> None:
     if until is None:
         return
     if has_group:
-        raise invalid("until is for a consumer without a group: the members of a group read on together")
+        detail = "until is for a consumer without a group, as the members of a group read on together"
+        raise invalid(f"{detail}; poll(seconds) returns what has come")
     offsets = list(until.values()) if isinstance(until, Mapping) else [until]
     are_offsets = all(isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0 for offset in offsets)
     if until != "end" and not isinstance(until, datetime) and not are_offsets:

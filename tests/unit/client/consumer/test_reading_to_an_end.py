@@ -176,7 +176,10 @@ def test_a_topic_that_is_missing_is_waited_for(servers: str, caplog: pytest.LogC
         ({"until": -1}, "until -1"),
         ({"until": True}, "until True"),
         ({"until": {("t", 0): "x"}}, "until {"),
-        ({"until": "end", "group": "g"}, "until is for a consumer without a group"),
+        (
+            {"until": "end", "group": "g"},
+            "until is for a consumer without a group, as the members of a group read on together; poll(",
+        ),
     ],
 )
 def test_an_end_of_a_wrong_kind_is_refused(settings: dict[str, Any], text: str) -> None:
