@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from tailrace.model.errors import ErrorCode, KafkaError
 
@@ -27,17 +27,27 @@ T = TypeVar("T")
 __tracebackhide__ = True  # pytest shows the line of the test
 
 
-def _brief(call: Callable[P, T]) -> Callable[P, T]:
+def _brief(call: "Callable[Concatenate[TopicCalls, P], T]") -> "Callable[Concatenate[TopicCalls, P], T]":
     """The call with KafkaErrors whose traceback ends here: their detail says more than the frames of a client."""
 
     @wraps(call)
-    def work(*args: P.args, **kwargs: P.kwargs) -> T:
+    def work(cluster: "TopicCalls", /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return call(*args, **kwargs)
+            return call(cluster, *args, **kwargs)
         except KafkaError as fault:
-            raise fault.without_frames() from None
+            raise _reason(cluster, fault).without_frames() from None
 
     return work
+
+
+def _reason(cluster: "TopicCalls", fault: KafkaError) -> KafkaError:
+    """The fault, or why nothing answers: no broker runs."""
+    if fault.code is ErrorCode.NETWORK_EXCEPTION:
+        try:
+            _ = cluster.running_servers
+        except KafkaError as reason:
+            return reason
+    return fault
 
 
 class TopicCalls(ABC):
@@ -168,13 +178,12 @@ class TopicCalls(ABC):
         """
         from tailrace.testing.waits import group_account, see_lag, wait_until
 
-        servers = self.bootstrap_servers
         return wait_until(
             f"group {group!r} has a lag of at most {at_most} on topic {topic!r}",
-            partial(see_lag, servers, group, topic, at_most),
+            lambda left_s: see_lag(self.running_servers, group, topic, at_most, left_s),
             timeout,
             call="wait_for_lag",
-            explain=partial(group_account, servers, group, topic),
+            explain=lambda: group_account(self.running_servers, group, topic),
         )
 
     def wait_until_leader(self, topic: str, partition: int = 0, *, timeout: float = _WAIT_S) -> int:

@@ -187,3 +187,13 @@ def test_a_cluster_that_was_not_started_says_so() -> None:
     with pytest.raises(ClusterError, match="the cluster has no nodes"):
         cluster.read_all("orders")
     cluster.close()
+
+
+def test_calls_on_a_cluster_without_a_running_broker_say_how_to_start_it() -> None:
+    way_out = "no broker of the cluster runs: start\\(\\) starts the nodes"
+    with Cluster() as dead:
+        dead.kill()
+        with pytest.raises(KafkaError, match=f"^BROKER_NOT_AVAILABLE: {way_out}"):
+            dead.assert_holds("orders", [], timeout=0)
+        with pytest.raises(TimeoutError, match=f"seen last: BROKER_NOT_AVAILABLE: {way_out}"):
+            dead.wait_for_lag("billing", "orders", timeout=0)
