@@ -110,7 +110,7 @@ _OF_SELECTORS = (
 
 
 def _absence(name: str) -> str:
-    from tailrace.client.absent_names import absence
+    from tailrace.client.hints.absent_names import absence
 
     return absence(__name__, name, {*__all__, "aio", "testing"})
 

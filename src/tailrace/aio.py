@@ -3,9 +3,9 @@
 import warnings
 
 import tailrace
-from tailrace.client.absent_names import absence
 from tailrace.client.admin.admin import AsyncAdmin as Admin
 from tailrace.client.consumer import AsyncConsumer as Consumer
+from tailrace.client.hints.absent_names import absence
 from tailrace.client.keyed.keyed_consumer import AsyncKeyedConsumer as KeyedConsumer
 from tailrace.client.producer import AsyncProducer as Producer
 from tailrace.client.reading.ranged_fetch import AsyncRangedFetch as RangedFetch

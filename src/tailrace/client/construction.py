@@ -8,7 +8,8 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_origin
 
-from tailrace.client.absent_names import unknown_settings
+from tailrace.client.hints.absent_names import unknown_settings
+from tailrace.client.hints.call_hints import ClientType, spoken_name
 from tailrace.client.setting_fields import keywords_of
 from tailrace.client.settings import ClientSettings
 
@@ -17,7 +18,7 @@ S = TypeVar("S", bound=ClientSettings)
 C = TypeVar("C")
 
 
-class Configured(Generic[S]):
+class Configured(Generic[S], metaclass=ClientType):
     """A client that is made of the keywords of its settings, or of a settings value."""
 
     @classmethod
@@ -26,6 +27,9 @@ class Configured(Generic[S]):
         client = cls.__new__(cls)
         inspect.unwrap(cls.__init__)(client, settings, *parts)
         return client
+
+    def __dir__(self) -> list[str]:
+        return sorted({*vars(self), *dir(type(self))})
 
 
 class AsyncClient(Configured[S], ABC):
@@ -83,7 +87,7 @@ def made_of(settings: Callable[P, S]) -> Callable[[Callable[[C, S], None]], Call
     def decorate(construct: Callable[[C, S], None]) -> Callable[Concatenate[C, P], None]:
         @wraps(construct)
         def made(client: C, /, *args: P.args, **keywords: P.kwargs) -> None:
-            name = type(client).__name__.removeprefix("Async")  # the name by which `tailrace.aio` has the class
+            name = spoken_name(type(client))
             given: tuple[Any, ...] = args
             named: dict[str, Any] = keywords
             if args and isinstance(args[0], Mapping):

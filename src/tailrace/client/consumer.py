@@ -1,5 +1,6 @@
 """Reads topics, alone or as a member of a group that shares them."""
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from tailrace.client.group.committed_offsets import (
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener, RebalanceCallbacks
 from tailrace.client.group.topic_views import check_slots
+from tailrace.client.hints.call_hints import hinted
 from tailrace.client.names import Names, several
 from tailrace.client.offsets import EARLIEST, LATEST, LogOffsets
 from tailrace.client.partition_names import (
@@ -45,6 +47,7 @@ _ITERATION_POLL_S: Final = 1.0
 _logger = logging.getLogger("tailrace.client")
 
 
+@hinted
 class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic[K, V]):
     """An asyncio consumer. Names and defaults of settings are Kafka's.
 
@@ -404,14 +407,16 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
             self._auto_commit.drop()
             self._returned.forget(left)
 
-    async def close(self) -> None:
+    async def close(self, timeout: float | None = None, *, timeout_ms: int | None = None) -> None:  # noqa: ASYNC109
         """Commit (with auto commit), leave the group, close the connections. May be called again.
 
-        A call that is cancelled does not finish the commit or the leaving of the group, and still closes the
-        connections, within a second.
+        A call that is cancelled, or that has not ended after `timeout` seconds (`timeout_ms` counts before it), does
+        not finish the commit or the leaving of the group, and still closes the connections, within a second.
         """
         try:
-            await self._reader.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout if timeout_ms is None else timeout_ms / 1000):
+                    await self._reader.close()
         finally:
             self._auto_commit.drop()
 

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from tailrace.client.construction import Configured
 from tailrace.client.errors import ClosedClient
+from tailrace.client.hints.call_hints import hinted
 from tailrace.client.loop_thread import loop_thread
 from tailrace.model.errors import KafkaError
 
@@ -87,8 +88,8 @@ class PerProcess(Generic[C]):
     async def _made(self) -> C:
         return self._make()
 
-    def close(self) -> None:
-        """Close this process's client, if any. May be called again.
+    def close(self, close: "Callable[[C], Coroutine[Any, Any, None]] | None" = None) -> None:
+        """Close this process's client, if any, by its `close` or by this call. May be called again.
 
         When the interpreter ends there is nothing left to close. A daemon thread may still call this then, at the end
         of a `with` block: an exception would print a traceback.
@@ -103,7 +104,7 @@ class PerProcess(Generic[C]):
         if client is None or thread.is_stopped:
             return
         try:
-            thread.call(client.close())
+            thread.call(client.close() if close is None else close(client))
         except KafkaError:
             if not thread.is_stopped:
                 raise
@@ -171,13 +172,14 @@ class Facade(Configured[Any], Generic[C_co]):
 
 
 def face_of(client: type[object]) -> Callable[[type[F]], type[F]]:
-    """The decorator of a blocking class: help() shows the description of the asyncio class in place of a reference."""
+    """The decorator of a blocking class: help() shows the description of the asyncio class in place of a reference, and
+    wrong calls are explained."""
 
     def described(face: type[F]) -> type[F]:
         text = (inspect.getdoc(client) or "").replace("An asyncio ", "A blocking ").replace("async with", "with")
         _reference, *own = (inspect.getdoc(face) or "").split("\n\n")
         face.__doc__ = "\n\n".join((text, *own))
-        return face
+        return hinted(face)
 
     return described
 

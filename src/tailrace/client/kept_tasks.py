@@ -5,7 +5,7 @@ middle of their work: asyncio says "Task was destroyed but it is pending", and r
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 _kept: "set[asyncio.Task[None]]" = set()
@@ -17,3 +17,11 @@ def kept_task(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
     _kept.add(task)
     task.add_done_callback(_kept.discard)
     return task
+
+
+async def end_tasks(tasks: Iterable["asyncio.Task[None] | None"]) -> None:
+    """Cancel these tasks, and await their ends."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from random import randrange
 from types import TracebackType
 from typing import Any, Generic, Self, cast
@@ -12,7 +12,8 @@ from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.construction import StartableClient, made_of
 from tailrace.client.errors import ClosedClient
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata, exact_offsets
-from tailrace.client.kept_tasks import kept_task
+from tailrace.client.hints.call_hints import hinted
+from tailrace.client.kept_tasks import end_tasks, kept_task
 from tailrace.client.partition_names import ByPartition, by_partition
 from tailrace.client.router import Router
 from tailrace.client.serialization import K, V, serialized
@@ -44,6 +45,7 @@ UNKNOWN_TOPIC_WAIT_MS = 5_000
 """The longest wait for an unknown topic: a broker that creates topics does so soon after the first request."""
 
 
+@hinted
 class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
     """An asyncio producer. Names and defaults of settings are Kafka's.
 
@@ -82,7 +84,7 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         self._fault: KafkaError | None = None
         """The error after which no record is taken any more."""
         self._is_closing = False
-        self.failures = WriteFailures(WeakMethod(self._pending))
+        self.failures = WriteFailures(WeakMethod(self.situation), settings.pending)
         """The failed records whose futures have not been read."""
         self._transactions: TransactionHost | None = None
         if settings.transactional_id is not None:
@@ -121,7 +123,9 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
                 on_release=self.memory.release,
                 transactions=self._transactions,
             )
-            self._spawn(self._run(self._sender))
+            task = kept_task(self._run(self._sender))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _run(self, sender: Sender) -> None:
         try:
@@ -136,11 +140,6 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
             sender.collapse(self._fault)
             raise
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = kept_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def send(
         self,
         topic: str,
@@ -150,18 +149,20 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> "asyncio.Future[RecordMetadata]":
         """Hand over a record; the result of the future is its place, or KafkaError.
 
         Without `partition` the key decides (murmur2, as in every Kafka client); without a key, one partition is filled
-        after another. `timestamp` is ms since 1970, now by default. Waits while buffer.memory is full, max.block.ms at
-        most, then raises KafkaError(REQUEST_TIMED_OUT). Raises TypeError, or KafkaError (MESSAGE_TOO_LARGE,
-        INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts, or the exception of a serializer; with a
-        transactional id also outside of a transaction (INVALID_TXN_STATE), and in a transaction that has failed.
+        after another. `timestamp` (or `timestamp_ms`) is ms since 1970, now by default. Waits while buffer.memory is
+        full, max.block.ms at most, then raises KafkaError(REQUEST_TIMED_OUT). Raises TypeError, or KafkaError
+        (MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts, or the exception of a
+        serializer; with a transactional id also outside of a transaction (INVALID_TXN_STATE), and in a transaction that
+        has failed.
         """
         self.check_ready()
         record = self.checked(topic, partition, key, value, headers)
-        stamp = stamp_of(timestamp)
+        stamp = stamp_of(timestamp, timestamp_ms)
         completion = AwaitedDelivery(self.failures, loop=asyncio.get_running_loop())
         await self.memory.wait_for_space(record.cost)
         self.enqueue(Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion))
@@ -176,9 +177,20 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send a record, and return its place once it is written. Raises the errors of `send`, and of its future."""
-        return await (await self.send(topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp))
+        return await (
+            await self.send(
+                topic,
+                value,
+                key=key,
+                partition=partition,
+                headers=headers,
+                timestamp=timestamp,
+                timestamp_ms=timestamp_ms,
+            )
+        )
 
     def checked(
         self, topic: str, partition: int | None, key: K | None, value: V | None, headers: Headers | None
@@ -227,16 +239,11 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
     @property
     def trouble(self) -> KafkaError | None:
         """The fault that keeps records from being written while the producer tries again; None without such a fault."""
-        trouble = None if self._sender is None else self._sender.trouble
-        return trouble or self._parked.trouble
+        return None if self._sender is None else self._sender.trouble or self._parked.trouble
 
     def situation(self) -> str:
         """The addresses of the cluster and the reason for which records wait, for texts about time-outs."""
         return self._router.situation(self.trouble)
-
-    def _pending(self) -> str:
-        limit = f"delivery.timeout.ms {self._settings.delivery_timeout_ms}"
-        return f"{self.situation()}; the producer tries on, until {limit} at most: wait longer, or set that time"
 
     def enqueue(self, item: Unsent | PrebuiltBatch) -> None:
         """Accept a record without waiting; a fault goes to its future."""
@@ -249,17 +256,16 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         if self._transactions is not None and self._transactions.machine.phase is not TransactionPhase.IN_TRANSACTION:
             self._fail(item, self._transactions.machine.refusal("send"))  # the record belongs to no transaction
             return
-        info = None if item.topic in self._parked else self._router.view.find(item.topic)
+        info = None if item.topic in self._parked.by_topic else self._router.view.find(item.topic)
         if info is None:
             self._parked.park(item, timeout_ms=UNKNOWN_TOPIC_WAIT_MS)
         elif self._accept(item, info):
             self._sender.wake()
 
     def _accept_parked(self, items: Iterable[Unsent | PrebuiltBatch], info: TopicInfo) -> None:
-        for item in items:
-            self._accept(item, info)
         assert self._sender is not None, "start() comes before the first record"
-        self._sender.wake()
+        if sum(self._accept(item, info) for item in items):
+            self._sender.wake()
 
     def _accept(self, item: Unsent | PrebuiltBatch, info: TopicInfo) -> bool:
         """Add the item to the accumulator. Returns whether to wake the sender."""
@@ -305,7 +311,9 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
                 await self.settle()
         except TimeoutError:
             left = self.memory.used_bytes
-            detail = f"{left} bytes of records are not written after {timeout} s; {self._pending()}"
+            detail = (
+                f"{left} bytes of records are not written after {timeout} s; {self._settings.pending(self.situation())}"
+            )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
         self.failures.raise_unreported()
 
@@ -407,20 +415,36 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         if self._sender is not None:
             self._sender.wake()
 
-    async def close(self) -> None:
+    async def close(self, timeout: float | None = None, *, timeout_ms: int | None = None) -> None:  # noqa: ASYNC109
         """Flush, then close the connections; then raises the errors of `flush`. May be called again.
 
-        An open transaction is aborted first, as by Kafka's clients.
+        An open transaction is aborted first, as by Kafka's clients. After `timeout` seconds, or `timeout_ms`, which
+        counts before it, the records that are not written fail with REQUEST_TIMED_OUT, and are reported as by `flush`:
+        such a record may still be written if it was sent. Without a time the wait ends with delivery.timeout.ms.
         """
         if self._is_closing:
             return
         self._is_closing = True
         self._fault = self._fault or ClosedClient("producer")
-        if self._transactions is not None and self._sender is not None:
-            await self._transactions.close()
-        await self.settle()
+        try:
+            async with asyncio.timeout(timeout if timeout_ms is None else timeout_ms / 1000):
+                if self._transactions is not None and self._sender is not None:
+                    await self._transactions.close()
+                await self.settle()
+        except TimeoutError:
+            await self._give_up()
         if self._sender is not None:
             self._sender.stop()
         await asyncio.gather(*self._tasks, *self._parked.tasks)
         self._router.close()
         self.failures.raise_unreported()
+
+    async def _give_up(self) -> None:
+        """Fail the records that are not written, and end the tasks that write them."""
+        detail = f"the producer was closed before the record was written; {self.situation()}"
+        fault = KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+        for item in self._parked.drop():
+            self._fail(item, fault)
+        if self._sender is not None:
+            self._sender.collapse(fault)
+        await end_tasks((*self._tasks, *self._parked.tasks))

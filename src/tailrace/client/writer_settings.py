@@ -82,6 +82,11 @@ class ProducerSettings(ClientSettings, Generic[K, V]):
         """Whether the producer numbers its batches: by default with acks=all."""
         return self.acks_number == -1 if self.idempotent is None else self.idempotent
 
+    def pending(self, situation: str) -> str:
+        """The text about records that wait: why, and how long they may."""
+        limit = f"delivery.timeout.ms {self.delivery_timeout_ms}"
+        return f"{situation}; the producer tries on, until {limit} at most: wait longer, or set that time"
+
     def buffer_full(self, situation: str) -> KafkaError:
         """The error of a record for which there was no space in time. `situation`: the reason of the wait."""
         detail = f"buffer.memory {self.buffer_memory} stayed full for max.block.ms {self.max_block_ms}; {situation}"

@@ -6,6 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tailrace.client.construction import StartableClient, made_of
+from tailrace.client.hints.call_hints import hinted, hinted_call
 from tailrace.client.late_methods import LateModule, late_method
 from tailrace.client.router import Router
 from tailrace.client.settings import ClientSettings
@@ -68,16 +69,17 @@ def _with_router(
     function: Callable[Concatenate[Router, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate["AsyncAdmin", P], Coroutine[Any, Any, R]]:
     @wraps(function)
-    async def method(admin: "AsyncAdmin", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await function(admin._router, *args, **kwargs)
+    def method(admin: "AsyncAdmin", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        return function(admin._router, *args, **kwargs)
 
     signature = inspect.signature(function)
     _, *parameters = signature.parameters.values()
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     vars(method)["__signature__"] = signature.replace(parameters=[own, *parameters])  # for help()
-    return method
+    return hinted_call(method, "Admin")
 
 
+@hinted
 class AsyncAdmin(StartableClient[ClientSettings]):
     """An administrator's client. All calls retry what Kafka calls retriable, for default_api_timeout_ms at most.
 

@@ -53,6 +53,14 @@ class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
         super().__init__(partial(AsyncConsumer[K, V].of, settings), AsyncConsumer[K, V].finish_dropped)
         _consumers.add(self)
 
+    def close(self, timeout: float | None = None, *, timeout_ms: int | None = None) -> None:
+        """Commit (with auto commit), leave the group, close the connections. May be called again.
+
+        A call that has not ended after `timeout` seconds (`timeout_ms` counts before it) does not finish the commit or
+        the leaving of the group, and still closes the connections, within a second.
+        """
+        self._client.close(lambda client: client.close(timeout, timeout_ms=timeout_ms))
+
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:

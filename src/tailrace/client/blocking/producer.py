@@ -92,6 +92,7 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> DeliveryFuture:
         """Hand over a record; `result(timeout)` of the future is its place, or raises KafkaError.
 
@@ -104,7 +105,7 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         client = self._client.get()
         client.check_ready()
         record = client.checked(topic, partition, key, value, headers)
-        stamp = stamp_of(timestamp)
+        stamp = stamp_of(timestamp, timestamp_ms)
         completion = DeliveryFuture(client.failures, topic)
         self._hand_over(
             client, Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion)
@@ -120,9 +121,12 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         partition: int | None = None,
         headers: Headers | None = (),
         timestamp: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send a record, and return its place once it is written. Raises the errors of `send`, and of its future."""
-        sent = self.send(topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp)
+        sent = self.send(
+            topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp, timestamp_ms=timestamp_ms
+        )
         return sent.result()
 
     def send_batch(self, topic: str, partition: int, payload: Buffer) -> "Future[RecordMetadata]":
@@ -242,15 +246,18 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
 
         return loop_thread().call(ordered())
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None, *, timeout_ms: int | None = None) -> None:
         """Flush, then close the connections; then raises the errors of `flush`. May be called again.
 
-        An open transaction is aborted first, as by Kafka's clients.
+        An open transaction is aborted first, as by Kafka's clients. After `timeout` seconds, or `timeout_ms`, which
+        counts before it, the records that are not written fail with REQUEST_TIMED_OUT, and are reported as by `flush`:
+        such a record may still be written if it was sent. Without a time the wait ends with delivery.timeout.ms.
         """
-        client = self._client.existing()
-        if self._inbox and client is not None:
-            loop_thread().call(self._settle(client))
-        super().close()
+        self._client.close(partial(self._closed, timeout=timeout, timeout_ms=timeout_ms))
+
+    async def _closed(self, client: AsyncProducer[K, V], **limits: Any) -> None:
+        self._take_over_all(client)
+        await client.close(**limits)
 
     def close_at_exit(self) -> None:
         """Flush for a few seconds: the interpreter ends, and the background thread ends with the interpreter."""

@@ -28,7 +28,7 @@ from tailrace.client.group.membership import (
     SubscriptionChanged,
     TopicSubscription,
 )
-from tailrace.client.kept_tasks import kept_task
+from tailrace.client.kept_tasks import end_tasks, kept_task
 from tailrace.client.reader_settings import ReaderSettings
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -112,7 +112,7 @@ class ClassicGroupMember(MemberHost):
     async def leave(self) -> None:
         """As MemberHost. Heartbeats go on until the user has given the partitions up."""
         was_beating = self._machine.is_beating
-        await _end((self._task, self._refresh))  # else a JoinGroup would wait for other members
+        await end_tasks((self._task, self._refresh))  # else a JoinGroup would wait for other members
         try:
             if was_beating:
                 await self._step(events.HeartbeatAnswered(ErrorCode.REQUEST_TIMED_OUT))
@@ -124,7 +124,7 @@ class ClassicGroupMember(MemberHost):
             await self.stop()
 
     async def stop(self) -> None:
-        await _end((self._task, self._refresh, self._revoking))
+        await end_tasks((self._task, self._refresh, self._revoking))
 
     async def _run(self) -> None:
         while self._machine.state not in (State.LEFT, State.FAILED):
@@ -314,11 +314,3 @@ class ClassicGroupMember(MemberHost):
             return refused(fault.code)
         self._coordinator_trouble = None
         return event
-
-
-async def _end(tasks: Iterable["asyncio.Task[None] | None"]) -> None:
-    """Cancel these tasks, and await their ends."""
-    running = [task for task in tasks if task is not None]
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)

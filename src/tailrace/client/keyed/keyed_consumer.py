@@ -3,6 +3,7 @@
 import asyncio
 
 from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.hints.call_hints import hinted
 from tailrace.client.keyed.handler import Handler
 from tailrace.client.keyed.keyed_engine import KeyedEngine
 from tailrace.client.keyed.keyed_metrics import KeyedMetrics
@@ -12,6 +13,7 @@ from tailrace.client.reader_settings import KeyedConsumerSettings
 from tailrace.model.errors import KafkaError
 
 
+@hinted
 class AsyncKeyedConsumer(AsyncClient[KeyedConsumerSettings]):
     """A member of a group that works on records key by key. `run` may be called once.
 

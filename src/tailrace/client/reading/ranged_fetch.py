@@ -18,6 +18,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from tailrace.client.construction import AsyncClient, made_of
+from tailrace.client.hints.call_hints import hinted
 from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
 from tailrace.client.partition_names import Pair, partition_named
 from tailrace.client.reader_settings import RangedFetchSettings, parse_isolation
@@ -122,6 +123,7 @@ class _NearReplicas:
         return now_ms >= self._avoided_until_ms.get(partition, now_ms)
 
 
+@hinted
 class AsyncRangedFetch(AsyncClient[RangedFetchSettings]):
     """A reader of ranges. A range fails after `timeout_ms` without progress.
 

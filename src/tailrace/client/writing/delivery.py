@@ -54,9 +54,12 @@ class Ticket(NamedTuple):
 class WriteFailures:
     """The unreported failures of one producer. Every method may be called from any thread."""
 
-    def __init__(self, pending: WeakMethod[Callable[[], str]] | None = None) -> None:
-        """`pending`: the producer's text about records that wait. It is a weak reference, as futures outlive their
-        producer."""
+    def __init__(
+        self, situation: WeakMethod[Callable[[], str]] | None = None, pending: Callable[[str], str] = str
+    ) -> None:
+        """`situation` returns the reason for which records of the producer wait: a weak reference, as futures outlive
+        their producer. `pending` makes the text about records that wait for this reason."""
+        self._situation = situation
         self._pending = pending
         self._reports = 0
         """Rises each time when `flush` or `close` has reported all failures so far."""
@@ -98,8 +101,8 @@ class WriteFailures:
 
     def late(self, topic: str, timeout: float | None) -> TimeoutError:
         """The error of a wait for the future of a record, after this time in seconds."""
-        say = None if self._pending is None else self._pending()
-        why = f"; {say()}" if say is not None else ""
+        situation = None if self._situation is None else self._situation()
+        why = "" if situation is None else f"; {self._pending(situation())}"
         return TimeoutError(f"the record for topic {topic!r} is not written after {timeout} s{why}")
 
     def mark_read(self, ticket: Ticket) -> None:

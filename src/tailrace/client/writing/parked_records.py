@@ -25,17 +25,15 @@ class ParkedRecords:
         self._router = router
         self._accept = accept
         self._refuse = refuse
-        self._by_topic: dict[str, list[Item]] = {}
+        self.by_topic: dict[str, list[Item]] = {}
+        """The records by topics that are asked for; only this object changes it."""
         self._troubles: dict[str, KafkaError] = {}
         self.tasks: set[asyncio.Task[None]] = set()
-
-    def __contains__(self, topic: str) -> bool:
-        return topic in self._by_topic
 
     @property
     def items(self) -> list[Item]:
         """The parked records of every topic."""
-        return [item for items in self._by_topic.values() for item in items]
+        return [item for items in self.by_topic.values() for item in items]
 
     @property
     def trouble(self) -> KafkaError | None:
@@ -44,9 +42,9 @@ class ParkedRecords:
 
     def park(self, item: Item, *, timeout_ms: int) -> None:
         """Keep the record; the first record of a topic asks the brokers for the topic, for this time."""
-        parked = self._by_topic.get(item.topic)
+        parked = self.by_topic.get(item.topic)
         if parked is None:
-            parked = self._by_topic[item.topic] = []
+            parked = self.by_topic[item.topic] = []
             task = kept_task(self._resolve(item.topic, timeout_ms))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -55,13 +53,13 @@ class ParkedRecords:
     def drop(self) -> list[Item]:
         """Remove and return all parked records."""
         dropped = self.items
-        for parked in self._by_topic.values():
+        for parked in self.by_topic.values():
             parked.clear()
         return dropped
 
     async def _resolve(self, topic: str, timeout_ms: int) -> None:
         async def attempt() -> TopicInfo | None:
-            if not self._by_topic[topic]:
+            if not self.by_topic[topic]:
                 return None  # the records were dropped with their transaction
             # A partition without a leader does not hold back other partitions: the sender waits for its leader.
             try:
@@ -74,11 +72,11 @@ class ParkedRecords:
         try:
             info = await self._router.retry(attempt, timeout_ms=timeout_ms)
         except KafkaError as fault:
-            for item in self._by_topic.pop(topic):
+            for item in self.by_topic.pop(topic):
                 self._refuse(item, fault)
             return
         finally:
             self._troubles.pop(topic, None)
-        parked = self._by_topic.pop(topic)
+        parked = self.by_topic.pop(topic)
         if info is not None:
             self._accept(parked, info)

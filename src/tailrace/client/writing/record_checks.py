@@ -121,8 +121,14 @@ def _type(given: object) -> str:
     return type(given).__name__
 
 
-def stamp_of(timestamp: int | None) -> int:
-    """The timestamp in ms since 1970, now for None. Raises KafkaError(INVALID_TIMESTAMP)."""
+def stamp_of(timestamp: int | None, timestamp_ms: int | None) -> int:
+    """The timestamp in ms since 1970, by the one or the other keyword of `send`; now without both. Raises
+    KafkaError(INVALID_TIMESTAMP)."""
+    if timestamp_ms is not None:
+        if timestamp not in (None, timestamp_ms):
+            detail = "timestamp and timestamp_ms are names of the same argument, with two values; give one"
+            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, detail)
+        timestamp = timestamp_ms
     if timestamp is None:
         return time.time_ns() // 1_000_000
     if not isinstance(timestamp, int) or not 0 <= timestamp < 2**63:

@@ -75,7 +75,7 @@ class Sender:
         """The cluster of the identity."""
         self._in_flight: dict[int, int] = defaultdict(int)
         self._wake = asyncio.Event()
-        self._stopping = False
+        self._stopping = self._has_collapsed = False
         self._jobs: asyncio.TaskGroup | None = None
         self._running_jobs: set[str] = set()
         self._paused_until_ms: dict[str, int] = {}
@@ -288,6 +288,8 @@ class Sender:
         if answer.cancelled():
             return
         fault = answer.exception()
+        if self._has_collapsed:
+            return
         if fault is not None:
             assert isinstance(fault, KafkaError), "a connection fails requests with KafkaError only"
             self._settle_all(batches, fault)
@@ -428,7 +430,8 @@ class Sender:
             self._finish(batch, fault)
 
     def collapse(self, fault: KafkaError) -> None:
-        """Fail every future: `run` has ended with an exception."""
+        """Fail every future: `run` has ended with an exception, or is about to be cancelled."""
+        self._has_collapsed = True
         for batch in self._accumulator.give_up_all():
             self._finish(batch, fault)
 
