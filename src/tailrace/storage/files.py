@@ -4,13 +4,13 @@
 and opened again at its next use.
 """
 
-import ctypes
 import errno
 import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 from tailrace.storage.file_system import (
     Buffer,
@@ -367,8 +367,10 @@ class OsFiles:
         if _is_served_by_a_process(path):
             return False
         try:
+            import ctypes  # not at the top: few nodes have so many files to sync
+
             sync_file_system: Callable[[int], int] = _c_library().syncfs
-        except (AttributeError, OSError):
+        except (AttributeError, ImportError, OSError):
             return False
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -394,7 +396,9 @@ class OsFiles:
 
 
 @cache
-def _c_library() -> ctypes.CDLL:
+def _c_library() -> Any:
+    import ctypes
+
     # Python has os.sync, which reports no errors; Linux's syncfs does, from 5.8 on.
     return ctypes.CDLL(None, use_errno=True)
 

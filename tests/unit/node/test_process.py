@@ -191,6 +191,14 @@ def test_nodes_that_are_forked_have_everything_imported(tmp_path: Path) -> None:
     assert done.stdout == "\n"
 
 
+def test_modules_for_what_few_nodes_need_are_not_imported() -> None:
+    """A TOML file, a misspelt variable, a sync of many files at once: the modules would cost each node memory."""
+    done = run("import tailrace.node.process, sys; print(*sys.modules)")
+    loaded = set(done.stdout.split())
+    assert {"tailrace.node.settings.sources", "tailrace.storage.files"} <= loaded
+    assert loaded & {"ctypes", "difflib", "tomllib", "typer"} == set()
+
+
 SIGNALLED_LATE = """
 import asyncio, os, signal, sys
 import tailrace.node.process as process

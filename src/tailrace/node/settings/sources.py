@@ -6,10 +6,8 @@ variable is refused only if its name is nearly the name of a setting. A variable
 Docker Compose passes a variable that its host does not have as an empty text.
 """
 
-import difflib
 import logging
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -99,6 +97,8 @@ def read_file(path: Path) -> dict[str, str]:
             return parse_properties(text)
         except ValueError as fault:
             raise _refusal(f"{path}: {fault}") from None
+    import tomllib  # not at the top: few nodes have such a file
+
     try:
         return dict(_flatten(tomllib.loads(text), ""))
     except tomllib.TOMLDecodeError as fault:
@@ -150,6 +150,8 @@ def _is_service_variable(variable: str, text: str) -> bool:
 
 
 def _refuse_misspelt(variable: str, names: Iterable[str]) -> None:
+    import difflib  # not at the top: few nodes have such a variable
+
     word = variable[len(ENVIRONMENT_PREFIX) :].upper()
     near = difflib.get_close_matches(word, [name.removeprefix(ENVIRONMENT_PREFIX) for name in names], 1, _NEARLY)
     if near:
