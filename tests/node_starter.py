@@ -22,7 +22,7 @@ from typing import IO, Any, NamedTuple
 _OF_OTHERS = ("PYTEST_", "PYSPARK_", "SPARK_", "JAVA_")
 """Variables that begin so are of no concern to a node; tests and a Spark session set them."""
 _MESSAGE_BYTES = 1 << 16
-_OF_NODES = ("tailrace.cli.main", "tailrace.cli.serve", "tailrace.node.process", "tailrace.testing.node_program")
+_OF_NODES = ("tailrace.node.process", "tailrace.testing.node_program")
 """The modules that every node imports."""
 _PROGRAMS = {"tailrace": "tailrace.__main__"}
 """The modules with the function `main` of commands that name a package."""

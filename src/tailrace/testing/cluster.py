@@ -1,4 +1,4 @@
-"""Real nodes for tests: processes of `tailrace serve` on free ports, gone when the `with` block ends.
+"""Real nodes for tests: processes that run as `tailrace serve` does, on free ports, gone when the `with` block ends.
 
 with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
     Producer(cluster.bootstrap_servers)

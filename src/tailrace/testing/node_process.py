@@ -27,8 +27,7 @@ _GONE_S = 60.0
 
 def serve_command(node: LocalNode) -> list[str]:
     """The command that starts this node."""
-    options = ["--until-stdin-closes", "--config", str(node.config_file)]
-    return [sys.executable, "-m", node_program.__name__, "serve", *options]
+    return [sys.executable, "-m", node_program.__name__, *node_program.OPTIONS, str(node.config_file)]
 
 
 def package_path(environment: Mapping[str, str]) -> str:

@@ -1,22 +1,33 @@
 """The program of a node in tests: `tailrace serve`, and faults that the test orders through standard input.
 
-`python -m tailrace.testing.node_program serve --until-stdin-closes ...`. An order is a line, `faults` and JSON, with
-the faults that hold from then on (`NodeFaults`); the answer is a line of stdout. Without an order the node runs as
-`tailrace serve` does.
+`python -m tailrace.testing.node_program serve --until-stdin-closes --config FILE`. An order is a line, `faults` and
+JSON, with the faults that hold from then on (`NodeFaults`); the answer is a line of stdout. Without an order the node
+runs as `tailrace serve` does.
+
+Other options of `tailrace serve` are not known here: the parser of the command line costs 1 MB and 0.05 s, which every
+node of a test would pay for.
 """
 
 import errno
 import json
 import os
+import sys
 import types
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
+from tailrace.model.errors import KafkaError
+
 ORDER: Final = b"faults "
 DONE: Final = "tailrace faults: "
+OPTIONS: Final = ("serve", "--until-stdin-closes", "--config")
+"""The words of the command before the file."""
 _MODULE: Final = "tailrace.testing.node_program"
+_DISK_FAILURES: Final = "--disk-failures"
+"""Stands before the number of failures when a node starts anew because of its disk."""
 _LAST_ORDER: Final = "_TAILRACE_TEST_ORDER"
 
 
@@ -174,11 +185,33 @@ class FaultyNode:
 
 
 def main() -> None:
-    """Run the command line of `tailrace`, with orders."""
-    from tailrace.__main__ import main as run
-
+    """Run the node of the file on the command line, with orders, and exit: 0 after a clean stop, 1 with a line on
+    stderr if the node cannot start, 2 for other words."""
+    match tuple(sys.argv[1:]):
+        case [*options, file] if tuple(options) == OPTIONS:
+            failures = 0
+        case [*options, file, name, number] if (*options, name) == (*OPTIONS, _DISK_FAILURES):
+            failures = int(number)
+        case _:
+            sys.stderr.write(f"usage: python -m {_MODULE} {' '.join(OPTIONS)} FILE\n")
+            sys.exit(2)
     FaultyNode().install()
-    run()
+    try:
+        code = _serve(file, failures)
+    except (KafkaError, OSError) as fault:
+        sys.stderr.write(f"tailrace: {getattr(fault, 'detail', fault)}\n")
+        code = 1
+    sys.exit(code)
+
+
+def _serve(file: str, disk_failures: int) -> int:
+    """Run the node; the exit code. Raises KafkaError or OSError if the node cannot start."""
+    from tailrace.node import process
+    from tailrace.node.settings.config import load_config
+
+    config = load_config(file=Path(file), environment=os.environ, flags={})
+    command = [sys.executable, "-m", _MODULE, *OPTIONS, file, _DISK_FAILURES]
+    return process.run(config, until_stdin_closes=True, command=command, disk_failures=disk_failures)
 
 
 if __name__ == "__main__":
