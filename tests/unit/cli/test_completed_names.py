@@ -1,22 +1,19 @@
 """Completion of the names of topics and groups, as the shells ask for it, against a node."""
 
-import importlib
 import os
 import re
 import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext, suppress
 
 import pytest
-import typer
 
-from tailrace.cli.main import NOUNS
 from tailrace.client.blocking import Admin, TopicPartition
 from tailrace.testing import Cluster
 from tailrace.testing.topic_names import fresh_name
+from testkit.programs.command_tree import all_commands
 
 SECONDS = 60.0
 LONG_MS = 50_000
@@ -212,30 +209,13 @@ def test_bash_itself_completes_a_line_with_an_address(tailrace_cluster: Cluster,
     assert (done.stdout.split(), done.stderr) == ([f"{prefix}-a", f"{prefix}-b"], "")
 
 
-def parameters() -> Iterator[tuple[str, typer.core.TyperArgument | typer.core.TyperOption]]:
-    """Every parameter of every command, by the words of its command."""
-
-    def below(words: str, command: object) -> Iterator[tuple[str, typer.core.TyperArgument | typer.core.TyperOption]]:
-        for name, inner in getattr(command, "commands", {}).items():
-            yield from below(f"{words} {name}", inner)
-        for parameter in getattr(command, "params", ()):
-            yield words, parameter
-
-    for noun in NOUNS:
-        module = importlib.import_module(f"tailrace.cli.{noun.replace('-', '_')}")
-        app = getattr(module, "app", None)
-        if app is None:
-            app = typer.Typer()
-            app.command(noun)(module.command)
-        yield from below(noun, typer.main.get_command(app))
-
-
 def test_no_parameter_for_a_topic_or_group_was_forgotten() -> None:
     """The words of metavars: a new command with such a parameter completes its names too."""
     names = re.compile(r"\[?(TOPIC|GROUP|NAME)(\.\.\.)?\]?(\[:PARTITION\])?")
     missing = {
         (words, parameter.name)
-        for words, parameter in parameters()
+        for words, command in all_commands()
+        for parameter in command.params
         if names.fullmatch(parameter.metavar or "") or parameter.name in ("topic", "topics", "group", "groups")
         if parameter._custom_shell_complete is None
     }

@@ -1,19 +1,15 @@
 """Completion of words in the shell, and the common form of all listings."""
 
-import importlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import typer
 
-from tailrace.cli.main import NOUNS
+from testkit.programs.command_tree import all_commands
 
-LISTS_NOTHING = {("serve", "serve"), ("quorum", "recover"), ("up", "up")}
+LISTS_NOTHING = {"serve", "quorum recover", "up"}
 
 
 def complete(line: str, *, shell: str = "bash") -> set[str]:
@@ -59,27 +55,11 @@ def test_the_script_for_the_shell_is_printed(shell: str) -> None:
     assert f"complete_{shell}" in done.stdout
 
 
-def verbs_of(noun: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """The commands below this command, at any depth, by their last words; or the command itself by the noun."""
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        yield noun, command
-    else:
-        for verb, each in inner.items():
-            yield from verbs_of(verb, each)
-
-
 def test_every_command_but_those_that_list_nothing_prints_json_if_wanted() -> None:
-    with_json: set[tuple[str, str]] = set()
-    without: set[tuple[str, str]] = set()
-    for noun in NOUNS:
-        module = importlib.import_module(f"tailrace.cli.{noun.replace('-', '_')}")
-        app = getattr(module, "app", None)
-        if app is None:
-            app = typer.Typer()
-            app.command(noun)(module.command)
-        for verb, each in verbs_of(noun, typer.main.get_command(app)):
-            found = with_json if any("-o" in parameter.opts for parameter in each.params) else without
-            found.add((noun, verb))
+    with_json: set[str] = set()
+    without: set[str] = set()
+    for words, command in all_commands():
+        found = with_json if any("-o" in parameter.opts for parameter in command.params) else without
+        found.add(words)
     assert without == LISTS_NOTHING
-    assert {("topics", "list"), ("spark", "show"), ("groups", "describe"), ("brokers", "list")} <= with_json
+    assert {"topics list", "spark checkpoint show", "groups describe", "brokers list"} <= with_json

@@ -3,14 +3,13 @@
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import typer
 
 from tailrace import __version__
-from tailrace.cli.main import NOUNS, build_app, main
+from tailrace.cli.main import NOUNS, main
+from testkit.programs.command_tree import commands_of
 
 
 def exit_code(*words: str) -> int | str | None:
@@ -27,24 +26,13 @@ def test_every_noun_has_commands_and_helps(noun: str, capsys: pytest.CaptureFixt
     assert f"tailrace {noun}" in capsys.readouterr().out
 
 
-def commands_of(command: Any) -> Iterator[Any]:
-    """The command itself, or the commands below it."""
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        yield command
-    else:
-        for subcommand in inner.values():
-            yield from commands_of(subcommand)
-
-
 @pytest.mark.parametrize("noun", NOUNS)
 def test_every_command_that_asks_a_cluster_prints_json_if_that_is_wanted(noun: str) -> None:
-    everything: Any = typer.main.get_command(build_app([noun]))
-    commands = list(commands_of(everything.commands[noun]))
+    commands = dict(commands_of(noun))
     assert commands
-    for command in commands:
+    for words, command in commands.items():
         options = {option for parameter in command.params for option in parameter.opts}
-        assert "--bootstrap-server" not in options or "-o" in options, f"{noun} {command.name}"
+        assert "--bootstrap-server" not in options or "-o" in options, words
 
 
 def test_help_lists_every_noun(capsys: pytest.CaptureFixture[str]) -> None:
