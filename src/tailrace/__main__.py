@@ -1,5 +1,6 @@
 """`tailrace` and `python -m tailrace`: the command line."""
 
+import gc
 import sys
 
 
@@ -12,7 +13,12 @@ def main() -> None:
             from tailrace.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(1)
-    run()
+    try:
+        run()
+    finally:
+        # The interpreter collects garbage when it ends: a walk over every object of every module, which takes longer
+        # than the answer of a node. Files and connections are closed before.
+        gc.freeze()
 
 
 if __name__ == "__main__":

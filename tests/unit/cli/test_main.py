@@ -68,3 +68,16 @@ def test_only_the_given_noun_is_imported() -> None:
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     imported = [f"tailrace.cli.{name}" for name in ("kafka_scripts", "main", "serve")]
     assert output.strip() == str(imported)
+
+
+@pytest.mark.parametrize(("words", "code"), [("--version", 0), ("serv", 2)])
+def test_the_last_collection_of_garbage_has_nothing_to_walk(words: str, code: int) -> None:
+    """Otherwise the end of a command takes as long as its work."""
+    script = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print('left', len(gc.get_objects())))\n"
+        "from tailrace.__main__ import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", script, words], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert int(done.stdout.rpartition("left ")[2]) < 1000
