@@ -224,6 +224,7 @@ def test_no_parameter_for_a_topic_or_group_was_forgotten() -> None:
 
 NEVER = {"crc32c", "email", "numpy", "pyarrow", "rich", "tailrace.protocol.registry"}
 NEVER |= {f"tailrace.client.{name}" for name in ("blocking.producer", "consumer", "keyed", "producer", "reading")}
+NEVER |= {"tailrace.client.group.range_progress", "tailrace.protocol.messages.offsets"}
 NEVER |= {f"tailrace.{name}" for name in ("coordinators", "metadata", "node", "raft", "server", "storage")}
 """Modules that a question about names does not need: each module costs a user at the keyboard time."""
 

@@ -10,7 +10,6 @@ from tailrace.cli.completion import Group, group_names, topic_names
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
 from tailrace.cli.times import parse_time
 from tailrace.client.blocking.admin import Admin
-from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.groups import GroupDetails, GroupEventDetails
@@ -197,6 +196,8 @@ def reset_offsets(
         names = "--to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
         raise typer.BadParameter(f"say one of {names}")
     time_ms = None if to_datetime is None else parse_time(to_datetime, "--to-datetime")
+    from tailrace.client.offsets import EARLIEST, LATEST
+
     to = EARLIEST if to_earliest else LATEST if to_latest else time_ms
     with admin_of(bootstrap_server) as admin:
         partitions = _partitions(admin, topics) if topics else None

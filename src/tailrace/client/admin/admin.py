@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         fetch_sessions,
         first_records,
         group_health,
+        group_listings,
         group_moves,
         groups,
         log_dirs,
@@ -44,6 +45,7 @@ else:
     fetch_sessions = LateModule("tailrace.client.admin.fetch_sessions")
     first_records = LateModule("tailrace.client.admin.first_records")
     group_health = LateModule("tailrace.client.admin.group_health")
+    group_listings = LateModule("tailrace.client.admin.group_listings")
     group_moves = LateModule("tailrace.client.admin.group_moves")
     groups = LateModule("tailrace.client.admin.groups")
     log_dirs = LateModule("tailrace.client.admin.log_dirs")
@@ -142,7 +144,7 @@ class AsyncAdmin(StartableClient[ClientSettings]):
     replication_factors = _method(lambda: replicas.replication_factors)
     describe_leaderless = _method(lambda: unclean_elections.describe_leaderless)
 
-    list_groups = _method(lambda: groups.list_groups)
+    list_groups = _method(lambda: group_listings.list_groups)
     describe_groups = _method(lambda: described_groups.describe_groups)
     delete_groups = _method(lambda: groups.delete_groups)
     group_offsets = _method(lambda: groups.group_offsets)

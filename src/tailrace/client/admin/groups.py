@@ -1,8 +1,7 @@
-"""Groups: their list, deletion, committed offsets and lag."""
+"""Groups: their deletion, committed offsets and lag."""
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tailrace.client.admin.topics import existing_topics
 from tailrace.client.errors import check, code_of
@@ -15,12 +14,7 @@ from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
-from tailrace.protocol.messages.groups import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
+from tailrace.protocol.messages.groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tailrace.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -28,44 +22,11 @@ from tailrace.protocol.messages.offsets import (
     OffsetDeleteResponse,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupListing:
-    """A group in a list. State and type are empty from a server that is too old to report these fields."""
-
-    group: str
-    protocol_type: str
-    state: str
-    type: str
-
-
 _REFUSALS = {
     ErrorCode.NON_EMPTY_GROUP: "group {!r} has members; stop them first (`tailrace groups describe --members`)",
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no group {!r} (`tailrace groups list` shows which there are)",
 }
 """The texts of these errors: the response has none."""
-
-
-async def list_groups(router: Router) -> list[GroupListing]:
-    """Groups of every broker, by name."""
-
-    async def attempt() -> list[GroupListing]:
-        await router.refresh(())
-        listings: dict[str, GroupListing] = {}
-        for node_id in router.view.brokers:
-            connection = await router.node_connection(node_id)
-            response = await router.ask(connection, ListGroupsRequest(), ListGroupsResponse)
-            check(response.error_code, f"the groups of node {node_id}")
-            for group in response.groups:
-                listings[group.group_id] = GroupListing(
-                    group=group.group_id,
-                    protocol_type=group.protocol_type,
-                    state=group.group_state,
-                    type=group.group_type,
-                )
-        return [listings[name] for name in sorted(listings)]
-
-    return await router.retry(attempt)
 
 
 async def delete_groups(router: Router, groups: Names) -> None:
