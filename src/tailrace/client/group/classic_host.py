@@ -105,6 +105,7 @@ class ClassicGroupMember(MemberHost):
             self._task.result()  # raises, unless the group has refused this member
         if not self.is_stable and self._events.empty():
             self._events.put_nowait(Polled())
+        self._wait.on_poll(self._machine.member_id, is_waiting=not self.is_stable)
         if self.is_stable and self._polled_at_ms >= self._next_refresh_ms:
             self._plan_next_refresh()
             self._refresh = asyncio.get_running_loop().create_task(self._refresh_topics(self._assigned_counts))
@@ -124,6 +125,7 @@ class ClassicGroupMember(MemberHost):
             await self.stop()
 
     async def stop(self) -> None:
+        self._wait.end()
         await end_tasks((self._task, self._refresh, self._revoking))
 
     async def _run(self) -> None:

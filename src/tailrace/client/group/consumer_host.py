@@ -110,6 +110,7 @@ class ConsumerGroupMember(MemberHost):
             raise self._bug
         self._polled_at_ms = self._router.now_ms()
         self._take(Polled())
+        self._wait.on_poll(self._member_id, is_waiting=not self._machine.owned)
         if self.is_stable and self._polled_at_ms >= self._next_refresh_ms and self._subscription.topics:
             self._plan_refresh(is_missing=False)
             self._refresh = self._start(self._refresh_topics())
@@ -129,6 +130,7 @@ class ConsumerGroupMember(MemberHost):
     async def stop(self) -> None:
         """Cancel all tasks, without leaving the group."""
         self._set_timer(None)
+        self._wait.end()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

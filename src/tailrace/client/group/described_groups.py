@@ -10,7 +10,11 @@ from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Address, Connection
-from tailrace.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from tailrace.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedAssignment,
+)
 from tailrace.protocol.messages.groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -29,6 +33,8 @@ class DescribedMember:
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...]
+    target: tuple[TopicPartition, ...] = ()
+    """The partitions that the member is to have (KIP-848). Empty for a member of a classic group."""
     topics: frozenset[str] = frozenset()
     """The names of topics to which the member subscribes. Empty for a member of a classic group that rebalances."""
     epoch: int | None = None
@@ -102,17 +108,22 @@ async def _consumer_group(router: Router, connection: Connection, group: str) ->
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
                 host=member.client_host,
-                assignment=tuple(
-                    TopicPartition(topic.topic_name, partition)
-                    for topic in member.assignment.topic_partitions
-                    for partition in topic.partitions
-                ),
+                assignment=_partitions(member.assignment),
+                target=_partitions(member.target_assignment),
                 topics=frozenset(member.subscribed_topic_names),
                 epoch=member.member_epoch,
             )
             for member in described.members
         ),
         details=described.details[0] if described.details else None,
+    )
+
+
+def _partitions(assignment: DescribedAssignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, partition)
+        for topic in assignment.topic_partitions
+        for partition in topic.partitions
     )
 
 

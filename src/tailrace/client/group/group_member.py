@@ -71,7 +71,8 @@ class GroupMember:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault while the coordinator cannot be reached, or while a topic is missing."""
+        """The fault while the coordinator cannot be reached, while a topic is missing, or while the group waits for a
+        member that does not answer."""
         return self._member.trouble
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Final, assert_never
 
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
+from tailrace.client.group.group_wait import GroupWait
 from tailrace.client.group.membership import RebalanceListener, RemovalCause, TopicSubscription
 from tailrace.client.reader_settings import ReaderSettings
 from tailrace.client.router import Router
@@ -43,6 +44,7 @@ class MemberHost(ABC):
         """The error with which the group has refused this member for good."""
         self._coordinator_trouble: KafkaError | None = None
         self._topic_trouble: KafkaError | None = None
+        self._wait = GroupWait(router, settings.group)
 
     # the user
 
@@ -74,8 +76,9 @@ class MemberHost(ABC):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault while the coordinator cannot be reached, or while a topic is missing."""
-        return self._coordinator_trouble or self._topic_trouble
+        """The fault while the coordinator cannot be reached, while a topic is missing, or while the group waits for a
+        member that does not answer."""
+        return self._coordinator_trouble or self._topic_trouble or self._wait.trouble
 
     # for the hosts
 
