@@ -189,7 +189,7 @@ def blocking(
 ) -> Callable[Concatenate[Facade[C], P], T]:
     """The method of the asyncio client as a method of the blocking client: the caller waits for the result."""
 
-    @wraps(method)
+    @wraps(method, updated=())  # without the mark of a coroutine function
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return loop_thread().call(method(facade._client.get(), *args, **kwargs))
 

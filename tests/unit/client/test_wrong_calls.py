@@ -1,6 +1,8 @@
 """Wrong calls of clients: the error has the class that the user has typed, the right form, and names near by."""
 
+import inspect
 from typing import Any
+from unittest.mock import create_autospec
 from uuid import uuid4
 
 import pytest
@@ -166,3 +168,22 @@ def test_a_consumer_closes_within_its_time(servers: str) -> None:
     with Admin(servers) as admin:
         assert admin.describe_groups([topic])[0].members == ()
     Consumer(servers, group=topic, topics=[topic]).close(timeout_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("client", "call"),
+    [
+        ("Admin", "list_topics"),
+        ("Admin", "close"),
+        ("Consumer", "poll"),
+        ("KeyedConsumer", "close"),
+        ("Producer", "flush"),
+        ("Producer", "commit_transaction"),
+    ],
+)
+def test_a_mock_of_a_client_knows_which_calls_are_awaited(client: str, call: str) -> None:
+    awaited, plain = (create_autospec(getattr(face, client), instance=True) for face in (aio, tailrace))
+    coroutine = getattr(awaited, call)()
+    assert inspect.iscoroutine(coroutine)
+    coroutine.close()
+    assert not inspect.iscoroutine(getattr(plain, call)())

@@ -6,7 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tailrace.client.construction import StartableClient, made_of
-from tailrace.client.hints.call_hints import hinted, hinted_call
+from tailrace.client.hints.call_hints import hinted, hinted_call, marked_coroutine
 from tailrace.client.late_methods import LateModule, late_method
 from tailrace.client.router import Router
 from tailrace.client.settings import ClientSettings
@@ -78,7 +78,7 @@ def _with_router(
     _, *parameters = signature.parameters.values()
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     vars(method)["__signature__"] = signature.replace(parameters=[own, *parameters])  # for help()
-    return hinted_call(method, "Admin")
+    return marked_coroutine(hinted_call(method, "Admin"))
 
 
 @hinted

@@ -40,7 +40,7 @@ _ENQUEUE_AT_ONCE = 2_000
 def _in_order(method: Callable[[AsyncProducer[Any, Any]], Awaitable[T]]) -> "Callable[[Producer[Any, Any]], T]":
     """The method for the blocking producer: the call is made after all records that were handed over before."""
 
-    @wraps(method)
+    @wraps(method, updated=())  # without the mark of a coroutine function
     def call(producer: "Producer[Any, Any]", /) -> T:
         return producer.call_in_order(partial(method, producer._client.get()))
 

@@ -7,6 +7,7 @@ call that takes its place: `__getattr__` would slow down each attribute of the c
 
 import inspect
 from abc import ABCMeta
+from asyncio import coroutines
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
@@ -155,10 +156,16 @@ def hinted_call(method: F, client: str) -> F:
                 raise  # by the method itself
         raise TypeError(text)
 
+    return cast("F", marked_coroutine(call) if inspect.iscoroutinefunction(method) else call)
+
+
+def marked_coroutine(call: F) -> F:
+    """The plain function that returns a coroutine, marked: mocks of the clients ask for coroutine functions."""
     mark = getattr(inspect, "markcoroutinefunction", None)  # Python 3.12
-    if mark is not None and inspect.iscoroutinefunction(method):
-        mark(call)
-    return cast("F", call)
+    if mark is not None:
+        return cast("F", mark(call))
+    vars(call)["_is_coroutine"] = getattr(coroutines, "_is_coroutine")  # noqa: B009
+    return call
 
 
 def _refusal(method: Callable[..., Any], client: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> str:
