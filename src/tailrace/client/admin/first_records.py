@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.group.range_progress import KeyProgress
 from tailrace.client.offsets import READ_UNCOMMITTED
+from tailrace.client.partition_names import ByPartition, by_partition
 from tailrace.client.reading.fetching import (
     LAST_BY_LEADER,
     STALE_LEADER,
@@ -48,8 +49,8 @@ class FirstRecord(NamedTuple):
 
 async def first_records(
     router: Router,
-    offsets: Mapping[TopicPartition, int],
-    done: Mapping[TopicPartition, KeyProgress] = NO_PROGRESS,
+    offsets: ByPartition[int],
+    done: ByPartition[KeyProgress] = NO_PROGRESS,
     *,
     timeout_ms: int,
 ) -> dict[TopicPartition, FirstRecord]:
@@ -57,7 +58,7 @@ async def first_records(
 
     A partition is left out if it has no such record, or if the record cannot be read in this time.
     """
-    search = _FirstRecordSearch(router, offsets, done)
+    search = _FirstRecordSearch(router, by_partition(offsets), by_partition(done))
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await search.run()

@@ -53,6 +53,7 @@ def test_one_fetch_brings_the_first_records_of_all_partitions(
     found = admin.first_records(wanted, timeout_ms=TIMEOUT_MS)
     assert found == {name: FirstRecord(1, now_ms + 1, b"%d-1" % name.partition) for name in wanted}
     assert asked == [PARTITIONS]
+    assert admin.first_records({(topic, 0): 1}, timeout_ms=TIMEOUT_MS).keys() == {(topic, 0)}
 
 
 def test_large_batches_come_in_later_fetches(tailrace_cluster: Cluster, admin: Admin, asked: list[int]) -> None:
