@@ -19,7 +19,6 @@ from tailrace.cli.output import (
     write,
 )
 from tailrace.cli.topics import replicas
-from tailrace.client.admin.configs import DYNAMIC_TOPIC_CONFIG, TOPIC
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking.admin import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
@@ -159,6 +158,8 @@ def alter(
         if delete_config:
             _check_known(admin, name, delete_config)
         if changes:
+            from tailrace.client.admin.configs import TOPIC
+
             admin.alter_configs(TOPIC, name, changes)
             say(f"altered the settings of topic {name}")
         if partitions is not None:
@@ -211,6 +212,8 @@ def describe(
 
 def _own_configs(admin: Admin, topics: list[TopicInfo]) -> dict[str, dict[str, str]]:
     """The topics' own settings, without defaults; empty if the cluster cannot describe settings."""
+    from tailrace.client.admin.configs import DYNAMIC_TOPIC_CONFIG
+
     names = [topic.name for topic in topics]
     try:
         entries = admin.describe_topic_configs(names) if names else {}
