@@ -1,16 +1,20 @@
 """Listeners of tests, with the limits that a node has without settings, their turns, receive buffers and clients."""
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from tailrace.model.security.principal_rules import whole_name
 from tailrace.net.buffers import SMALLEST, BufferPool, ByteBuffer
 from tailrace.net.fair_turns import FairTurns
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.listener import Listener, OnFrame, arrivals_within
+from tailrace.net.tls import TlsContexts
+from tailrace.net.tls_acceptor import PrincipalOf
 from tailrace.net.turns import Turns
 
 
@@ -62,8 +66,9 @@ class ListenerBench:
         self.listener = listener
         self.port = port
 
-    async def connect(self) -> "FrameClient":
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26)
+    async def connect(self, context: ssl.SSLContext | None = None) -> "FrameClient":
+        """A client; with a context, of TLS. Raises OSError."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26, ssl=context)
         return FrameClient(reader, writer)
 
     @property
@@ -122,6 +127,8 @@ async def serving(
     on_frame: OnFrame = echo,
     memory_bytes: int = 256 << 20,
     now: Callable[[], float] = lambda: 0.0,
+    tls: TlsContexts | None = None,
+    principal_of: PrincipalOf = whole_name,
     **limits: int,
 ) -> AsyncIterator[ListenerBench]:
     def stop_on_broken_invariant(fault: BaseException) -> None:
@@ -139,6 +146,8 @@ async def serving(
         pool=PoisonedBufferPool(limit_bytes=memory_bytes),
         limits=own_limits,
         arrivals=arrivals_within(own_limits),
+        tls=tls,
+        principal_of=principal_of,
     )
     port = listener.bind(["127.0.0.1"], 0)
     await listener.start()

@@ -71,6 +71,24 @@ def test_python(cluster: Cluster, protocol: str, capsys: pytest.CaptureFixture[s
     assert _protocols(cluster, "billing", "shipping", "packing") == {protocol}
 
 
+def test_security(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands and settings of the page, from the certificates to a record."""
+    monkeypatch.chdir(tmp_path)
+    shell, settings, program = re.findall(
+        r"^```(?:sh|properties|python)\n(.*?)^```", (DOCS / "security.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    made = run_command(tuple(shell.splitlines()[1].split()[1:]), capsys)
+    assert "node-c.example.pem" in made.err
+    given = dict(line.split("=", 1) for line in settings.splitlines())
+    given["listener.security.protocol.map"] = "PLAINTEXT:SSL,CONTROLLER:SSL"
+    del given["listeners"]
+    names = {name: str(tmp_path / value) if value.startswith("certs/") else value for name, value in given.items()}
+    with Cluster(brokers=3, config=names) as nodes:
+        values: dict[str, Any] = {}
+        exec(program.replace(ADDRESS, f'"{nodes.bootstrap_servers}"'), values)
+    assert values["settings"]["ssl.keystore.location"] == "certs/client-alice.pem"
+
+
 @in_both_protocols
 def test_transactions(cluster: Cluster, protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}

@@ -40,6 +40,7 @@ NOUNS: Mapping[str, str] = {
     "snapshots": "Show metadata snapshots.",
     "dump-log": "Print and check what log files hold.",
     "spark": "Show and move the checkpoints of Spark queries.",
+    "certs": "Make certificates for TLS.",
     "doctor": "Look for what is missing or wrong on this machine.",
 }
 

@@ -53,7 +53,9 @@ class Router:
         """The reason of the last attempt that reached no node; empty after an attempt that reached a node."""
         self.view = ClusterView(max_age_ms=settings.metadata_max_age_ms)
         self._pool = ConnectionPool(
-            client_id=settings.client_id, connect_timeout_ms=settings.socket_connection_setup_timeout_ms
+            client_id=settings.client_id,
+            connect_timeout_ms=settings.socket_connection_setup_timeout_ms,
+            tls=settings.tls_contexts(),
         )
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
         self._silent_until_ms: dict[Address, int] = {}

@@ -43,6 +43,11 @@ def function() -> Any:
     return field(default=None, metadata={"is_function": True})
 
 
+def secret() -> Any:
+    """A field of a text that is never shown."""
+    return field(default=None, repr=False, metadata={"is_secret": True})
+
+
 def alias(of: str) -> Any:
     """A field that is a second keyword of the field `of`."""
     return field(default=None, repr=False, compare=False, metadata={"alias_of": of})
@@ -83,7 +88,8 @@ def checked(setting: "Field[Any]", value: object) -> object:
                 return parse_boolean(value.strip())
         raise invalid(f"{name} {value!r}; say True or False")
     if kind in _TEXTS and not isinstance(value, str):
-        raise invalid(f"{name} {value!r}; say a text")
+        shown = "[hidden]" if setting.metadata.get("is_secret") else repr(value)
+        raise invalid(f"{name} {shown}; say a text")
     return value
 
 

@@ -165,6 +165,8 @@ class ErrorCode(IntEnum):
     LOG_DIR_NOT_FOUND = 57
     """The directory of data does not exist, or is not a broker's. Correct the path."""
     SASL_AUTHENTICATION_FAILED = 58
+    """The node cannot make a principal of the client's certificate. Look at `ssl.principal.mapping.rules`, and at the
+    subject of the certificate."""
     UNKNOWN_PRODUCER_ID = 59
     """The broker knows no record of this producer any more; Apache Kafka before 2.5 gives this code. Abort the
     transaction, or send again: the producer begins anew by itself."""

@@ -10,12 +10,14 @@ order.
 
 import asyncio
 import re
+import ssl
 import struct
 from collections import deque
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.net.tls import TlsContexts, client_fault, hang_up_hint
 from tailrace.protocol.declaration import Schema, api_key_of, schema_of
 from tailrace.protocol.headers import API_VERSIONS, decode_response, encode_request, frame_prefix
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -30,6 +32,8 @@ NEGOTIATED_WITH = 3
 """ApiVersions version asked first. A later version only adds supported features that begin at 0, which this client does
 not read; and some servers answer a version that they do not know in an unreadable form."""
 
+_GOODBYE_SECONDS = 2.0
+"""The longest wait for the server's close_notify when the client closes a connection with TLS."""
 _SCRATCH_BYTES = 64 * 1024
 ANY_VERSION = 0x7FFF
 _LENGTH = struct.Struct(">i")
@@ -69,7 +73,7 @@ def parse_addresses(text: str, *, default_port: int | None = _DEFAULT_PORT) -> l
             host, port = address, "" if default_port is None else str(default_port)
         is_port = port.isdecimal() and len(port) <= _LONGEST_PORT and 0 < int(port) < 65536
         if not host or _NO_HOST.search(host) or not is_port:
-            form = "PLAINTEXT://HOST:PORT; no other protocol is spoken" if "://" in part else "HOST:PORT"
+            form = "HOST:PORT; security.protocol=SSL asks for TLS" if "://" in part else "HOST:PORT"
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"bootstrap server {part!r} is not {form}")
         addresses.append(Address(host.strip("[]"), int(port)))
     if not addresses:
@@ -111,8 +115,11 @@ def _name_of(request: Schema) -> str:
 class Connection(asyncio.BufferedProtocol):
     """An open, negotiated connection. Made by `connect`; used from its event loop only."""
 
-    def __init__(self, address: Address, client_id: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, address: Address, client_id: str, loop: asyncio.AbstractEventLoop, tls: TlsContexts | None = None
+    ) -> None:
         self.address = address
+        self._hint = hang_up_hint(tls)
         self._client_id = client_id
         self._loop = loop
         self._transport: asyncio.WriteTransport | None = None
@@ -138,7 +145,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         waiting = ", ".join(sorted({pending.name for pending in self._pending}))
         why = f"{self.address} closed the connection" + (f" while {waiting} was pending" if waiting else "")
-        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{why}: {exc}" if exc else why))
+        if not self._versions:
+            why += f" ({self._hint})"
+        reason = client_fault(exc) if isinstance(exc, ssl.SSLError) else exc
+        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{why}: {reason}" if exc else why))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -337,8 +347,10 @@ class ConnectionRefused(KafkaError):
     """Raised when no process listens at the address, though its machine answers."""
 
 
-async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000) -> Connection:
-    """Open a connection and get the server's API versions.
+async def connect(
+    address: Address, *, client_id: str, timeout_ms: int = 10_000, tls: TlsContexts | None = None
+) -> Connection:
+    """Open a connection, with `tls` an encrypted connection, and get the server's API versions.
 
     A server that hangs up on ApiVersions v3, or answers in a form of its own, is asked again in version 0.
     Raises KafkaError(NETWORK_EXCEPTION) that names the address and what to look at; its subclass ConnectionRefused if
@@ -348,11 +360,13 @@ async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             try:
-                return await _open(address, client_id, NEGOTIATED_WITH, timeout_ms)
+                return await _open(address, client_id, NEGOTIATED_WITH, timeout_ms, tls)
             except KafkaError:
-                return await _open(address, client_id, 0, timeout_ms)
+                return await _open(address, client_id, 0, timeout_ms, tls)
     except TimeoutError:
         detail = f"{address} did not answer within {timeout_ms} ms: is it a Kafka port, and is it reachable from here?"
+    except ssl.SSLError as fault:
+        detail = f"no TLS with {address}: {client_fault(fault)}"
     except OSError as fault:
         if isinstance(fault, ConnectionRefusedError):
             failure = ConnectionRefused
@@ -362,10 +376,21 @@ async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000)
     raise failure(ErrorCode.NETWORK_EXCEPTION, detail)
 
 
-async def _open(address: Address, client_id: str, version: int, timeout_ms: int) -> Connection:
+async def _open(address: Address, client_id: str, version: int, timeout_ms: int, tls: TlsContexts | None) -> Connection:
     loop = asyncio.get_running_loop()
-    connection = Connection(address, client_id, loop)
-    await loop.create_connection(lambda: connection, address.host, address.port)
+    connection = Connection(address, client_id, loop, tls)
+    if tls is None:
+        await loop.create_connection(lambda: connection, address.host, address.port)
+    else:
+        await loop.create_connection(
+            lambda: connection,
+            address.host,
+            address.port,
+            ssl=tls.current(loop.time()),
+            server_hostname=address.host,
+            ssl_handshake_timeout=timeout_ms / 1000,
+            ssl_shutdown_timeout=_GOODBYE_SECONDS,
+        )
     try:
         await connection._negotiate(version, timeout_ms)
     except BaseException:

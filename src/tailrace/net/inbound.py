@@ -142,7 +142,10 @@ class InboundConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if self._is_finishing and self.answers.is_empty and transport is not None and not transport.is_closing():
             self._is_finishing = False
-            transport.write_eof()
+            if transport.can_write_eof():
+                transport.write_eof()
+            else:  # TLS ends both directions together
+                transport.close()
 
     @property
     def has_unanswered(self) -> bool:

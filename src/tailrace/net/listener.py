@@ -13,10 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.security.principal_rules import whole_name
 from tailrace.net.buffers import BufferPool
 from tailrace.net.fair_turns import FairTurns
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
+from tailrace.net.tls import TlsContexts
+from tailrace.net.tls_acceptor import PrincipalOf, TlsAcceptor
 from tailrace.net.turns import Turns
 
 TOO_LONG_MS = 10_000
@@ -87,6 +91,11 @@ class _Bucket:
         return self._full_at_ms <= now_ms
 
 
+def _above(detail: str) -> KafkaError:
+    """The refusal of a connection above a limit."""
+    return KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
+
+
 _logger = logging.getLogger("tailrace.net")
 
 _BACKLOG = 1024
@@ -124,8 +133,11 @@ class Listener:
         pool: BufferPool,
         limits: ListenerLimits,
         arrivals: Arrivals,
+        tls: TlsContexts | None = None,
+        principal_of: PrincipalOf = whole_name,
     ) -> None:
-        """`arrivals`, `pool` and `fair_turns` belong to the node: every listener shares them."""
+        """`arrivals`, `pool` and `fair_turns` belong to the node: every listener shares them. With `tls`, connections
+        are encrypted, and `principal_of` names the principals of clients with certificates."""
         self.name = name
         self.turns = turns
         self.fair_turns = fair_turns
@@ -135,6 +147,8 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.is_transport_copying = sys.version_info < (3, 12) and type(self.loop).__module__.startswith("asyncio")
         self.addresses: tuple[tuple[str, int], ...] = ()
+        self._tls = None if tls is None else TlsAcceptor(self, tls, principal_of)
+        self._handshakes = 0
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[InboundConnection] = set()
@@ -160,13 +174,18 @@ class Listener:
 
     async def start(self) -> None:
         """Accept connections from now on."""
-        for bound in self._sockets:
-            server = await self.loop.create_server(lambda: InboundConnection(self), sock=bound, backlog=_BACKLOG)
-            self._servers.append(server)
+        if self._tls is not None:
+            self._tls.start(self._sockets, _BACKLOG)
+        else:
+            for bound in self._sockets:
+                server = await self.loop.create_server(lambda: InboundConnection(self), sock=bound, backlog=_BACKLOG)
+                self._servers.append(server)
         self._next_check = self.loop.call_later(_CHECK_SECONDS, self._check_time)
 
     def stop_accepting(self) -> None:
-        """Take no new connections; open connections go on."""
+        """Take no new connections; open connections go on, but for connections in the middle of a handshake."""
+        if self._tls is not None:
+            self._tls.stop()
         for server in self._servers:
             server.close()
         for bound in self._sockets:
@@ -198,14 +217,14 @@ class Listener:
         if self._connections:
             self._all_gone = self.loop.create_future()
             await asyncio.wait([self._all_gone], timeout=_STOP_SECONDS)
-        for connection in tuple(self._connections):
-            connection.abort(None)
-        await asyncio.sleep(0)
+            for connection in tuple(self._connections):
+                connection.abort(None)
+            await self._all_gone
 
     @property
     def counts(self) -> ListenerCounts:
         return ListenerCounts(
-            open=len(self._connections),
+            open=len(self._connections) + self._handshakes,
             accepted=self._accepted,
             refused=self._refused,
             delayed=self._delayed,
@@ -218,31 +237,52 @@ class Listener:
         """Count a new connection, or abort it if there are too many."""
         address = connection.identity.address
         connection.is_trusted = is_loopback(address)
-        self._connections.add(connection)
-        self._per_ip[address] += 1
-        if len(self._connections) > self.limits.max_connections:
-            self._refuse(connection, f"more than {self.limits.max_connections} connections (max.connections)")
-        elif self._per_ip[address] > self.limits.max_connections_per_ip and not connection.is_trusted:
-            limit = self.limits.max_connections_per_ip
-            self._refuse(connection, f"more than {limit} connections from one address (max.connections.per.ip)")
-        elif not connection.is_trusted and (wait_ms := self._arrivals.wait_ms(address, self._now_ms())):
-            self._let_wait(connection, wait_ms)
-        else:
-            self._accept(connection)
-
-    def _accept(self, connection: InboundConnection) -> None:
+        try:
+            wait_ms = 0 if self._tls is not None else self.wait_of(address)
+        except KafkaError as refusal:
+            self._count(connection, address)
+            self._refuse(connection, refusal.detail)
+            return
+        self._count(connection, address)
         self._accepted += 1
         connection.answers.set_write_high_water(_WRITE_HIGH_WATER)
+        if wait_ms:
+            connection.hold()
+            self.loop.call_later(wait_ms / 1000, connection.let_go)
 
-    def _let_wait(self, connection: InboundConnection, wait_ms: int) -> None:
-        """Read from a connection above the rate when its wait is over; refuse it if the wait is too long."""
+    def _count(self, connection: InboundConnection, address: str) -> None:
+        self._connections.add(connection)
+        self._per_ip[address] += 1
+
+    def wait_of(self, address: str) -> int:
+        """The wait in ms of a new connection from this address: 0, or more for a connection above the rate. Raises
+        KafkaError for a connection above a limit."""
+        limits = self.limits
+        if len(self._connections) + self._handshakes >= limits.max_connections:
+            raise _above(f"more than {limits.max_connections} connections (max.connections)")
+        if is_loopback(address):
+            return 0
+        if self._per_ip[address] >= limits.max_connections_per_ip:
+            limit = limits.max_connections_per_ip
+            raise _above(f"more than {limit} connections from one address (max.connections.per.ip)")
+        wait_ms = self._arrivals.wait_ms(address, self._now_ms())
         if wait_ms >= TOO_LONG_MS:
-            self._refuse(connection, "new connections come too fast (max.connection.creation.rate)")
-            return
-        self._delayed += 1
-        self._accept(connection)
-        connection.hold()
-        self.loop.call_later(wait_ms / 1000, connection.let_go)
+            raise _above("new connections come too fast (max.connection.creation.rate)")
+        if wait_ms:
+            self._delayed += 1
+        return wait_ms
+
+    def count_handshake(self, address: str, change: int) -> None:
+        """Count TLS handshakes under way: they are connections, too."""
+        self._handshakes += change
+        self._per_ip[address] += change
+        if not self._per_ip[address]:
+            del self._per_ip[address]
+
+    def report_failed_handshake(self, address: str, reason: str) -> None:
+        """Log that a connection has ended in its TLS handshake."""
+        self._refused += 1
+        self._log_closing(address, reason)
 
     def _refuse(self, connection: InboundConnection, reason: str) -> None:
         self._refused += 1
@@ -262,9 +302,10 @@ class Listener:
         """Log why the node closed a connection. The rate is limited: clients decide how often this happens."""
         self._closed_by_us += 1
         if reason:
-            self._closing_log.warning(
-                f"event=connection-closed listener={self.name} peer={connection.identity.address} reason={reason!r}"
-            )
+            self._log_closing(connection.identity.address, reason)
+
+    def _log_closing(self, address: str, reason: str) -> None:
+        self._closing_log.warning(f"event=connection-closed listener={self.name} peer={address} reason={reason!r}")
 
     def _now_ms(self) -> int:
         return round(self.loop.time() * 1000)

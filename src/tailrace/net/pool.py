@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import Address, Connection, connect
+from tailrace.net.tls import TlsContexts
 
 
 @dataclass(slots=True)
@@ -34,7 +35,10 @@ class ConnectionPool:
         connect_timeout_ms: int = 10_000,
         backoff_ms: int = 50,
         backoff_max_ms: int = 1_000,
+        tls: TlsContexts | None = None,
     ) -> None:
+        """`tls`: for encrypted connections."""
+        self._tls = tls
         self._client_id = client_id
         self._connect_timeout_ms = connect_timeout_ms
         self._backoff_ms = backoff_ms
@@ -69,7 +73,9 @@ class ConnectionPool:
         await asyncio.sleep(max(0.0, slot.not_before - loop.time()))
         self._check_open()
         try:
-            connection = await connect(address, client_id=self._client_id, timeout_ms=self._connect_timeout_ms)
+            connection = await connect(
+                address, client_id=self._client_id, timeout_ms=self._connect_timeout_ms, tls=self._tls
+            )
         except KafkaError as fault:
             slot.fault = fault
             pause_ms = min(self._backoff_ms << min(slot.failures, 10), self._backoff_max_ms)

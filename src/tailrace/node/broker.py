@@ -153,6 +153,7 @@ class RunningBroker:
             turns=turns,
             client_id=f"broker-{self._id}",
             timeout_ms=config.integer("replica.socket.timeout.ms"),
+            tls=config.tls_contexts(config.inter_broker_listener, is_server=False),
         )
         self._link = ControllerLink(
             quorum.controller,
@@ -256,7 +257,12 @@ class RunningBroker:
             broker_id=self._id,
             incarnation_id=id_of_secret(self._secret),
             endpoints=tuple(
-                BrokerEndpoint(listener_name=endpoint.name, host=endpoint.host, port=endpoint.port)
+                BrokerEndpoint(
+                    listener_name=endpoint.name,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    security_protocol=self._config.addresses.protocol_of(endpoint.name),
+                )
                 for endpoint in advertised
             ),
             rack=self._config.rack,

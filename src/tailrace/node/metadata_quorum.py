@@ -116,6 +116,7 @@ class MetadataQuorum:
             turns=turns,
             client_id=f"node-{config.node_id}",
             timeout_ms=config.quorum.raft.request_timeout_ms + _PEER_TIMEOUT_SLACK_MS,
+            tls=config.tls_contexts(config.controller_listener, is_server=False),
         )
         self.flush_thread = FlushThread(
             directory=self._metadata_directory.path, call_soon=loop.call_soon, post=clock.post, on_failure=on_fatal
@@ -195,6 +196,7 @@ class MetadataQuorum:
                 voters=found.voters,
                 bootstrap_ids=self._places.names,
                 endpoints=tuple(self._own_endpoint(listener) for listener in listeners),
+                protocols={each.name: config.addresses.protocol_of(each.name) for each in listeners},
                 is_controller=config.quorum.is_controller,
                 raft=config.quorum.raft,
                 snapshot_trigger=config.quorum.snapshot_trigger,

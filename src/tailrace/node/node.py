@@ -189,6 +189,8 @@ class Node:
                 pool=self._receive_buffers,
                 limits=limits.of_controllers if endpoint.name in of_controllers else limits,
                 arrivals=arrivals,
+                tls=self._config.tls_contexts(endpoint.name, is_server=True),
+                principal_of=self._config.principal_of(endpoint.name),
             )
             listener.bind(_hosts_to_bind(endpoint.host), endpoint.port)
             self._listeners.append(listener)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import Address, Connection, ConnectionRefused
 from tailrace.net.pool import ConnectionPool
+from tailrace.net.tls import TlsContexts
 from tailrace.net.turns import Turns
 from tailrace.protocol.registry import Api, PeerConnection, api_of
 
@@ -37,8 +38,11 @@ _logger = logging.getLogger("tailrace.node")
 class Peers:
     """The other nodes, by id or, below -1, by a name that only `address_of` knows."""
 
-    def __init__(self, *, address_of: AddressOf, turns: Turns, client_id: str, timeout_ms: int) -> None:
-        """`address_of` returns the present address of a node, or None; `timeout_ms` is the default timeout."""
+    def __init__(
+        self, *, address_of: AddressOf, turns: Turns, client_id: str, timeout_ms: int, tls: TlsContexts | None = None
+    ) -> None:
+        """`address_of` returns the present address of a node, or None; `timeout_ms` is the default timeout; `tls`: for
+        encrypted connections."""
         self._address_of = address_of
         self._turns = turns
         self._timeout_ms = timeout_ms
@@ -48,6 +52,7 @@ class Peers:
             connect_timeout_ms=_CONNECT_TIMEOUT_MS,
             backoff_ms=_BACKOFF_MS,
             backoff_max_ms=_BACKOFF_MAX_MS,
+            tls=tls,
         )
         self._under_way: Counter[tuple[int, PeerConnection]] = Counter()
         """The number of requests under way, by node and connection."""

@@ -71,9 +71,11 @@ _SETTINGS: Final = {
     "queue_buffering_max_ms": "did you mean 'linger_ms'?",
     "rebalance_timeout_ms": "max_poll_interval_ms is the time-out of a rebalance too",
     "retries": "a record is tried again for delivery_timeout_ms, another call for default_api_timeout_ms",
-    "security_protocol": "this release has neither TLS nor SASL",
-    "sasl_mechanism": "this release has neither TLS nor SASL",
-    "ssl_context": "this release has neither TLS nor SASL",
+    "sasl_mechanism": "this release has no SASL",
+    "ssl_check_hostname": "say ssl_endpoint_identification_algorithm='' for a server under another name",
+    "ssl_context": "say ssl_truststore_location (ssl_cafile), and for a certificate ssl_keystore_location",
+    "ssl_keystore_password": "a PEM file has no password of its own; ssl_key_password is the password of the key",
+    "ssl_truststore_password": "a PEM file with certificates has no password",
 }
 """Settings of other clients that clients of Tailrace do not have, and the way to the same end."""
 

@@ -17,11 +17,20 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, Value, attribute_name, current_name
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.limits import ListenerLimits
+from tailrace.net.tls import TlsContexts
+from tailrace.net.tls_acceptor import PrincipalOf
 from tailrace.node.settings.listeners import ListenerAddress, parse_endpoint, read_listener_config
 from tailrace.node.settings.logs import FLUSHED
 from tailrace.node.settings.quorum import read_quorum_config
 from tailrace.node.settings.sources import checked, known_setting, read_environment, read_file, read_overrides
-from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS, TOPIC_SETTING_OF
+from tailrace.node.settings.table import (
+    BROKER_SETTINGS,
+    DEV_DEFAULTS,
+    TOPIC_SETTING_OF,
+    listener_setting,
+    listener_setting_name,
+)
+from tailrace.node.settings.tls import OF_LISTENER, read_principal_of, read_tls_config
 from tailrace.server.admin.config_entries import ConfigSource
 
 if TYPE_CHECKING:
@@ -75,6 +84,7 @@ class NodeConfig:
         self.topic_defaults = _topic_defaults(self._values)
         self.quorum = read_quorum_config(self, self.addresses.listeners)
         _check(self)
+        _check_listener_settings(self, stated)
 
     def integer(self, name: str) -> int:
         """The value of a numeric setting that always has a value."""
@@ -102,6 +112,23 @@ class NodeConfig:
         value = self._values[name]
         assert value is None or isinstance(value, tuple), name
         return value or ()
+
+    def value_of(self, listener: str, name: str) -> Value:
+        """The value of a setting for one listener: under the listener's own name, else the value of all listeners."""
+        own = listener_setting_name(listener, name)
+        return self._values[own] if own in self._values else self._values[name]
+
+    def tls_contexts(self, listener: str, *, is_server: bool) -> TlsContexts | None:
+        """The TLS contexts of a listener, or of connections to such listeners of other nodes; None without TLS. Raises
+        KafkaError INVALID_CONFIG."""
+        if not self.addresses.protocol_of(listener).has_tls:
+            return None
+        config = read_tls_config(lambda name: self.value_of(listener, name))
+        return TlsContexts(config, is_server=is_server)
+
+    def principal_of(self, listener: str) -> PrincipalOf:
+        """Returns the principal of a certificate at this listener. Raises KafkaError INVALID_CONFIG."""
+        return read_principal_of(lambda name: self.value_of(listener, name))
 
     def fill(self, reader: type[T], **others: Any) -> T:
         """An instance of `reader`, a dataclass: each field with the name of a setting (`a_b` for `a.b`) gets the value
@@ -131,6 +158,12 @@ class NodeConfig:
         """The listener under which other brokers find this broker."""
         name = self.text("inter.broker.listener.name")
         return self.client_listeners[0].name if name is None else name.upper()
+
+    @property
+    def controller_listener(self) -> str:
+        """The listener by which this node reaches controllers; of a node without other controllers, any name."""
+        names = self.quorum.listener_names
+        return names[0] if names else "CONTROLLER"
 
     @property
     def rack(self) -> str | None:
@@ -167,11 +200,11 @@ class NodeConfig:
         layers = tuple((source, _shown(name, layer[name])) for source, layer in self._layers if name in layer)
         if name == "node.id" and len(layers) == 1:  # tools expect that each node's file sets node.id
             layers = ((ConfigSource.STATIC_BROKER_CONFIG, self.node_id), *layers)
-        return SettingInForce(setting=BROKER_SETTINGS[name], layers=layers)
+        return SettingInForce(setting=known_setting(name), layers=layers)
 
     def entries(self) -> Iterator[SettingInForce]:
-        """Every setting, in the order of names."""
-        return map(self.entry, sorted(BROKER_SETTINGS))
+        """Every setting, in the order of names, with the settings that were given for one listener."""
+        return map(self.entry, sorted({*BROKER_SETTINGS, *self._values}))
 
     def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "NodeConfig":
         """A copy in which the cluster's dynamic settings take precedence: first the settings of this broker, then the
@@ -268,6 +301,27 @@ def _check(config: NodeConfig) -> None:
         refuse_uncarried(
             "message.max.bytes", str(config.integer("message.max.bytes")), config.integer("socket.request.max.bytes")
         )
+
+
+def _check_listener_settings(config: NodeConfig, stated: Mapping[str, Value]) -> None:
+    """Check the settings of single listeners, and make the TLS contexts once. Raises KafkaError(INVALID_CONFIG)."""
+    names = {each.name for each in config.addresses.listeners} | {*config.quorum.listener_names}
+    for name in stated:
+        of_listener = listener_setting(name)
+        if of_listener is not None and of_listener[0] not in names:
+            raise _refusal(f"{name}: there is no listener {of_listener[0]}")
+    used = {*names, config.controller_listener}
+    if not any(config.addresses.protocol_of(name).has_tls for name in used):
+        for name in stated:
+            if name in OF_LISTENER or listener_setting(name) is not None:
+                raise _refusal(
+                    f"{name}: no listener has TLS, and the node would look protected; say"
+                    f" listener.security.protocol.map={config.addresses.listeners[0].name}:SSL, or leave it out"
+                )
+    for listener in config.addresses.listeners:
+        if config.addresses.protocol_of(listener.name).has_tls:
+            config.tls_contexts(listener.name, is_server=True)
+            config.principal_of(listener.name)
 
 
 def _check_times_of_brokers(config: NodeConfig) -> None:

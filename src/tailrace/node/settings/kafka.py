@@ -1,8 +1,9 @@
 """Settings of Apache Kafka that have no effect here, and settings that are refused because they promise protection.
 
 A file or a script made for Kafka works unchanged if ignoring a setting does no harm: sizes of threads, buffers and
-windows of metrics, quotas of replication, tiered storage that is off. A setting by which Kafka protects a node (TLS,
-SASL, an authorizer) is refused at the start: a node that accepted the setting would look protected, and would be open.
+windows of metrics, quotas of replication, tiered storage that is off. A setting by which Kafka protects a node (SASL,
+an authorizer, a setting of TLS that this node does not have) is refused at the start: a node that accepted the setting
+would look protected, and would be open.
 `kafka-configs` may alter the same settings here as in Kafka. Names, types and defaults are those of Kafka.
 """
 
@@ -100,6 +101,7 @@ WITHOUT_EFFECT = (
     _accepted("early.start.listeners", STRING, None),
     _accepted("max.request.partition.size.limit", INT, 2_000),
     _accepted("remote.fetch.max.wait.ms", INT, 500, dynamic=True),
+    _accepted("ssl.protocol", STRING, "TLSv1.3"),
     # The client's side of Kerberos and OAuth: no setting that opens a node
     _accepted("sasl.kerberos.kinit.cmd", STRING, "/usr/bin/kinit", dynamic=True),
     _accepted("sasl.kerberos.min.time.before.relogin", LONG, 60_000, dynamic=True),
@@ -132,6 +134,18 @@ _PROTECTING_NAMES: Final[Mapping[str, str]] = {
 }
 
 
+_WAYS_OUT: Final = {
+    "ssl.keystore.password": "A PEM file has no password of its own; ssl.key.password is the password of the key",
+    "ssl.truststore.password": "A PEM file with certificates of authorities has no password",
+}
+
+
+def _way_out(name: str) -> str:
+    return _WAYS_OUT.get(
+        name, "Leave it out, and listen on loopback addresses or in a network that is itself protected"
+    )
+
+
 def refusal_of(name: str) -> str | None:
     """The reason why a node does not start with this setting of Kafka's, and how to correct it; None: the node
     starts."""
@@ -141,7 +155,6 @@ def refusal_of(name: str) -> str | None:
     if why is None:
         return None
     return (
-        f"{name}: in Kafka this {why}; here is neither TLS nor SASL, no authorizer and no policy: the node would be"
-        " open where it looks protected. Leave it out, and listen on loopback addresses or in a network that is itself"
-        " protected"
+        f"{name}: in Kafka this {why}; this node would be open where it looks protected: it has TLS with certificates"
+        f" of clients (docs/security.md), but no SASL, no authorizer and no policy. {_way_out(name)}"
     )

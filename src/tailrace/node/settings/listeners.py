@@ -2,11 +2,12 @@
 
 import ipaddress
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.security.security_protocol import NAMES, SecurityProtocol
 from tailrace.net.connection import Address
 
 
@@ -66,12 +67,6 @@ def is_wildcard_host(host: str) -> bool:
     return host in ("", "0.0.0.0", "::")
 
 
-_PLAINTEXT = "PLAINTEXT"
-_SECURE_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""A listener with such a name has the protocol of that name, unless listener.security.protocol.map says otherwise, as
-in Kafka."""
-
-
 class SettingValues(Protocol):
     """The settings of a node by name: a `NodeConfig` that is being read."""
 
@@ -94,6 +89,14 @@ class ListenerConfig:
     advertised: tuple[ListenerAddress, ...]
     """`advertised.listeners`: listeners with another advertised address."""
     metrics: ListenerAddress | None
+    stated_protocols: Mapping[str, SecurityProtocol]
+    """`listener.security.protocol.map`."""
+
+    def protocol_of(self, name: str) -> SecurityProtocol:
+        """The security protocol of this listener, perhaps of another node: as stated, else the protocol of this name,
+        else PLAINTEXT."""
+        stated = self.stated_protocols.get(name)
+        return SecurityProtocol[name if name in NAMES else "PLAINTEXT"] if stated is None else stated
 
     def is_advertised(self, name: str) -> bool:
         """Whether the advertised address of this listener differs from its own."""
@@ -120,6 +123,7 @@ def read_listener_config(settings: SettingValues) -> ListenerConfig:
             parse_endpoint(text, setting="advertised.listeners") for text in settings.words("advertised.listeners")
         ),
         metrics=parse_endpoint(metrics, setting="metrics.listener") if metrics else None,
+        stated_protocols=dict(map(_stated_protocol, settings.words("listener.security.protocol.map"))),
     )
     if not config.listeners:
         raise _refusal("listeners: at least one address is needed, as in 127.0.0.1:9092")
@@ -132,24 +136,27 @@ def read_listener_config(settings: SettingValues) -> ListenerConfig:
     return config
 
 
+def _stated_protocol(pair: str) -> tuple[str, SecurityProtocol]:
+    name, _, protocol = pair.partition(":")
+    if protocol.strip().upper() not in NAMES:
+        raise _refusal(f"listener.security.protocol.map={pair!r}: say NAME:PROTOCOL, one of {', '.join(NAMES)}")
+    return name.strip().upper(), SecurityProtocol[protocol.strip().upper()]
+
+
 def _has_twins(endpoints: Sequence[ListenerAddress]) -> bool:
     return any(count > 1 for count in Counter(endpoint.name for endpoint in endpoints).values())
 
 
 def _check_listener(settings: SettingValues, config: ListenerConfig, endpoint: ListenerAddress) -> None:
-    protocols = {
-        pair.partition(":")[0].upper(): pair.partition(":")[2].upper()
-        for pair in settings.words("listener.security.protocol.map")
-    }
-    own_meaning = endpoint.name if endpoint.name in _SECURE_PROTOCOLS else _PLAINTEXT
-    protocol = protocols.get(endpoint.name, own_meaning)
-    if protocol != _PLAINTEXT:
-        raise _refusal(f"listeners={endpoint}: the security protocol {protocol} is not supported in this version")
+    protocol = config.protocol_of(endpoint.name)
+    if protocol.has_sasl:
+        raise _refusal(f"listeners={endpoint}: the security protocol {protocol.name} is not supported in this version")
     if is_loopback_host(endpoint.host):
         return
     if not settings.flag("listener.insecure.allow"):
         raise _refusal(
-            f"listeners={endpoint}: other machines could reach it, and clients are not authenticated."
+            f"listeners={endpoint}: other machines could reach it, and this node lets every client in"
+            " (ssl.client.auth=required asks for certificates) and allows everything to each."
             " Ways out: listen on 127.0.0.1; or reach the node through a tunnel (ssh -L);"
             " or accept the risk with --insecure (listener.insecure.allow=true)"
         )

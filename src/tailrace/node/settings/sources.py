@@ -17,7 +17,8 @@ from tailrace.model.settings import FORMER_NAMES, Setting, attribute_name, curre
 from tailrace.node.settings.environment import ENVIRONMENT_PREFIX, may_be_setting
 from tailrace.node.settings.kafka import refusal_of
 from tailrace.node.settings.properties import parse_properties
-from tailrace.node.settings.table import BROKER_SETTINGS
+from tailrace.node.settings.table import BROKER_SETTINGS, listener_setting, listener_setting_name
+from tailrace.node.settings.tls import OF_LISTENER
 
 _OF_A_SERVICE: Final = re.compile(
     r"TAILRACE_(?:NAME|ENV_\w+"
@@ -44,6 +45,9 @@ _ELSEWHERE = {
 
 def known_setting(name: str) -> Setting:
     """The setting of this name. Raises KafkaError(INVALID_CONFIG) for any other name; the message says what to do."""
+    of_listener = listener_setting(name)
+    if of_listener is not None:
+        return of_listener[1]
     if current_name(name) not in BROKER_SETTINGS:
         if name in _ELSEWHERE:
             raise _refusal(f"unknown setting {name!r}; {_ELSEWHERE[name]}")
@@ -132,12 +136,24 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
             continue
         if variable in names:
             given[names[variable]] = text
+        elif (of_listener := _listener_setting_in(variable)) is not None:
+            given[of_listener] = text
         elif not _is_service_variable(variable, text):
             _refuse_misspelt(variable, names)
             ignored.append(variable)
     if ignored:
         _logger.warning("event=environment-ignored variables=%s reason='no settings'", ",".join(sorted(ignored)))
     return given
+
+
+def _listener_setting_in(variable: str) -> str | None:
+    """The name of a setting for one listener: TAILRACE_LISTENER_NAME_CONTROLLER_SSL_KEYSTORE_LOCATION."""
+    rest = variable.removeprefix(f"{ENVIRONMENT_PREFIX}LISTENER_NAME_")
+    for name in OF_LISTENER if rest != variable else ():
+        listener = rest.removesuffix(f"_{attribute_name(name).upper()}")
+        if listener not in ("", rest):
+            return listener_setting_name(listener, name)
+    return None
 
 
 def _is_service_variable(variable: str, text: str) -> bool:

@@ -5,6 +5,7 @@ broker names; the value is the default of every topic that does not set its own 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tailrace.fetch_session.session_cache import DEFAULT_SLOTS
 from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS
@@ -15,6 +16,7 @@ from tailrace.node.settings.kafka import WITHOUT_EFFECT
 from tailrace.node.settings.logs import LOG_SETTINGS
 from tailrace.node.settings.network import NETWORK_SETTINGS
 from tailrace.node.settings.quorum import QUORUM_SETTINGS
+from tailrace.node.settings.tls import OF_LISTENER, TLS_SETTINGS
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.replication.throttle import NO_LIMIT, ThrottleConfig
@@ -219,6 +221,7 @@ _FETCH = (
 BROKER_SETTINGS: Table = table_of(
     *_IDENTITY,
     *NETWORK_SETTINGS,
+    *TLS_SETTINGS,
     *LOG_SETTINGS,
     *_TOPIC_DEFAULTS,
     *_TOPICS,
@@ -229,6 +232,26 @@ BROKER_SETTINGS: Table = table_of(
     *_FETCH,
     *WITHOUT_EFFECT,
 )
+
+_OF_A_LISTENER = "listener.name."
+
+
+def listener_setting(name: str) -> tuple[str, Setting] | None:
+    """The listener and the setting that `listener.name.LISTENER.SETTING` stands for; None for another name."""
+    rest = name.removeprefix(_OF_A_LISTENER)
+    if rest == name:
+        return None
+    for suffix in OF_LISTENER:
+        listener = rest.removesuffix(f".{suffix}")
+        if listener not in ("", rest):
+            return listener.upper(), replace(BROKER_SETTINGS[suffix], name=name)
+    return None
+
+
+def listener_setting_name(listener: str, name: str) -> str:
+    """The name of a setting for one listener."""
+    return f"{_OF_A_LISTENER}{listener.lower()}.{name}"
+
 
 DEV_DEFAULTS: Mapping[str, Value] = {
     "auto.create.topics.enable": True,

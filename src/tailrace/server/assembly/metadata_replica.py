@@ -4,7 +4,7 @@ A caller first calls `open_metadata_log`, and then makes a `MetadataReplica`: be
 quorum, for which it needs the log. No timer or request begins before `start`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import METADATA_PARTITION
 from tailrace.model.proofs import NO_SECRET, SECRET_BYTES, id_of_secret
+from tailrace.model.security.security_protocol import SecurityProtocol
 from tailrace.model.topic_config import TopicConfig
 from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import Jitter, RaftConfig
@@ -48,6 +49,8 @@ class MetadataReplicaConfig:
     """Ids below -1, each for a bootstrap address that `MetadataReplicaPorts.peer` knows."""
     endpoints: Sequence[VoterListener]
     """The addresses of this node's listeners for controllers."""
+    protocols: Mapping[str, SecurityProtocol] = field(default_factory=dict)
+    """The security protocols of these listeners, by name; PLAINTEXT for a listener without an entry."""
     is_controller: bool
     """Whether the node has the controller role: a controller with `endpoints` registers."""
     raft: RaftConfig
@@ -192,7 +195,12 @@ class _RegisteredController:
                 controller_id=BrokerId(config.key.id),
                 incarnation_id=id_of_secret(secret),
                 endpoints=tuple(
-                    Endpoint(listener_name=endpoint.name, host=endpoint.host, port=endpoint.port)
+                    Endpoint(
+                        listener_name=endpoint.name,
+                        host=endpoint.host,
+                        port=endpoint.port,
+                        security_protocol=config.protocols.get(endpoint.name, SecurityProtocol.PLAINTEXT),
+                    )
                     for endpoint in config.endpoints
                 ),
             ),

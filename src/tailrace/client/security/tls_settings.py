@@ -1,0 +1,120 @@
+"""Settings of encrypted connections, with Kafka's names; certificates and keys are PEM (KIP-651)."""
+
+from dataclasses import dataclass
+
+from tailrace.client.setting_fields import alias, invalid, secret
+from tailrace.model.security.security_protocol import SecurityProtocol
+from tailrace.net.tls import TLS_VERSIONS, Pem, TlsConfig, TlsContexts
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsSettings:
+    """The settings of TLS that every client has."""
+
+    security_protocol: str = "PLAINTEXT"
+    """The protection of connections: PLAINTEXT, or SSL for TLS."""
+    ssl_truststore_location: str | None = None
+    """A PEM file with the authorities whose certificates of servers are accepted; without it, those of the machine."""
+    ssl_truststore_certificates: str | None = None
+    """The certificates of these authorities as PEM text, in place of the file."""
+    ssl_keystore_location: str | None = None
+    """A PEM file with this client's key, its certificate and the chain of the certificate, for servers that ask for a
+    certificate. Files are read again when they change."""
+    ssl_keystore_certificate_chain: str | None = None
+    """The client's certificate and its chain as PEM text, in place of the file."""
+    ssl_keystore_key: str | None = secret()
+    """The key of this certificate as PEM text."""
+    ssl_certificate_location: str | None = None
+    """A PEM file with the client's certificate alone, as in librdkafka; its key is in ssl_key_location."""
+    ssl_key_location: str | None = None
+    """A PEM file with the key of ssl_certificate_location."""
+    ssl_key_password: str | None = secret()
+    """The password of an encrypted key."""
+    ssl_crl_location: str | None = None
+    """A PEM file with the lists of revoked certificates of all authorities."""
+    ssl_endpoint_identification_algorithm: str = "https"
+    """Whether the server's certificate must have the name of the host: `https`, or empty for any name."""
+    ssl_enabled_protocols: str = "TLSv1.3,TLSv1.2"
+    """The versions of TLS, behind commas."""
+    ssl_cipher_suites: str | None = None
+    """Cipher suites for TLS 1.2 by OpenSSL's names, behind commas; without a value, OpenSSL's choice."""
+    ssl_ca_location: str | None = alias("ssl_truststore_location")
+    ssl_cafile: str | None = alias("ssl_truststore_location")
+    ssl_ca_pem: str | None = alias("ssl_truststore_certificates")
+    ssl_certfile: str | None = alias("ssl_certificate_location")
+    ssl_certificate_pem: str | None = alias("ssl_keystore_certificate_chain")
+    ssl_keyfile: str | None = alias("ssl_key_location")
+    ssl_key_pem: str | None = alias("ssl_keystore_key")
+    ssl_password: str | None = alias("ssl_key_password")
+
+    def check_tls(self) -> None:
+        """Check the settings that belong together. Raises KafkaError INVALID_CONFIG."""
+        protocol = self.security_protocol.upper()
+        object.__setattr__(self, "security_protocol", protocol)
+        if protocol not in (SecurityProtocol.PLAINTEXT.name, SecurityProtocol.SSL.name):
+            raise invalid(f"security.protocol {protocol!r}; say PLAINTEXT or SSL; this release has no SASL")
+        given = [name for name, value in vars(self).items() if name.startswith("ssl_") and value not in _UNSET]
+        if protocol == "PLAINTEXT" and given:
+            names = ", ".join(name.replace("_", ".") for name in given)
+            raise invalid(f"{names}: this needs security.protocol SSL; with PLAINTEXT nothing is encrypted")
+        if self.ssl_endpoint_identification_algorithm not in ("https", ""):
+            wrong = self.ssl_endpoint_identification_algorithm
+            raise invalid(f"ssl.endpoint.identification.algorithm {wrong!r}; say 'https', or '' for any name")
+        if unknown := [version for version in _words(self.ssl_enabled_protocols) if version not in TLS_VERSIONS]:
+            raise invalid(f"ssl.enabled.protocols {unknown[0]!r}; say {' or '.join(TLS_VERSIONS)}, or both")
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        pairs = (
+            ("ssl_keystore_certificate_chain", "ssl_keystore_key"),
+            ("ssl_certificate_location", "ssl_key_location"),
+        )
+        for certificate, key in pairs:
+            if getattr(self, key) is not None and getattr(self, certificate) is None:
+                raise invalid(f"{_dotted(key)}: {_dotted(certificate)} must have the certificate of this key")
+        if self.ssl_keystore_certificate_chain is not None and self.ssl_keystore_key is None:
+            raise invalid("ssl.keystore.certificate.chain: ssl.keystore.key must have the key of this certificate")
+        for names in (
+            ("ssl_keystore_location", "ssl_keystore_certificate_chain", "ssl_certificate_location"),
+            ("ssl_truststore_location", "ssl_truststore_certificates"),
+        ):
+            if len(both := [name for name in names if getattr(self, name) is not None]) > 1:
+                raise invalid(f"{_dotted(both[0])} and {_dotted(both[1])}: give either")
+
+    def tls_contexts(self) -> TlsContexts | None:
+        """The contexts of connections; None for PLAINTEXT. Reads the files. Raises KafkaError INVALID_CONFIG."""
+        if not SecurityProtocol[self.security_protocol].has_tls:
+            return None
+        config = TlsConfig(
+            certificate=self._pem("ssl_keystore_location")
+            or self._pem("ssl_certificate_location")
+            or self._pem("ssl_keystore_certificate_chain"),
+            key=self._pem("ssl_key_location") or self._pem("ssl_keystore_key"),
+            key_password=self.ssl_key_password,
+            trusted=self._pem("ssl_truststore_location") or self._pem("ssl_truststore_certificates"),
+            revoked=self._pem("ssl_crl_location"),
+            versions=_words(self.ssl_enabled_protocols),
+            ciphers=_words(self.ssl_cipher_suites or ""),
+            checks_host=bool(self.ssl_endpoint_identification_algorithm),
+        )
+        return TlsContexts(config, is_server=False)
+
+    def _pem(self, name: str) -> Pem | None:
+        value = getattr(self, name)
+        if not value:
+            return None
+        if name.endswith("_location"):
+            return Pem(setting=_dotted(name), location=value)
+        return Pem(setting=_dotted(name), text=value)
+
+
+_UNSET = (None, "https", "TLSv1.3,TLSv1.2")
+"""The values of settings that were not given."""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")
