@@ -12,6 +12,7 @@ from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import ANY_VERSION, Address, Connection, parse_addresses
 from tailrace.net.pool import ConnectionPool
+from tailrace.net.sasl import AuthenticationRefused
 from tailrace.net.silence import GivenUp, NodeHangs
 from tailrace.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -96,6 +97,8 @@ class Router:
             for address in rank:
                 try:
                     connection = await self._connect(address, has_others=len(addresses) > len(reasons) + 1)
+                except AuthenticationRefused:
+                    raise
                 except KafkaError as fault:
                     reasons.append(fault.detail)
                 else:

@@ -45,6 +45,7 @@ from tailrace.metadata.deciding.in_sync_changes import InSyncChanges
 from tailrace.metadata.deciding.leader_balance import LeaderBalance
 from tailrace.metadata.deciding.placement import RandomBytes
 from tailrace.metadata.deciding.topics import PartitionCreation, TopicCreation, TopicDeletions, TopicRules
+from tailrace.metadata.deciding.users import UserChanges
 from tailrace.metadata.derive import Steps
 from tailrace.metadata.feature_levels import (
     METADATA_VERSION,
@@ -59,6 +60,7 @@ from tailrace.metadata.records.cluster import AbortTransactionRecord, FeatureLev
 from tailrace.metadata.records.kinds import MetadataRecord
 from tailrace.metadata.records.topics import ConfigRecord
 from tailrace.metadata.replay import Foreseen, Replay, apply_all, derivation
+from tailrace.metadata.user_commands import AlterScramCredentials
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ProducerId
 from tailrace.model.machines import Decision
@@ -269,5 +271,6 @@ DECIDERS: Final[dict[type[ControllerCommand], Decider]] = {
     AllocateProducerIds: _allocate_producer_ids,
     FinalizeMetadataVersion: _finalize_metadata_version,
     UpdateFeatures: lambda now, command: FeatureUpdates(now.image).decide(command),
+    AlterScramCredentials: lambda now, command: UserChanges(now.image, now.random_bytes).decide(command),
 }
 """The decision on each command."""

@@ -103,9 +103,11 @@ class ErrorCode(IntEnum):
     """The timestamp of a record is no time, or lies too far from the broker's clock. Correct the timestamp, or the
     clock; see `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms`."""
     UNSUPPORTED_SASL_MECHANISM = 33
-    """The mechanism of SASL is not known. This release has no SASL; connect in plain."""
+    """The listener does not offer this mechanism of SASL. Choose an offered mechanism for `sasl.mechanism`, or add the
+    mechanism to `sasl.enabled.mechanisms` of the nodes."""
     ILLEGAL_SASL_STATE = 34
-    """The client began SASL on a listener without SASL. Set `security.protocol=PLAINTEXT`."""
+    """The client began SASL on a listener without SASL, or sent a step of SASL out of order. Set
+    `security.protocol=PLAINTEXT`."""
     UNSUPPORTED_VERSION = 35
     """The server, or a broker of the cluster, does not know this request in the version that the client needs. Upgrade
     the older side, or do without the call."""
@@ -165,8 +167,8 @@ class ErrorCode(IntEnum):
     LOG_DIR_NOT_FOUND = 57
     """The directory of data does not exist, or is not a broker's. Correct the path."""
     SASL_AUTHENTICATION_FAILED = 58
-    """The node cannot make a principal of the client's certificate. Look at `ssl.principal.mapping.rules`, and at the
-    subject of the certificate."""
+    """The user or the password is wrong, or the node cannot make a principal of the client's certificate. Correct
+    `sasl.username` and `sasl.password`, or look at `ssl.principal.mapping.rules`; the node's log has the reason."""
     UNKNOWN_PRODUCER_ID = 59
     """The broker knows no record of this producer any more; Apache Kafka before 2.5 gives this code. Abort the
     transaction, or send again: the producer begins anew by itself."""
@@ -239,7 +241,7 @@ class ErrorCode(IntEnum):
     """A request names an object twice, or a second driver writes the sink. Correct the request; for a sink see the
     text."""
     UNACCEPTABLE_CREDENTIAL = 93
-    """The credential of a user is not acceptable. This release keeps no users."""
+    """The credential of a user is not acceptable; the text says why. Correct the credential."""
     INCONSISTENT_VOTER_SET = 94
     INVALID_UPDATE_VERSION = 95
     """A leader's change of the in-sync replicas is based on a past state. Nothing is to do: the leader asks again."""

@@ -35,6 +35,7 @@ DOUBLE: Final = SettingType.DOUBLE
 INT: Final = SettingType.INT
 LIST: Final = SettingType.LIST
 LONG: Final = SettingType.LONG
+PASSWORD: Final = SettingType.PASSWORD
 SHORT: Final = SettingType.SHORT
 STRING: Final = SettingType.STRING
 
@@ -171,6 +172,7 @@ def setting(
     at_most: float | None = None,
     one_of: tuple[str, ...] | None = None,
     dynamic: bool = False,
+    sensitive: bool = False,
 ) -> Setting:
     """A row of a table of settings.
 
@@ -185,6 +187,7 @@ def setting(
         at_most=at_most,
         one_of=one_of,
         dynamic=dynamic,
+        sensitive=sensitive,
     )
 
 

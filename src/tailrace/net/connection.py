@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.net.sasl import MAX_UNAUTHENTICATED_BYTES, SaslConfig, SaslSession, StepOfSasl
 from tailrace.net.tls import TlsContexts, client_fault, hang_up_hint
 from tailrace.protocol.declaration import Schema, api_key_of, schema_of
 from tailrace.protocol.headers import API_VERSIONS, decode_response, encode_request, frame_prefix
@@ -134,6 +135,10 @@ class Connection(asyncio.BufferedProtocol):
         # A frame longer than its arrived part gets memory of its own, and the socket writes right into that memory.
         self._frame: memoryview | None = None
         self._frame_filled = 0
+        self.most_bytes = MAX_RESPONSE_BYTES
+        self.session: SaslSession | None = None
+        self._held: list[tuple[_PendingRequest | None, list[Buffer]]] | None = None
+        """Requests that wait until the session is renewed; None: requests are written at once."""
         self.received_bytes = 0
         """A sign of life of the server, also between its answers."""
 
@@ -189,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch_filled = rest
 
     def _check_length(self, length: int) -> None:
-        if not 4 <= length <= MAX_RESPONSE_BYTES:
+        if not 4 <= length <= self.most_bytes:
             raise KafkaError(
                 ErrorCode.NETWORK_EXCEPTION,
                 f"{self.address} does not speak Kafka's protocol (an answer of {length} bytes): "
@@ -264,7 +269,11 @@ class Connection(asyncio.BufferedProtocol):
     def send_unanswered(self, request: object, *, max_version: int = ANY_VERSION) -> None:
         """Write a request that gets no answer (Produce with acks=0)."""
         version = self.version_of(type(request), max_version)
-        self._write(encode_request(request, version, self._correlation_id(), self._client_id))
+        chunks = encode_request(request, version, self._correlation_id(), self._client_id)
+        if self._held is not None:
+            self._held.append((None, chunks))
+        else:
+            self._write(chunks)
 
     def _send(self, request: object, response_type: type[R], version: int, timeout_ms: int) -> asyncio.Future[R]:
         correlation_id = self._correlation_id()
@@ -275,9 +284,13 @@ class Connection(asyncio.BufferedProtocol):
             return future
         deadline = self._loop.time() + timeout_ms / 1000
         schema = schema_of(type(request))
-        self._pending.append(_PendingRequest(schema, version, response_type, correlation_id, deadline, future))
-        self._watch(deadline)
-        self._write(chunks)
+        pending = _PendingRequest(schema, version, response_type, correlation_id, deadline, future)
+        if self._held is not None and not isinstance(request, StepOfSasl):
+            self._held.append((pending, chunks))
+        else:
+            self._pending.append(pending)
+            self._watch(deadline)
+            self._write(chunks)
         return future
 
     def _correlation_id(self) -> int:
@@ -301,8 +314,12 @@ class Connection(asyncio.BufferedProtocol):
         self._fault = fault
         if self._watchdog is not None:
             self._watchdog.cancel()
+        if self.session is not None:
+            self.session.end()
         if self._transport is not None:
             self._transport.abort()
+        held, self._held = self._held or (), None
+        self._pending.extend(pending for pending, _ in held if pending is not None)
         while self._pending:
             pending = self._pending.popleft()
             if not pending.future.done():
@@ -328,6 +345,21 @@ class Connection(asyncio.BufferedProtocol):
         elif self._pending:
             self._watch(min(pending.deadline for pending in self._pending))
 
+    # SASL
+
+    def hold(self) -> None:
+        """Let requests wait until `release`, but for requests of an authentication."""
+        self._held = []
+
+    def release(self) -> None:
+        """Write the requests that waited."""
+        held, self._held = self._held or (), None
+        for pending, chunks in held:
+            if pending is not None:
+                self._pending.append(pending)
+                self._watch(pending.deadline)
+            self._write(chunks)
+
     async def _negotiate(self, version: int, timeout_ms: int) -> None:
         """Get the server's API versions with this version of ApiVersions."""
         request = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
@@ -348,9 +380,14 @@ class ConnectionRefused(KafkaError):
 
 
 async def connect(
-    address: Address, *, client_id: str, timeout_ms: int = 10_000, tls: TlsContexts | None = None
+    address: Address,
+    *,
+    client_id: str,
+    timeout_ms: int = 10_000,
+    tls: TlsContexts | None = None,
+    sasl: SaslConfig | None = None,
 ) -> Connection:
-    """Open a connection, with `tls` an encrypted connection, and get the server's API versions.
+    """Open a connection, with `tls` encrypted, get the server's API versions, and with `sasl` authenticate this end.
 
     A server that hangs up on ApiVersions v3, or answers in a form of its own, is asked again in version 0.
     Raises KafkaError(NETWORK_EXCEPTION) that names the address and what to look at; its subclass ConnectionRefused if
@@ -360,9 +397,14 @@ async def connect(
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             try:
-                return await _open(address, client_id, NEGOTIATED_WITH, timeout_ms, tls)
+                connection = await _open(address, client_id, NEGOTIATED_WITH, timeout_ms, tls, sasl)
             except KafkaError:
-                return await _open(address, client_id, 0, timeout_ms, tls)
+                connection = await _open(address, client_id, 0, timeout_ms, tls, sasl)
+            if sasl is not None:
+                connection.session = SaslSession(connection, sasl, timeout_ms)
+                await connection.session.begin()
+                connection.most_bytes = MAX_RESPONSE_BYTES
+            return connection
     except TimeoutError:
         detail = f"{address} did not answer within {timeout_ms} ms: is it a Kafka port, and is it reachable from here?"
     except ssl.SSLError as fault:
@@ -376,9 +418,18 @@ async def connect(
     raise failure(ErrorCode.NETWORK_EXCEPTION, detail)
 
 
-async def _open(address: Address, client_id: str, version: int, timeout_ms: int, tls: TlsContexts | None) -> Connection:
+async def _open(
+    address: Address,
+    client_id: str,
+    version: int,
+    timeout_ms: int,
+    tls: TlsContexts | None,
+    sasl: SaslConfig | None,
+) -> Connection:
     loop = asyncio.get_running_loop()
     connection = Connection(address, client_id, loop, tls)
+    if sasl is not None:
+        connection.most_bytes = MAX_UNAUTHENTICATED_BYTES
     if tls is None:
         await loop.create_connection(lambda: connection, address.host, address.port)
     else:

@@ -71,6 +71,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_transport",
         "answer",
         "answers",
+        "guard",
         "identity",
         "is_trusted",
         "pauses",
@@ -85,6 +86,8 @@ class InboundConnection(asyncio.BufferedProtocol):
         """The client, as far as the node knows the client: a handshake makes a new identity."""
         self.is_trusted = False
         """Whether the client runs on this machine."""
+        self.guard: Callable[[InboundConnection, int, memoryview], None] | None = None
+        """Takes the frames in place of the listener's `on_frame` as long as the client is not authenticated."""
         self.turn_ended = 0.0
         self.turn_seconds = 0.0
         self._received = ReceiveBuffer(listener.pool)
@@ -217,14 +220,14 @@ class InboundConnection(asyncio.BufferedProtocol):
             return
         listener = self._listener
         limits = listener.limits
-        on_frame, answers = listener.on_frame, self.answers
+        on_frame, answers = self.guard or listener.on_frame, self.answers
         view = received.view
         end = received.end
         start = first_start = received.start
         last_start = start + limits.bytes_per_turn
         turns = listener.turns
         frames_left = limits.frames_per_turn
-        harmless = limits.harmless_frame_bytes
+        harmless = limits.harmless_frame_bytes if self.guard is None else 0
         while end - start >= 4 and not self.pauses:
             size = _LENGTH.unpack_from(buffer, start)[0]
             if not SHORTEST_FRAME <= size <= harmless and self._refuses(size, start):
@@ -257,10 +260,15 @@ class InboundConnection(asyncio.BufferedProtocol):
         """Whether this frame is refused; then the connection is closed."""
         buffer = self._received.data
         assert buffer is not None
-        api_key = _API_KEY.unpack_from(buffer, start + 4)[0] if self._received.end - start >= 6 else None
-        limit = self._listener.limits.frame_limit(api_key, is_trusted=self.is_trusted)
-        if SHORTEST_FRAME <= size <= limit:
-            return False
+        if self.guard is not None:
+            limit = self._listener.limits.unauthenticated_frame_bytes
+            if 0 <= size <= limit:  # tokens of SASL may be shorter than any request
+                return False
+        else:
+            api_key = _API_KEY.unpack_from(buffer, start + 4)[0] if self._received.end - start >= 6 else None
+            limit = self._listener.limits.frame_limit(api_key, is_trusted=self.is_trusted)
+            if SHORTEST_FRAME <= size <= limit:
+                return False
         self.close(describe_bad_length(bytes(buffer[start : start + 8]), limit))
         return True
 

@@ -32,6 +32,8 @@ class ListenerLimits:
     """A Fetch from another machine."""
     other_frame_bytes: int = 16 << 20
     """50,000 names of topics of 249 characters, and as many numbers beside each as clients send."""
+    unauthenticated_frame_bytes: int = 64 << 10
+    """A frame of a client on a listener with SASL that is not authenticated yet."""
     max_connections: int = 2_000
     max_connections_per_ip: int = 200
     """Not applied to clients on this machine."""

@@ -142,6 +142,8 @@ class Listener:
         self.turns = turns
         self.fair_turns = fair_turns
         self.on_frame = on_frame
+        self.on_accept: Callable[[InboundConnection], None] | None = None
+        """Called with each accepted connection: the gate of a listener with SASL."""
         self.pool = pool
         self.limits = limits
         self.loop = asyncio.get_running_loop()
@@ -245,6 +247,8 @@ class Listener:
             return
         self._count(connection, address)
         self._accepted += 1
+        if self.on_accept is not None:
+            self.on_accept(connection)
         connection.answers.set_write_high_water(_WRITE_HIGH_WATER)
         if wait_ms:
             connection.hold()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import Address, Connection, connect
+from tailrace.net.sasl import SaslConfig
 from tailrace.net.tls import TlsContexts
 
 
@@ -36,6 +37,7 @@ class ConnectionPool:
         backoff_ms: int = 50,
         backoff_max_ms: int = 1_000,
         tls: TlsContexts | None = None,
+        sasl: SaslConfig | None = None,
     ) -> None:
         """`tls`: for encrypted connections."""
         self._tls = tls
@@ -43,6 +45,7 @@ class ConnectionPool:
         self._connect_timeout_ms = connect_timeout_ms
         self._backoff_ms = backoff_ms
         self._backoff_max_ms = backoff_max_ms
+        self._sasl = sasl
         self._slots: dict[tuple[Address, str], _Slot] = {}
         self._closed = False
 
@@ -74,7 +77,11 @@ class ConnectionPool:
         self._check_open()
         try:
             connection = await connect(
-                address, client_id=self._client_id, timeout_ms=self._connect_timeout_ms, tls=self._tls
+                address,
+                client_id=self._client_id,
+                timeout_ms=self._connect_timeout_ms,
+                tls=self._tls,
+                sasl=self._sasl,
             )
         except KafkaError as fault:
             slot.fault = fault

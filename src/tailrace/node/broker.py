@@ -154,6 +154,7 @@ class RunningBroker:
             client_id=f"broker-{self._id}",
             timeout_ms=config.integer("replica.socket.timeout.ms"),
             tls=config.tls_contexts(config.inter_broker_listener, is_server=False),
+            sasl=config.sasl.of_brokers,
         )
         self._link = ControllerLink(
             quorum.controller,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from random import random
 from typing import Any, Final
 
+from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.net.connection import Address
@@ -117,6 +118,7 @@ class MetadataQuorum:
             client_id=f"node-{config.node_id}",
             timeout_ms=config.quorum.raft.request_timeout_ms + _PEER_TIMEOUT_SLACK_MS,
             tls=config.tls_contexts(config.controller_listener, is_server=False),
+            sasl=config.sasl.of_controllers,
         )
         self.flush_thread = FlushThread(
             directory=self._metadata_directory.path, call_soon=loop.call_soon, post=clock.post, on_failure=on_fatal
@@ -150,6 +152,11 @@ class MetadataQuorum:
     def controller(self) -> QuorumController:
         """The metadata on this node, once the quorum is found."""
         return self.replica.controller
+
+    @property
+    def known_image(self) -> ClusterImage | None:
+        """The metadata as far as this node knows it; None before the quorum is found."""
+        return None if self._replica is None else self._replica.controller.image
 
     @property
     def cluster_id(self) -> str:

@@ -18,6 +18,7 @@ from tailrace.net.fair_turns import FairTurns
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener, arrivals_within
 from tailrace.net.turns import Turns
+from tailrace.node.authentication import NodeAuthentication
 from tailrace.node.broker import RunningBroker
 from tailrace.node.data_directory import DirectoryLock, claim_identity
 from tailrace.node.descriptors import (
@@ -60,6 +61,7 @@ class Node:
         self.quorum: MetadataQuorum | None = None
         """The metadata quorum on this node; None until the start has opened the metadata log."""
         self._broker: RunningBroker | None = None
+        self._authentication: NodeAuthentication | None = None
         self._monitoring: Monitoring | None = None
         self.metrics_address: tuple[str, int] | None = None
         """The address of /metrics, if an address is configured."""
@@ -81,6 +83,8 @@ class Node:
             await self._monitoring.stop()
         for listener in self._listeners:
             await listener.stop()
+        if self._authentication is not None:
+            self._authentication.stop()
         if self._broker is not None:
             self._broker.abandon()
         if self.quorum is not None:
@@ -118,6 +122,14 @@ class Node:
         self._fair_turns = FairTurns(self._turns, call_soon=self._loop.call_soon)
         clock = LoopClock(self._loop, self._turns)
         self._bind()
+        self._authentication = NodeAuthentication(
+            config.sasl, image=lambda: None if self.quorum is None else self.quorum.known_image, clock=clock
+        )
+        gates = {
+            listener.name: self._authentication.guard(listener)
+            for listener in self._listeners
+            if config.addresses.protocol_of(listener.name).has_sasl
+        }
         await self._bind_monitoring()
         quorum = self.quorum = MetadataQuorum(
             config,
@@ -130,6 +142,7 @@ class Node:
         )
         await quorum.find(self._controller_listeners)
         apis = self._controller_apis(quorum, clock)
+        apis.sasl.gates = tuple(gates[taken.name] for taken in self._controller_listeners if taken.name in gates)
         self._serve_controllers(apis.dispatcher)
         removed_topics = RemovedTopics(BrokerId(config.node_id))
         if config.quorum.is_broker:
@@ -148,6 +161,9 @@ class Node:
                 admin=apis.admin,
                 removed_topics=removed_topics,
                 on_fatal=self._on_fatal,
+            )
+            self._broker.broker.sasl.gates = tuple(
+                gates[taken.name] for taken in self._client_listeners if taken.name in gates
             )
             self._dispatchers.append(self._broker.broker.dispatcher)
             await self._broker.start(self.advertised)
@@ -249,6 +265,8 @@ class Node:
         await self.quorum.leave()
         for listener in self._controller_listeners:
             await listener.stop()
+        if self._authentication is not None:
+            self._authentication.stop()
         self.quorum.close()
         self._lock.release()
         _logger.info("event=node-stopped node=%d", self._config.node_id)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import Address, Connection, ConnectionRefused
 from tailrace.net.pool import ConnectionPool
+from tailrace.net.sasl import SaslConfig
 from tailrace.net.tls import TlsContexts
 from tailrace.net.turns import Turns
 from tailrace.protocol.registry import Api, PeerConnection, api_of
@@ -39,10 +40,17 @@ class Peers:
     """The other nodes, by id or, below -1, by a name that only `address_of` knows."""
 
     def __init__(
-        self, *, address_of: AddressOf, turns: Turns, client_id: str, timeout_ms: int, tls: TlsContexts | None = None
+        self,
+        *,
+        address_of: AddressOf,
+        turns: Turns,
+        client_id: str,
+        timeout_ms: int,
+        tls: TlsContexts | None = None,
+        sasl: SaslConfig | None = None,
     ) -> None:
         """`address_of` returns the present address of a node, or None; `timeout_ms` is the default timeout; `tls`: for
-        encrypted connections."""
+        encrypted connections; `sasl` authenticates this node."""
         self._address_of = address_of
         self._turns = turns
         self._timeout_ms = timeout_ms
@@ -53,6 +61,7 @@ class Peers:
             backoff_ms=_BACKOFF_MS,
             backoff_max_ms=_BACKOFF_MAX_MS,
             tls=tls,
+            sasl=sasl,
         )
         self._under_way: Counter[tuple[int, PeerConnection]] = Counter()
         """The number of requests under way, by node and connection."""

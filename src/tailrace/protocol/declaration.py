@@ -352,7 +352,9 @@ def _hash(self: Any) -> int:
     return hash(self.__fields_of__(self))
 
 
-_NOT_SHOWN: Final = frozenset(("secret", "directory_secret"))
+_NOT_SHOWN: Final = frozenset(
+    ("secret", "directory_secret", "auth_bytes", "hmac", "salt", "salted_password", "stored_key", "server_key")
+)
 """Fields that no log line may contain."""
 
 

@@ -271,7 +271,12 @@ _ROWS: Final = (
     _api(configs.DescribeClientQuotasRequest, on_cluster(Operation.DESCRIBE_CONFIGS), max_elements=_COSTLY),
     _api(configs.AlterClientQuotasRequest, on_cluster(Operation.ALTER_CONFIGS), listeners=_BOTH, max_elements=_COSTLY),
     _api(security.DescribeUserScramCredentialsRequest, _DESCRIBED, listeners=_BOTH, max_elements=_COSTLY),
-    _api(security.AlterUserScramCredentialsRequest, _ALTERED, listeners=_BOTH, max_elements=_COSTLY),
+    _api(
+        security.AlterUserScramCredentialsRequest,
+        _ALTERED,
+        max_elements=_COSTLY,
+        forwarding=ForwardingKind.CHANGE,
+    ),
     _api(quorum.VoteRequest, _PEER, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
     _api(quorum.BeginQuorumEpochRequest, _PEER, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
     _api(quorum.EndQuorumEpochRequest, _PEER, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),

@@ -11,7 +11,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from tailrace.metadata.broker_commands import OWN_FEATURES
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -22,8 +22,6 @@ from tailrace.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeatureKey,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
     SupportedFeatureKey,
 )
 from tailrace.protocol.messages.envelope import FORWARDING_FEATURE
@@ -98,18 +96,3 @@ class ApiVersionsHandler:
 def _check_software(field: str, text: str) -> None:
     if len(text) > _LONGEST_SOFTWARE or not _SOFTWARE.fullmatch(text):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{field} must consist of letters, digits, '-' and '.'")
-
-
-class NoSaslHandler:
-    """SaslHandshake (17) and SaslAuthenticate (36) on a listener without authentication.
-
-    The answer is ILLEGAL_SASL_STATE (34), as in Kafka: a client that is set up to authenticate learns at once that its
-    password was not checked.
-    """
-
-    def handle(self, request: SaslHandshakeRequest | SaslAuthenticateRequest, context: RequestContext) -> NoReturn:
-        listener_name = context.identity.listener_name
-        raise KafkaError(
-            ErrorCode.ILLEGAL_SASL_STATE,
-            f"listener {listener_name} has no SASL; connect with security.protocol=PLAINTEXT",
-        )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.records import acls, brokers, cluster, kinds, topics
+from tailrace.metadata.records import acls, brokers, cluster, kinds, topics, users
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.primitives import uvarint
 from testkit.quorum.metadata_records import encode_record_in
@@ -96,6 +96,10 @@ RECORDS: dict[str, kinds.MetadataRecord] = {
     "begin_transaction_bare-0": cluster.BeginTransactionRecord(),
     "end_transaction-0": cluster.EndTransactionRecord(),
     "abort_transaction-0": cluster.AbortTransactionRecord(reason="why"),
+    "user_scram_credential-0": users.UserScramCredentialRecord(
+        name="alice", mechanism=2, salt=b"salt", stored_key=b"stored", server_key=b"server", iterations=8_192
+    ),
+    "remove_user_scram_credential-0": users.RemoveUserScramCredentialRecord(name="alice", mechanism=1),
     "clear_elr-0": topics.ClearElrRecord(topic_name="orders"),
     "clear_elr_all-0": topics.ClearElrRecord(topic_name=""),
     "register_controller-0": brokers.RegisterControllerRecord(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.metadata.deciding.config_changes import refuse_uncarried
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.security.security_protocol import SecurityProtocol
 from tailrace.model.settings import Setting, Value, attribute_name, current_name
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.limits import ListenerLimits
@@ -22,6 +23,7 @@ from tailrace.net.tls_acceptor import PrincipalOf
 from tailrace.node.settings.listeners import ListenerAddress, parse_endpoint, read_listener_config
 from tailrace.node.settings.logs import FLUSHED
 from tailrace.node.settings.quorum import read_quorum_config
+from tailrace.node.settings.sasl import NodeSasl, check_listener_sasl, read_node_sasl
 from tailrace.node.settings.sources import checked, known_setting, read_environment, read_file, read_overrides
 from tailrace.node.settings.table import (
     BROKER_SETTINGS,
@@ -83,6 +85,7 @@ class NodeConfig:
         self.addresses = read_listener_config(self)
         self.topic_defaults = _topic_defaults(self._values)
         self.quorum = read_quorum_config(self, self.addresses.listeners)
+        self.sasl = self._read_sasl()
         _check(self)
         _check_listener_settings(self, stated)
 
@@ -159,6 +162,18 @@ class NodeConfig:
         name = self.text("inter.broker.listener.name")
         return self.client_listeners[0].name if name is None else name.upper()
 
+    def _read_sasl(self) -> NodeSasl:
+        addresses = self.addresses
+        for endpoint in addresses.listeners:
+            check_listener_sasl(self, endpoint.name, addresses.protocol_of(endpoint.name))
+        of_controllers, of_clients = self.quorum.listener_names, self.client_listeners
+        plain = SecurityProtocol.PLAINTEXT
+        return read_node_sasl(
+            self,
+            between_brokers=addresses.protocol_of(self.inter_broker_listener) if of_clients else plain,
+            to_controllers=addresses.protocol_of(of_controllers[0]) if of_controllers else plain,
+        )
+
     @property
     def controller_listener(self) -> str:
         """The listener by which this node reaches controllers; of a node without other controllers, any name."""
@@ -193,6 +208,7 @@ class NodeConfig:
             new_connections_per_ip_per_second=self.integer("max.connection.creation.rate.per.ip"),
             stall_ms=self.integer("connections.max.stall.ms"),
             idle_ms=self.integer("connections.max.idle.ms"),
+            unauthenticated_frame_bytes=self.integer("sasl.server.max.receive.size"),
         )
 
     def entry(self, name: str) -> SettingInForce:

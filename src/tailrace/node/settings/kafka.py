@@ -42,7 +42,6 @@ WITHOUT_EFFECT = (
     _accepted("socket.listen.backlog.size", INT, 50),
     _accepted("socket.connection.setup.timeout.ms", LONG, 10_000),
     _accepted("socket.connection.setup.timeout.max.ms", LONG, 30_000),
-    _accepted("connection.failed.authentication.delay.ms", INT, 100),
     _accepted("num.network.threads.per.listener", INT, None),
     # Replication and the controller
     _accepted("replica.socket.receive.buffer.bytes", INT, 65_536),
@@ -127,7 +126,6 @@ _PROTECTING_NAMES: Final[Mapping[str, str]] = {
     "super.users": "authenticates clients",
     "allow.everyone.if.no.acl.found": "authenticates clients",
     "principal.builder.class": "authenticates clients",
-    "connections.max.reauth.ms": "authenticates clients",
     "client.quota.callback.class": "keeps clients to their quotas",
     "alter.config.policy.class.name": "says which settings may be altered",
     "create.topic.policy.class.name": "says which topics may be created",
@@ -155,6 +153,6 @@ def refusal_of(name: str) -> str | None:
     if why is None:
         return None
     return (
-        f"{name}: in Kafka this {why}; this node would be open where it looks protected: it has TLS with certificates"
-        f" of clients (docs/security.md), but no SASL, no authorizer and no policy. {_way_out(name)}"
+        f"{name}: in Kafka this {why}; this node would be open where it looks protected: it has TLS and SASL"
+        f" (docs/security.md), but no authorizer and no policy. {_way_out(name)}"
     )

@@ -148,9 +148,6 @@ def _has_twins(endpoints: Sequence[ListenerAddress]) -> bool:
 
 
 def _check_listener(settings: SettingValues, config: ListenerConfig, endpoint: ListenerAddress) -> None:
-    protocol = config.protocol_of(endpoint.name)
-    if protocol.has_sasl:
-        raise _refusal(f"listeners={endpoint}: the security protocol {protocol.name} is not supported in this version")
     if is_loopback_host(endpoint.host):
         return
     if not settings.flag("listener.insecure.allow"):

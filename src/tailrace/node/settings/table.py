@@ -16,6 +16,7 @@ from tailrace.node.settings.kafka import WITHOUT_EFFECT
 from tailrace.node.settings.logs import LOG_SETTINGS
 from tailrace.node.settings.network import NETWORK_SETTINGS
 from tailrace.node.settings.quorum import QUORUM_SETTINGS
+from tailrace.node.settings.sasl import SASL_SETTINGS
 from tailrace.node.settings.tls import OF_LISTENER, TLS_SETTINGS
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.leadership import DEFAULT_LAG_MS
@@ -221,6 +222,7 @@ _FETCH = (
 BROKER_SETTINGS: Table = table_of(
     *_IDENTITY,
     *NETWORK_SETTINGS,
+    *SASL_SETTINGS,
     *TLS_SETTINGS,
     *LOG_SETTINGS,
     *_TOPIC_DEFAULTS,

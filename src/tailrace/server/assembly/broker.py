@@ -19,6 +19,7 @@ from tailrace.protocol.messages import (
     log_dirs,
     metadata,
     produce,
+    security,
     topics,
     transactions,
 )
@@ -27,11 +28,13 @@ from tailrace.server.admin.config_entries import AdjustableSettings, LiveSetting
 from tailrace.server.admin.configs import DescribeConfigsHandler, ListConfigResourcesHandler
 from tailrace.server.admin.delete_records import DeleteRecordsHandler
 from tailrace.server.admin.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
-from tailrace.server.api_versions import FinalizedFeatures, NoSaslHandler
+from tailrace.server.admin.users import DescribeUserScramCredentialsHandler
+from tailrace.server.api_versions import FinalizedFeatures
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.assembly.coordination import Coordination
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.assembly.security import security_handlers
+from tailrace.server.authentication.gate import SaslHandler
 from tailrace.server.controller_link.broker_session import Applied, BrokerSession
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.broker_proofs import BrokerProofs
@@ -134,6 +137,8 @@ class Broker:
             peer=ports.peers,
             timeout_ms=_LAG_TIMEOUT_MS,
         )
+        self.sasl: Final = SaslHandler()
+        """Takes the gates of listeners with SASL."""
         self.handlers: Final[HandlerTable] = {
             **self._of_records(),
             **self._of_metadata(),
@@ -250,7 +255,7 @@ class Broker:
 
     def _of_metadata(self) -> HandlerTable:
         controller, broker_id, cluster_id = self.controller, self.config.broker_id, self.config.cluster_id
-        offline_replica, no_sasl = self.partitions.offline_replica, NoSaslHandler()
+        offline_replica = self.partitions.offline_replica
         return by_api(
             {
                 metadata.MetadataRequest: MetadataHandler(
@@ -271,7 +276,10 @@ class Broker:
                     controller=controller, settings=self.settings, views=self._views
                 ),
                 configs.ListConfigResourcesRequest: ListConfigResourcesHandler(controller=controller),
-                api_versions.SaslHandshakeRequest: no_sasl,
-                api_versions.SaslAuthenticateRequest: no_sasl,
+                security.DescribeUserScramCredentialsRequest: DescribeUserScramCredentialsHandler(
+                    controller=controller
+                ),
+                api_versions.SaslHandshakeRequest: self.sasl,
+                api_versions.SaslAuthenticateRequest: self.sasl,
             }
         )

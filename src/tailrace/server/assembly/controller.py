@@ -15,6 +15,7 @@ from tailrace.protocol.messages import (
     quorum,
     registrations,
     replicas,
+    security,
     topics,
     transactions,
 )
@@ -30,8 +31,9 @@ from tailrace.server.admin.replicas import (
     ListPartitionReassignmentsHandler,
 )
 from tailrace.server.admin.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
-from tailrace.server.api_versions import NoSaslHandler
+from tailrace.server.admin.users import AlterUserScramCredentialsHandler, DescribeUserScramCredentialsHandler
 from tailrace.server.assembly.security import security_handlers
+from tailrace.server.authentication.gate import SaslHandler
 from tailrace.server.controller_link.controller_peers import (
     AllocateProducerIdsHandler,
     AlterPartitionHandler,
@@ -77,6 +79,8 @@ class ControllerApis:
         self.settings: Final = LiveSettings(settings)
         self.host: Final = host
         self.controller: Final = controller
+        self.sasl: Final = SaslHandler()
+        """Takes the gates of listeners with SASL."""
         self.admin: Final = self._of_administrators(creating, clock, deletion_enabled=deletion_enabled)
         """The APIs that only the active controller can carry out: any other controller answers NOT_CONTROLLER."""
         long = LongRequests(Slices(clock))
@@ -110,6 +114,7 @@ class ControllerApis:
                 replicas.ListPartitionReassignmentsRequest: ListPartitionReassignmentsHandler(controller=controller),
                 registrations.UpdateFeaturesRequest: UpdateFeaturesHandler(controller=controller),
                 registrations.UnregisterBrokerRequest: UnregisterBrokerHandler(controller=controller),
+                security.AlterUserScramCredentialsRequest: AlterUserScramCredentialsHandler(controller=controller),
                 quorum.DescribeQuorumRequest: QuorumDescriptionHandler(host, clock=clock, controller=controller),
                 quorum.AddRaftVoterRequest: AddRaftVoterHandler(host),
                 quorum.RemoveRaftVoterRequest: RemoveRaftVoterHandler(host),
@@ -117,7 +122,7 @@ class ControllerApis:
         )
 
     def _of_replicas(self) -> HandlerTable:
-        host, no_sasl = self.host, NoSaslHandler()
+        host = self.host
         rpcs = RaftRpcHandler(host)
         return by_api(
             {
@@ -127,8 +132,8 @@ class ControllerApis:
                 quorum.EndQuorumEpochRequest: rpcs,
                 quorum.FetchSnapshotRequest: rpcs,
                 quorum.UpdateRaftVoterRequest: UpdateRaftVoterHandler(host),
-                api_versions.SaslHandshakeRequest: no_sasl,
-                api_versions.SaslAuthenticateRequest: no_sasl,
+                api_versions.SaslHandshakeRequest: self.sasl,
+                api_versions.SaslAuthenticateRequest: self.sasl,
             }
         )
 
@@ -139,6 +144,9 @@ class ControllerApis:
                 metadata.DescribeClusterRequest: DescribeControllersHandler(self.host, cluster_id=cluster_id),
                 configs.DescribeConfigsRequest: DescribeConfigsHandler(
                     controller=controller, settings=self.settings, views=Views(is_allowed=True)
+                ),
+                security.DescribeUserScramCredentialsRequest: DescribeUserScramCredentialsHandler(
+                    controller=controller
                 ),
                 registrations.BrokerRegistrationRequest: BrokerRegistrationHandler(
                     controller=controller, cluster_id=cluster_id

@@ -1,5 +1,5 @@
-"""The handlers of the requests about security, users and quotas, which a cluster here does not have; for both kinds of
-listeners."""
+"""The handlers of the requests about access rights, tokens and quotas, which a cluster here does not have; for both
+kinds of listeners."""
 
 from typing import Final
 
@@ -10,9 +10,7 @@ from tailrace.protocol.messages import (
 from tailrace.protocol.registry import Listeners
 from tailrace.server.admin.quotas import AlterClientQuotasHandler, DescribeClientQuotasHandler
 from tailrace.server.admin.security import (
-    AlterUserScramCredentialsHandler,
     CreateDelegationTokenHandler,
-    DescribeUserScramCredentialsHandler,
     NoAclsHandler,
     NoDelegationTokensHandler,
 )
@@ -31,8 +29,6 @@ _HANDLERS: Final[HandlerTable] = by_api(
         security.DescribeDelegationTokenRequest: _NO_TOKENS,
         configs.DescribeClientQuotasRequest: DescribeClientQuotasHandler(),
         configs.AlterClientQuotasRequest: AlterClientQuotasHandler(),
-        security.DescribeUserScramCredentialsRequest: DescribeUserScramCredentialsHandler(),
-        security.AlterUserScramCredentialsRequest: AlterUserScramCredentialsHandler(),
     }
 )
 

@@ -1,4 +1,4 @@
-"""ACLs, SCRAM users, quotas and delegation tokens (29-31, 38-41, 48-51) on a node that has none of them."""
+"""ACLs, quotas and delegation tokens (29-31, 38-41, 48, 49) on a node that has none of them."""
 
 from typing import Any
 
@@ -15,19 +15,14 @@ from tailrace.protocol.messages.configs import (
 )
 from tailrace.protocol.messages.security import (
     AclCreation,
-    AlterUserScramCredentialsRequest,
     CreateAclsRequest,
     CreateDelegationTokenRequest,
     DeleteAclsFilter,
     DeleteAclsRequest,
     DescribeAclsRequest,
     DescribeDelegationTokenRequest,
-    DescribeUserScramCredentialsRequest,
     ExpireDelegationTokenRequest,
     RenewDelegationTokenRequest,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-    ScramUserName,
     TokenPrincipal,
 )
 from tailrace.testing.disk import SimulatedDisk
@@ -35,10 +30,8 @@ from testkit.nodes.admin_path import AdminPath
 
 NO_AUTHORIZER = (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 NO_QUOTAS = (ErrorCode.UNSUPPORTED_VERSION, "a Tailrace cluster has no client quotas yet")
-NO_USERS = (ErrorCode.UNSUPPORTED_VERSION, "a Tailrace cluster has no SCRAM users yet")
 TOPIC, READ, ALLOW = 2, 3, 3
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
-SHA_256, SHA_512 = 1, 2
 
 
 @pytest.fixture(scope="module")
@@ -159,52 +152,6 @@ def test_a_client_quota_is_refused_and_a_removal_succeeds_entity_by_entity(
 def test_an_entity_of_client_quotas_that_cannot_be_is_refused(node: AdminPath, entry: AlteredQuotas) -> None:
     response = node.send(AlterClientQuotasRequest(entries=(entry,), validate_only=False), 1).response
     assert [result.error_code for result in response.entries] == [ErrorCode.INVALID_REQUEST]
-
-
-def named(*names: str) -> tuple[ScramUserName, ...]:
-    return tuple(ScramUserName(name=name) for name in names)
-
-
-def test_no_scram_users_are_described_and_a_named_user_is_not_found(node: AdminPath) -> None:
-    for nothing in (None, ()):
-        response = node.send(DescribeUserScramCredentialsRequest(users=nothing), 0).response
-        assert (error_of(response), response.results) == ((ErrorCode.NONE, None), ())
-    response = node.send(DescribeUserScramCredentialsRequest(users=named("alice", "bob", "alice")), 0).response
-    assert response.error_code == ErrorCode.NONE
-    assert {result.user: result.error_code for result in response.results} == {
-        "alice": ErrorCode.DUPLICATE_RESOURCE,
-        "bob": ErrorCode.RESOURCE_NOT_FOUND,
-    }
-
-
-def upsertion(name: str, *, iterations: int = 4_096) -> ScramCredentialUpsertion:
-    return ScramCredentialUpsertion(
-        name=name, mechanism=SHA_256, iterations=iterations, salt=b"salt", salted_password=b"salted"
-    )
-
-
-def test_a_scram_credential_is_refused_and_none_is_found_to_delete_user_by_user(node: AdminPath) -> None:
-    request = AlterUserScramCredentialsRequest(
-        deletions=(
-            ScramCredentialDeletion(name="gone", mechanism=SHA_512),
-            ScramCredentialDeletion(name="odd", mechanism=9),
-        ),
-        upsertions=(
-            *(upsertion("alice"), upsertion(""), upsertion("twice"), upsertion("twice")),
-            *(upsertion("few", iterations=4_095), upsertion("many", iterations=16_385)),
-        ),
-    )
-    results = {result.user: error_of(result) for result in node.send(request, 0).response.results}
-    assert results["alice"] == NO_USERS
-    assert {user: code for user, (code, _) in results.items()} == {
-        "gone": ErrorCode.RESOURCE_NOT_FOUND,
-        "odd": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-        "alice": ErrorCode.UNSUPPORTED_VERSION,
-        "": ErrorCode.UNACCEPTABLE_CREDENTIAL,
-        "twice": ErrorCode.DUPLICATE_RESOURCE,
-        "few": ErrorCode.UNACCEPTABLE_CREDENTIAL,
-        "many": ErrorCode.UNACCEPTABLE_CREDENTIAL,
-    }
 
 
 NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
