@@ -19,6 +19,7 @@ from tailrace.client.reader_settings import (
     ReaderSettings,
     Reset,
 )
+from tailrace.client.security.sasl_settings import SaslSettings
 from tailrace.client.security.tls_settings import TlsSettings
 from tailrace.client.setting_fields import INT32, INT64
 from tailrace.client.settings import ClientSettings
@@ -30,6 +31,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "client-settings.md"
 KINDS: dict[str, type[TlsSettings]] = {
     "of all clients": ClientSettings,
     "of encryption, of all clients": TlsSettings,
+    "of authentication, of all clients": SaslSettings,
     "of a producer": ProducerSettings,
     "of all consumers": ReaderSettings,
     "of a consumer": ConsumerSettings,

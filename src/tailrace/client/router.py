@@ -57,6 +57,7 @@ class Router:
             client_id=settings.client_id,
             connect_timeout_ms=settings.socket_connection_setup_timeout_ms,
             tls=settings.tls_contexts(),
+            sasl=settings.sasl(),
         )
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
         self._silent_until_ms: dict[Address, int] = {}

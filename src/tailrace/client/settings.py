@@ -2,8 +2,8 @@
 
 1. The constructor of a client takes the keywords of its settings class, or a mapping of Kafka's dotted names
    (`construction.made_of`). The parts of a client get the value.
-2. `ClientSettings` is the part that all clients share: addresses, the client's name, waits, retries and encryption
-   (`tls_settings`). `Router` needs nothing else. `on` takes them over for another kind of client.
+2. `ClientSettings` is the part that all clients share: addresses, the client's name, waits, retries, encryption
+   and authentication (`security`). `Router` needs nothing else. `on` takes them over for another kind of client.
 3. `reader_settings` has the settings of the clients that read, `writer_settings` the settings of a producer.
 4. `setting_fields` has the rules for names, kinds and ranges. A number is at least 0 unless its field says otherwise.
 """
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Self
 
-from tailrace.client.security.tls_settings import TlsSettings
+from tailrace.client.security.sasl_settings import SaslSettings
 from tailrace.client.setting_fields import INT64, checked, invalid, number, resolve_aliases
 from tailrace.net.connection import parse_addresses
 
 
 @dataclass(frozen=True)
-class ClientSettings(TlsSettings):
+class ClientSettings(SaslSettings):
     """The settings that every client has. An administrator's client has no other settings."""
 
     bootstrap_servers: str | Sequence[str] | Mapping[str, object]
@@ -53,6 +53,7 @@ class ClientSettings(TlsSettings):
         object.__setattr__(self, "bootstrap_servers", _addresses(self.bootstrap_servers))
         parse_addresses(self.servers)
         self.check_tls()
+        self.check_sasl()
 
     @property
     def servers(self) -> str:

@@ -211,8 +211,8 @@ def test_an_unknown_setting_names_the_class_that_was_typed_and_the_nearest_setti
         getattr(module, client)("127.0.0.1:1", request_timeout=7)
     with pytest.raises(TypeError, match=f"^{client} has no setting 'request_timeout_s'; did you mean"):
         getattr(module, client)({"bootstrap.servers": "127.0.0.1:1", "request.timeout.s": 7})
-    with pytest.raises(TypeError, match="'sasl_mechanism'; this release has no SASL"):
-        getattr(module, client)("127.0.0.1:1", sasl_mechanism="PLAIN")
+    with pytest.raises(TypeError, match="'sasl_oauth_token_provider'; OAUTHBEARER is not built in"):
+        getattr(module, client)("127.0.0.1:1", sasl_oauth_token_provider=None)
 
 
 def test_a_topic_as_first_argument_is_told_from_the_addresses(servers: str) -> None:
@@ -233,7 +233,7 @@ def test_a_topic_as_first_argument_is_told_from_the_addresses(servers: str) -> N
         (Consumer, "rebalance_timeout_ms", "max_poll_interval_ms is the time-out of a rebalance"),
         (Consumer, "enable.auto.offset.store", "counts as processed at the next poll"),
         (Consumer, "allow_auto_create_topics", "a consumer creates no topics"),
-        (Consumer, "sasl.mechanism", "this release has no SASL"),
+        (Consumer, "sasl.kerberos.service.name", "Kerberos is not built in"),
     ],
 )
 def test_a_setting_of_another_client_gets_the_way_to_the_same_end(client: Any, name: str, way: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tailrace.client.setting_fields import alias, invalid, secret
-from tailrace.model.security.security_protocol import SecurityProtocol
+from tailrace.model.security.security_protocol import NAMES, SecurityProtocol
 from tailrace.net.tls import TLS_VERSIONS, Pem, TlsConfig, TlsContexts
 
 
@@ -12,7 +12,7 @@ class TlsSettings:
     """The settings of TLS that every client has."""
 
     security_protocol: str = "PLAINTEXT"
-    """The protection of connections: PLAINTEXT, or SSL for TLS."""
+    """The protection of connections: PLAINTEXT, SSL for TLS, SASL_SSL, or SASL_PLAINTEXT without encryption."""
     ssl_truststore_location: str | None = None
     """A PEM file with the authorities whose certificates of servers are accepted; without it, those of the machine."""
     ssl_truststore_certificates: str | None = None
@@ -51,12 +51,14 @@ class TlsSettings:
         """Check the settings that belong together. Raises KafkaError INVALID_CONFIG."""
         protocol = self.security_protocol.upper()
         object.__setattr__(self, "security_protocol", protocol)
-        if protocol not in (SecurityProtocol.PLAINTEXT.name, SecurityProtocol.SSL.name):
-            raise invalid(f"security.protocol {protocol!r}; say PLAINTEXT or SSL; this release has no SASL")
+        if protocol not in NAMES:
+            raise invalid(f"security.protocol {protocol!r}; say {', '.join(NAMES)}")
         given = [name for name, value in vars(self).items() if name.startswith("ssl_") and value not in _UNSET]
-        if protocol == "PLAINTEXT" and given:
+        if not SecurityProtocol[protocol].has_tls and given:
             names = ", ".join(name.replace("_", ".") for name in given)
-            raise invalid(f"{names}: this needs security.protocol SSL; with PLAINTEXT nothing is encrypted")
+            raise invalid(
+                f"{names}: this needs security.protocol SSL or SASL_SSL; with {protocol} nothing is encrypted"
+            )
         if self.ssl_endpoint_identification_algorithm not in ("https", ""):
             wrong = self.ssl_endpoint_identification_algorithm
             raise invalid(f"ssl.endpoint.identification.algorithm {wrong!r}; say 'https', or '' for any name")

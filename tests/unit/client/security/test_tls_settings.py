@@ -14,7 +14,7 @@ SERVERS = "127.0.0.1:9092"
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"security_protocol": "TLS"}, "security.protocol 'TLS'; say PLAINTEXT or SSL"),
+        ({"security_protocol": "TLS"}, "security.protocol 'TLS'; say PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"ssl_cafile": "ca.pem"}, "ssl.truststore.location: this needs security.protocol SSL"),
         ({"ssl_endpoint_identification_algorithm": ""}, "this needs security.protocol SSL"),
         ({"security_protocol": "SSL", "ssl_endpoint_identification_algorithm": "x"}, "say 'https', or ''"),
