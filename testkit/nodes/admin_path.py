@@ -13,7 +13,7 @@ from tailrace.metadata.image import Endpoint, ResourceType
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.proofs import id_of_secret
-from tailrace.node.settings.broker_config import controller_machine
+from tailrace.node.settings.broker_config import authorizer, controller_machine
 from tailrace.protocol.messages.configs import (
     AlterConfigsResourceResponse,
     DescribeConfigsRequest,
@@ -88,6 +88,7 @@ class AdminPath(DataPath):
             controller=self.controller,
             creating=self.controller,
             on_broken_invariant=raise_broken_invariant,
+            authorizer=authorizer(self.config, self.controller),
         )
         self.link = ControllerLink(
             self.controller,
@@ -103,6 +104,7 @@ class AdminPath(DataPath):
             metadata=self.controller,
             controller=self.link.channel,
             admin=self.link.forwarding.handlers(self.apis.admin),
+            authorizer=authorizer(self.config, self.controller),
         )
 
     @property

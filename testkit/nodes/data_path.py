@@ -34,6 +34,7 @@ from tailrace.replication.partition import Partition
 from tailrace.replication.replica_selector import ReplicaSelector
 from tailrace.server.assembly.broker import AppliedMetadata, Broker
 from tailrace.server.assembly.config import BrokerPorts
+from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.log_faults import Failures
@@ -137,6 +138,7 @@ class DataPath:
             handlers,
             on_broken_invariant=raise_broken_invariant,
             finalized=self.broker.finalized_features,
+            authorizer=self.authorizer,
         )
 
     def _assemble(self, directory: str) -> Broker:
@@ -145,8 +147,15 @@ class DataPath:
         return self._new_broker(directory, metadata=NoCluster(), controller=controller, admin={})
 
     def _new_broker(
-        self, directory: str, *, metadata: AppliedMetadata, controller: Controller, admin: HandlerTable
+        self,
+        directory: str,
+        *,
+        metadata: AppliedMetadata,
+        controller: Controller,
+        admin: HandlerTable,
+        authorizer: Authorizer = PERMIT_ALL,
     ) -> Broker:
+        self.authorizer = authorizer
         config = broker_config(self.config, cluster_id=CLUSTER_ID, log_directory=directory)
         return Broker(
             replace(config, shown_log_directory=directory),
@@ -164,6 +173,7 @@ class DataPath:
             controller=controller,
             admin=admin,
             on_broken_invariant=raise_broken_invariant,
+            authorizer=authorizer,
         )
 
     def _random_bytes(self, size: int) -> bytes:

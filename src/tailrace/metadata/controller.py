@@ -36,6 +36,7 @@ from tailrace.metadata.commands import (
     DeleteTopics,
     ElectLeaders,
 )
+from tailrace.metadata.deciding.acls import AclChanges, CreateAcls, DeleteAcls
 from tailrace.metadata.deciding.assignments import DirectoryAssignments, Reassignments
 from tailrace.metadata.deciding.broker_lifecycle import BrokerLifecycle
 from tailrace.metadata.deciding.config_changes import ConfigChanges
@@ -272,5 +273,7 @@ DECIDERS: Final[dict[type[ControllerCommand], Decider]] = {
     FinalizeMetadataVersion: _finalize_metadata_version,
     UpdateFeatures: lambda now, command: FeatureUpdates(now.image).decide(command),
     AlterScramCredentials: lambda now, command: UserChanges(now.image, now.random_bytes).decide(command),
+    CreateAcls: lambda now, command: AclChanges(now.image, now.random_bytes).creating(command),
+    DeleteAcls: lambda now, command: AclChanges(now.image, now.random_bytes).deleting(command),
 }
 """The decision on each command."""

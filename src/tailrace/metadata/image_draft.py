@@ -1,7 +1,8 @@
 """An image under construction: the functions of record kinds write their changes into this draft."""
 
 from collections.abc import Hashable, Mapping
-from typing import Generic, TypeVar, cast
+from types import MappingProxyType
+from typing import Final, Generic, TypeVar, cast
 
 from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import (
@@ -21,6 +22,9 @@ from tailrace.model.ids import BrokerId, TopicId
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
+_NO_ENTRIES: Final[Mapping[Hashable, object]] = MappingProxyType({})
+"""A table without entries: the same object each time, as with entries that do not change."""
+
 
 class ImageTable(Generic[K, V]):
     """A part of the image that belongs to one record kind: entries by key, in the order in which the entries came."""
@@ -31,7 +35,7 @@ class ImageTable(Generic[K, V]):
 
     def of(self, image: ClusterImage) -> Mapping[K, V]:
         """The entries of an image."""
-        return cast("Mapping[K, V]", image.tables.get(self.name, {}))
+        return cast("Mapping[K, V]", image.tables.get(self.name, _NO_ENTRIES))
 
     def draft(self, draft: "ImageDraft") -> MapDraft[K, V]:
         """The entries of a draft, to be written."""

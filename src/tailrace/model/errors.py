@@ -157,8 +157,8 @@ class ErrorCode(IntEnum):
     """The producer may not use the transactional id, or gave none. Ask for the permission, or set
     `transactional_id`."""
     SECURITY_DISABLED = 54
-    """The cluster has no authorizer, so that it keeps no ACLs. Nothing is to do: this release has neither users nor
-    ACLs."""
+    """The cluster has no authorizer, so that it keeps no ACLs. Set `authorizer.class.name=StandardAuthorizer` on all
+    nodes (docs/security.md)."""
     OPERATION_NOT_ATTEMPTED = 55
     """Another part of the same request failed first, or the record's transaction was aborted. Look at the other
     error."""

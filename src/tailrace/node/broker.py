@@ -27,7 +27,7 @@ from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.metrics.measurements import BrokerParts
 from tailrace.node.peers import Peers
 from tailrace.node.selector_class import close_selector, load_selector
-from tailrace.node.settings.broker_config import broker_config, log_overruled_settings
+from tailrace.node.settings.broker_config import authorizer, broker_config, log_overruled_settings
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.server.assembly.broker import Broker
@@ -175,6 +175,7 @@ class RunningBroker:
             controller=self._link.channel,
             admin=self._link.forwarding.handlers(admin),
             on_broken_invariant=on_fatal,
+            authorizer=authorizer(config, quorum.controller),
         )
         self._hang_watch = HangWatch(
             (self.flush_thread, quorum.flush_thread),

@@ -31,6 +31,7 @@ from tailrace.node.event_loop import LoopClock, StallWatch
 from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.metrics.measurements import NodeParts
 from tailrace.node.metrics.monitoring import Monitoring
+from tailrace.node.settings.broker_config import authorizer
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.listeners import ListenerAddress, is_wildcard_host
 from tailrace.server.assembly.controller import ControllerApis
@@ -188,6 +189,7 @@ class Node:
                 count_open=count_open_descriptors,
             ),
             on_broken_invariant=self._on_fatal,
+            authorizer=authorizer(self._config, quorum.controller),
         )
 
     def _bind(self) -> None:

@@ -11,6 +11,8 @@ from tailrace.model.access import CLUSTER, Operation, SecuredResource, SecuredTy
 from tailrace.model.ids import ZERO_TOPIC_ID
 
 ResourcesOf = Callable[[Any], Iterable[SecuredResource]]
+ElementResource = Callable[[Any, Any], SecuredResource]
+"""Returns the resource of an element of a request: of the request and the element."""
 
 
 class Access(NamedTuple):
@@ -18,6 +20,11 @@ class Access(NamedTuple):
 
     operation: Operation
     resources_of: ResourcesOf
+    array: str = ""
+    """The array of the request whose elements, if it has elements, are refused each by itself. Empty: a refusal is of
+    the whole request."""
+    of_element: ElementResource | None = None
+    """Returns the resource of an element of `array`; not used without `array`."""
 
 
 Accesses = tuple[Access, ...]
@@ -35,7 +42,19 @@ def on_cluster(operation: Operation, is_needed: Callable[[Any], bool] = lambda _
 
 def on_topics(operation: Operation, *path: str) -> Accesses:
     """The operation on each topic that the request names; `path`: the fields on the way to the topics."""
-    return (Access(operation, lambda request: map(topic_resource, _along(request, path))),)
+    return (
+        Access(
+            operation,
+            lambda request: map(topic_resource, _along(request, path)),
+            path[0] if len(path) == 1 else "",
+            lambda _, element: topic_resource(element),
+        ),
+    )
+
+
+def on_all_topics(operation: Operation, array: str) -> Accesses:
+    """The operation on each topic that the request names, or the whole request is refused."""
+    return (Access(operation, lambda request: map(topic_resource, _along(request, (array,)))),)
 
 
 def on_groups(operation: Operation, *path: str) -> Accesses:
@@ -43,10 +62,20 @@ def on_groups(operation: Operation, *path: str) -> Accesses:
     return _on_named(SecuredType.GROUP, operation, path)
 
 
+def on_each_group(operation: Operation, array: str) -> Accesses:
+    """The operation on each group of an array of names; each group is refused by itself."""
+    return _on_each_named(SecuredType.GROUP, operation, array)
+
+
 def on_transactional_ids(operation: Operation, *path: str) -> Accesses:
     """The operation on each transactional id that the request names; a producer without a transactional id needs no
     access."""
     return _on_named(SecuredType.TRANSACTIONAL_ID, operation, path)
+
+
+def on_each_transactional_id(operation: Operation, array: str) -> Accesses:
+    """The operation on each transactional id of an array of names; each transactional id is refused by itself."""
+    return _on_each_named(SecuredType.TRANSACTIONAL_ID, operation, array)
 
 
 def on_fetched_topics() -> Accesses:
@@ -69,6 +98,8 @@ def on_fetched_groups() -> Accesses:
             lambda request: (
                 SecuredResource(SecuredType.GROUP, group.group_id) for group in (request.groups or (request,))
             ),
+            "groups",
+            lambda _, group: SecuredResource(SecuredType.GROUP, group.group_id),
         ),
     )
 
@@ -92,12 +123,26 @@ def on_added_partitions() -> Accesses:
 
 def on_coordinated() -> Accesses:
     """FindCoordinator: the groups or the transactional ids."""
-    return (Access(Operation.DESCRIBE, _coordinated),)
+    return (
+        Access(
+            Operation.DESCRIBE,
+            _coordinated,
+            "coordinator_keys",
+            lambda request, key: SecuredResource(_COORDINATED.get(request.key_type, SecuredType.GROUP), key),
+        ),
+    )
 
 
 def on_configured(operation: Operation) -> Accesses:
     """The operation on the resources whose settings are read or changed; settings of brokers are the cluster's."""
-    return (Access(operation, lambda request: map(_configured, request.resources)),)
+    return (
+        Access(
+            operation,
+            lambda request: map(_configured, request.resources),
+            "resources",
+            lambda _, element: _configured(element),
+        ),
+    )
 
 
 def on_described_controllers() -> Accesses:
@@ -171,6 +216,11 @@ def _on_named(kind: SecuredType, operation: Operation, path: tuple[str, ...]) ->
                 yield SecuredResource(kind, name)
 
     return (Access(operation, resources_of),)
+
+
+def _on_each_named(kind: SecuredType, operation: Operation, array: str) -> Accesses:
+    named = _on_named(kind, operation, (array,))[0].resources_of
+    return (Access(operation, named, array, lambda _, name: SecuredResource(kind, name)),)
 
 
 def _along(value: Any, path: tuple[str, ...]) -> Iterator[Any]:

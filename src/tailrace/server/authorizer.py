@@ -1,26 +1,138 @@
 """The decision on access: which principal may do what to which resource (decision 0089).
 
-A node without security permits everything.
+A node without security permits everything. With `authorizer.class.name` the rules (ACLs) of the metadata log decide
+(decision 0110).
 """
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from tailrace.model.access import Operation, SecuredResource
+from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.records.acls import ACLS
+from tailrace.metadata.views import Views
+from tailrace.model.access import Operation, SecuredResource, SecuredType
+from tailrace.model.acls.bindings import AclBinding
+from tailrace.model.acls.rules import AccessQuestion, AclRules
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.identity import ClientIdentity
+from tailrace.model.ids import ZERO_TOPIC_ID
+from tailrace.model.views import parse_view
+
+MOST_KEPT: Final = 20_000
+"""The most decisions that are kept: about 6 MB."""
 
 
 class Authorizer(Protocol):
     """Decides on access, from memory and at once: every resource of every request needs a decision."""
 
+    @property
+    def version(self) -> object:
+        """An object that is another object when decisions may have changed. A kept decision holds as long as the
+        version is the same object."""
+        ...
+
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
-        """Whether the client may perform the operation on the resource."""
+        """Whether the client may perform the operation on the resource. False for the id of a topic that does not
+        exist. Raises KafkaError REQUEST_TIMED_OUT, which clients retry, while the rules are not known."""
+        ...
+
+    def permits_any(self, identity: ClientIdentity, operation: Operation, kind: SecuredType) -> bool:
+        """Whether there can be a resource of this type on which the client may perform the operation. Raises
+        KafkaError as `permits`."""
         ...
 
 
 class _PermitAll:
+    version: object = None
+
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
+        return True
+
+    def permits_any(self, identity: ClientIdentity, operation: Operation, kind: SecuredType) -> bool:
         return True
 
 
 PERMIT_ALL: Final[Authorizer] = _PermitAll()
 """The authorizer of a node without security."""
+
+
+class StandardAuthorizer:
+    """Decides by the rules of the committed image.
+
+    Decisions are kept until the rules change. A view of a topic is the topic itself: its rules are those of its source.
+    """
+
+    def __init__(
+        self,
+        *,
+        image: Callable[[], ClusterImage],
+        is_loaded: Callable[[], bool],
+        super_users: Iterable[str],
+        allows_without_rule: bool,
+    ) -> None:
+        """`is_loaded`: whether the image has the rules that were in force when the node started.
+        `allows_without_rule`: the decision on a resource that no rule is about."""
+        self._image = image
+        self._is_loaded = is_loaded
+        self._super_users = frozenset(super_users)
+        self._allows_without_rule = allows_without_rule
+        self._views = Views()
+        self._table: Mapping[bytes, AclBinding] = {}
+        self._rules = AclRules()
+        self._kept: dict[tuple[str, str, int, int, str | bytes], bool] = {}
+
+    @property
+    def version(self) -> object:
+        return ACLS.of(self._image())
+
+    def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
+        if identity.principal in self._super_users:
+            return True
+        rules = self._current()
+        named = resource.name or resource.topic_id
+        key = (identity.principal, identity.address, operation, resource.type, named)
+        kept = self._kept.get(key)
+        if kept is None:
+            name = self._name_in_rules(resource)
+            if name is None:
+                return False
+            question = AccessQuestion(identity.principal, identity.address, operation, resource.type, name)
+            kept = rules.decide(question, allows_without_rule=self._allows_without_rule).is_allowed
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = kept
+        return kept
+
+    def _name_in_rules(self, resource: SecuredResource) -> str | None:
+        """The name that rules about the resource have; None for the id of a topic that does not exist."""
+        name = resource.name
+        if resource.type is SecuredType.TOPIC:
+            if not name and resource.topic_id != ZERO_TOPIC_ID:
+                topic = self._views.topic_by_id(self._image(), resource.topic_id)
+                if topic is None:
+                    return None
+                name = topic.name
+            if (view := parse_view(name)) is not None and name not in self._image().topics:
+                name = view.topic
+        return name
+
+    def permits_any(self, identity: ClientIdentity, operation: Operation, kind: SecuredType) -> bool:
+        if identity.principal in self._super_users:
+            return True
+        return self._current().allows_any(
+            identity.principal, identity.address, operation, kind, allows_without_rule=self._allows_without_rule
+        )
+
+    def _current(self) -> AclRules:
+        """The rules of the present image. The rules that have changed are exchanged in the index."""
+        table = ACLS.of(self._image())
+        if table is not self._table:
+            for acl_id in self._table.keys() - table.keys():
+                self._rules.remove(self._table[acl_id])
+            for acl_id in table.keys() - self._table.keys():
+                self._rules.add(table[acl_id])
+            self._table = table
+            self._kept.clear()
+        if not self._is_loaded():
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "this node does not know the ACLs of the cluster yet")
+        return self._rules

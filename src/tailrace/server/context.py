@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from types import GeneratorType
 from typing import Any, Final, NamedTuple
 
-from tailrace.model.access import Operation, SecuredResource
-from tailrace.model.errors import KafkaError
+from tailrace.model.access import Operation, SecuredResource, SecuredType
+from tailrace.model.acls.bindings import OPERATIONS_OF
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.identity import ClientIdentity
+from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.protocol.headers import encode_response, encode_response_in_steps
 from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.errors import error_response_in_steps
@@ -20,6 +22,15 @@ _logger = logging.getLogger("tailrace.server")
 LONGEST_REQUESTED_BY: Final = 300
 """The most characters of `RequestContext.requested_by`, in the form of `repr`, with quotes and escapes."""
 _LONGEST_ESCAPE: Final = len("\\U0010ffff")
+_EVERY_OPERATION: Final = {kind: sum(1 << operation for operation in OPERATIONS_OF[kind]) for kind in SecuredType}
+_REFUSALS: Final = {
+    SecuredType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    SecuredType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    SecuredType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    SecuredType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+"""The error of a refused operation, by the type of the resource. Operations on users are about tokens, which a node
+does not have."""
 
 _failed: Final[set[tuple[int, int]]] = set()
 """The API keys and versions of responses that could not be encoded: each pair is logged once."""
@@ -104,6 +115,34 @@ class RequestContext:
         """Whether the client may perform the operation on the resource; `protocol.access` lists the accesses of each
         request."""
         return self.services.authorizer.permits(self.identity, operation, resource)
+
+    @property
+    def has_authorizer(self) -> bool:
+        """Whether there is anything to ask `authorize`: a hot path asks nothing on a node without security."""
+        return self.services.authorizer is not PERMIT_ALL
+
+    def check(self, operation: Operation, resource: SecuredResource) -> None:
+        """Raises the error of a client that may not perform the operation on the resource (`refusal_of`)."""
+        if not self.services.authorizer.permits(self.identity, operation, resource):
+            raise self.refusal_of(resource)
+
+    def refusal_of(self, resource: SecuredResource) -> KafkaError:
+        """The error of a resource on which the client may not perform an operation.
+
+        A client that may not describe a topic gets the error of an id that no topic has: it must not learn which ids
+        exist.
+        """
+        is_by_id = resource.type is SecuredType.TOPIC and not resource.name and resource.topic_id != ZERO_TOPIC_ID
+        if is_by_id and not self.authorize(Operation.DESCRIBE, resource):
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        return KafkaError(_REFUSALS[resource.type], "Authorization failed.")
+
+    def operations_on(self, resource: SecuredResource) -> int:
+        """The operations that the client may perform on a resource, as bits (KIP-430)."""
+        operations = OPERATIONS_OF[resource.type]
+        if not self.has_authorizer:
+            return _EVERY_OPERATION[resource.type]
+        return sum(1 << operation for operation in operations if self.authorize(operation, resource))
 
     def intercepted(self, take: Callable[[Any], None]) -> "RequestContext":
         """A context for another handler: `take` gets the handler's response, which the client does not get."""
@@ -229,6 +268,7 @@ class _InterceptedContext(RequestContext):
             passed_on.client_id,
             passed_on.services,
         )
+        self.identity = passed_on.identity
         self._passed_on = passed_on
         self._take = take
 
@@ -239,7 +279,9 @@ class _InterceptedContext(RequestContext):
         self._passed_on.respond_in_steps(self._taken(response))
 
     def _taken(self, response: Stepwise[Any]) -> Stepwise[None]:
-        self._take((yield from response))
+        answer = yield from response
+        if answer is not None:
+            self._take(answer)
 
 
 def _cut(text: str) -> str:

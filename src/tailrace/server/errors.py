@@ -31,7 +31,7 @@ from tailrace.protocol.messages import (
     transactions,
 )
 from tailrace.protocol.registry import api_of
-from tailrace.protocol.schema import schema_of
+from tailrace.protocol.schema import replace, schema_of
 from tailrace.server.slices import STEP, Stepwise, mapped
 
 T = TypeVar("T")
@@ -56,6 +56,17 @@ def error_response_in_steps(request: Any, version: int, error: KafkaError) -> St
     if (build := _OF_ANOTHER_SHAPE.get(kind)) is not None:
         return build(request, version, error)
     return (yield from _part(api_of(kind).response, request, _REPEATED.get(kind, {}), error))
+
+
+def refused_elements_in_steps(request: Any, version: int, error: KafkaError) -> Stepwise[Any]:
+    """The response to `request` with `error` for each element, and without an error of the whole response. Raises
+    LookupError as `error_response`."""
+    kind = type(request)
+    if kind is offsets.OffsetDeleteRequest:
+        response = yield from _part(api_of(kind).response, request, _DELETED_OFFSETS, error)
+    else:
+        response = yield from error_response_in_steps(request, version, error)
+    return replace(response, error_code=ErrorCode.NONE) if hasattr(response, "error_code") else response
 
 
 class _Each(NamedTuple):
@@ -295,6 +306,16 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
         "transaction_states": _each("transactional_ids", transactions.DescribedTransaction, transactional_id=_ITSELF)
     },
 }
+
+_DELETED_OFFSETS = {
+    "topics": _each(
+        "topics",
+        offsets.OffsetDeleteResponseTopic,
+        name="name",
+        partitions=_each("partitions", offsets.OffsetDeleteResponsePartition, partition_index="partition_index"),
+    )
+}
+"""The elements of OffsetDelete: an error of the whole response names no elements."""
 
 _FETCHED = {
     "responses": _each(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.model.access import CLUSTER, Operation, SecuredResource
+from tailrace.model.access import CLUSTER, Operation, SecuredResource, SecuredType
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.identity import ClientIdentity
 from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
@@ -50,10 +50,14 @@ class ScriptedAuthorizer:
 
     def __init__(self) -> None:
         self.asked: list[tuple[ClientIdentity, Operation, SecuredResource]] = []
+        self.version: object = None
 
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
         self.asked.append((identity, operation, resource))
         return operation is Operation.READ
+
+    def permits_any(self, identity: ClientIdentity, operation: Operation, kind: SecuredType) -> bool:
+        return False
 
 
 def test_access_is_decided_by_the_authorizer_for_the_identity_of_the_connection() -> None:

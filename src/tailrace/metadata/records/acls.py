@@ -32,7 +32,9 @@ class AccessControlEntryRecord(MetadataRecord):
 
 
 def _add(draft: ImageDraft, record: AccessControlEntryRecord) -> None:
-    ACLS.draft(draft)[record.id] = AclBinding(
+    rules = ACLS.draft(draft)
+    assert record.id not in rules, "a rule is added under the id of another rule"
+    rules[record.id] = AclBinding(
         resource_type=record.resource_type,
         resource_name=record.resource_name,
         pattern_type=record.pattern_type,

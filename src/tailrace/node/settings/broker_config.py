@@ -16,10 +16,12 @@ from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.throttle import ThrottleConfig
 from tailrace.server.admin.config_entries import ConfigSource
 from tailrace.server.assembly.config import BrokerConfig
+from tailrace.server.authorizer import PERMIT_ALL, Authorizer, StandardAuthorizer
 from tailrace.server.fetch.key_reads import KeyRangeConfig
 from tailrace.server.partitions.cleaner import CleanerConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig
+from tailrace.server.quorum.controller import QuorumController
 
 
 def broker_config(
@@ -49,6 +51,18 @@ def broker_config(
         periodic_work=config.fill(
             PeriodicWorkConfig, cleaner=config.fill(CleanerConfig), scrubber=config.fill(ScrubberConfig)
         ),
+    )
+
+
+def authorizer(config: NodeConfig, metadata: QuorumController) -> Authorizer:
+    """The authorizer of this node, which reads the ACLs in the metadata."""
+    if config.authorizer_class is None:
+        return PERMIT_ALL
+    return StandardAuthorizer(
+        image=lambda: metadata.image,
+        is_loaded=lambda: metadata.has_loaded,
+        super_users=config.super_users,
+        allows_without_rule=config.flag("allow.everyone.if.no.acl.found"),
     )
 
 

@@ -20,6 +20,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.tls import TlsContexts
 from tailrace.net.tls_acceptor import PrincipalOf
+from tailrace.node.settings.access import check_access, super_users
 from tailrace.node.settings.listeners import ListenerAddress, parse_endpoint, read_listener_config
 from tailrace.node.settings.logs import FLUSHED
 from tailrace.node.settings.quorum import read_quorum_config
@@ -86,6 +87,10 @@ class NodeConfig:
         self.topic_defaults = _topic_defaults(self._values)
         self.quorum = read_quorum_config(self, self.addresses.listeners)
         self.sasl = self._read_sasl()
+        dependents = ("super.users", "allow.everyone.if.no.acl.found")
+        check_access(self.authorizer_class, [name for name in dependents if stated.get(name)])
+        self.super_users = super_users(self.text("super.users"))
+        """The principals that may do everything."""
         _check(self)
         _check_listener_settings(self, stated)
 
@@ -179,6 +184,11 @@ class NodeConfig:
         """The listener by which this node reaches controllers; of a node without other controllers, any name."""
         names = self.quorum.listener_names
         return names[0] if names else "CONTROLLER"
+
+    @property
+    def authorizer_class(self) -> str | None:
+        """The name of the authorizer; None on a node where every client may do everything."""
+        return self.text("authorizer.class.name") or None
 
     @property
     def rack(self) -> str | None:

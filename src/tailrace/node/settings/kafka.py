@@ -1,9 +1,9 @@
 """Settings of Apache Kafka that have no effect here, and settings that are refused because they promise protection.
 
 A file or a script made for Kafka works unchanged if ignoring a setting does no harm: sizes of threads, buffers and
-windows of metrics, quotas of replication, tiered storage that is off. A setting by which Kafka protects a node (SASL,
-an authorizer, a setting of TLS that this node does not have) is refused at the start: a node that accepted the setting
-would look protected, and would be open.
+windows of metrics, quotas of replication, tiered storage that is off. A setting by which Kafka protects a node (SASL, a
+setting of TLS that this node does not have) is refused at the start: a node that accepted the setting would look
+protected, and would be open.
 `kafka-configs` may alter the same settings here as in Kafka. Names, types and defaults are those of Kafka.
 """
 
@@ -118,13 +118,10 @@ _PROTECTING: Final = (
     "sasl.",
     "security.",
     "listener.name.",
-    "authorizer.",
     "password.encoder.",
     "delegation.token.",
 )
 _PROTECTING_NAMES: Final[Mapping[str, str]] = {
-    "super.users": "authenticates clients",
-    "allow.everyone.if.no.acl.found": "authenticates clients",
     "principal.builder.class": "authenticates clients",
     "client.quota.callback.class": "keeps clients to their quotas",
     "alter.config.policy.class.name": "says which settings may be altered",
@@ -153,6 +150,6 @@ def refusal_of(name: str) -> str | None:
     if why is None:
         return None
     return (
-        f"{name}: in Kafka this {why}; this node would be open where it looks protected: it has TLS and SASL"
-        f" (docs/security.md), but no authorizer and no policy. {_way_out(name)}"
+        f"{name}: in Kafka this {why}; this node would be open where it looks protected: it has TLS, SASL and"
+        f" ACLs (docs/security.md), but no policy. {_way_out(name)}"
     )

@@ -11,6 +11,7 @@ from tailrace.fetch_session.session_cache import DEFAULT_SLOTS
 from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS
 from tailrace.model.settings import BOOLEAN, CLASS, INT, LIST, LONG, STRING, Setting, Table, Value, setting, table_of
 from tailrace.model.topic_config import TOPIC_SETTINGS
+from tailrace.node.settings.access import ACCESS_SETTINGS
 from tailrace.node.settings.coordinators import GROUP_SETTINGS, TRANSACTION_SETTINGS
 from tailrace.node.settings.kafka import WITHOUT_EFFECT
 from tailrace.node.settings.logs import LOG_SETTINGS
@@ -224,6 +225,7 @@ BROKER_SETTINGS: Table = table_of(
     *NETWORK_SETTINGS,
     *SASL_SETTINGS,
     *TLS_SETTINGS,
+    *ACCESS_SETTINGS,
     *LOG_SETTINGS,
     *_TOPIC_DEFAULTS,
     *_TOPICS,

@@ -35,6 +35,7 @@ from tailrace.server.assembly.coordination import Coordination
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.assembly.security import security_handlers
 from tailrace.server.authentication.gate import SaslHandler
+from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.controller_link.broker_session import Applied, BrokerSession
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.broker_proofs import BrokerProofs
@@ -48,6 +49,7 @@ from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHand
 from tailrace.server.fetch.sessions import FetchSessions
 from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.groups.group_lags import GroupLags
+from tailrace.server.guard import guarded
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
 from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
@@ -86,9 +88,11 @@ class Broker:
         controller: Controller,
         admin: HandlerTable,
         on_broken_invariant: Callable[[BaseException], None],
+        authorizer: Authorizer = PERMIT_ALL,
     ) -> None:
         """`settings`: the settings of this node that the cluster may change. `controller` reaches the active
-        controller; `admin` has the handlers that forward requests to the active controller."""
+        controller; `admin` has the handlers that forward requests to the active controller, where their accesses are
+        checked. `authorizer` decides on the access of requests."""
         clock = ports.clock
         self.config: Final = config
         self.ports: Final = ports
@@ -139,19 +143,21 @@ class Broker:
         )
         self.sasl: Final = SaslHandler()
         """Takes the gates of listeners with SASL."""
-        self.handlers: Final[HandlerTable] = {
+        has_acls = authorizer is not PERMIT_ALL
+        own: HandlerTable = {
             **self._of_records(),
             **self._of_metadata(),
-            **security_handlers(Listeners.CLIENTS),
+            **security_handlers(Listeners.CLIENTS, controller if has_acls else None),
             **self.coordination.handlers(self.deadlines),
-            **admin,
         }
+        self.handlers: Final[HandlerTable] = {**(guarded(own) if has_acls else own), **admin}
         """The handlers of all APIs for clients but ApiVersions, which the dispatcher answers."""
         self.dispatcher: Final = Dispatcher(
             self.handlers,
             on_broken_invariant=on_broken_invariant,
             finalized=self.finalized_features,
             long=self.long,
+            authorizer=authorizer,
         )
 
     def finalized_features(self) -> FinalizedFeatures:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.metadata.views import Views
+from tailrace.model.access import Operation
+from tailrace.protocol.access import on_cluster
 from tailrace.protocol.messages import (
     api_versions,
     configs,
@@ -21,6 +23,7 @@ from tailrace.protocol.messages import (
 )
 from tailrace.protocol.registry import CONTROLLER_APIS, Api, Listeners, api_of
 from tailrace.raft.voters import ReplicaKey
+from tailrace.server.admin.acls import CreateAclsHandler, DeleteAclsHandler
 from tailrace.server.admin.config_changes import AlterConfigsHandler
 from tailrace.server.admin.config_entries import AdjustableSettings, LiveSettings
 from tailrace.server.admin.configs import DescribeConfigsHandler
@@ -34,6 +37,7 @@ from tailrace.server.admin.topics import CreatePartitionsHandler, CreateTopicsHa
 from tailrace.server.admin.users import AlterUserScramCredentialsHandler, DescribeUserScramCredentialsHandler
 from tailrace.server.assembly.security import security_handlers
 from tailrace.server.authentication.gate import SaslHandler
+from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.controller_link.controller_peers import (
     AllocateProducerIdsHandler,
     AlterPartitionHandler,
@@ -44,6 +48,7 @@ from tailrace.server.controller_link.controller_peers import (
 )
 from tailrace.server.controller_link.envelopes import EnvelopeHandler
 from tailrace.server.dispatch import Dispatcher, Handler, HandlerTable, by_api
+from tailrace.server.guard import guarded
 from tailrace.server.metadata.cluster import DescribeControllersHandler
 from tailrace.server.ports import Clock, Controller
 from tailrace.server.quorum.controller import QuorumController
@@ -72,30 +77,43 @@ class ControllerApis:
         controller: QuorumController,
         creating: Controller,
         on_broken_invariant: Callable[[BaseException], None],
+        authorizer: Authorizer = PERMIT_ALL,
     ) -> None:
         """`deletion_enabled` is delete.topic.enable. `creating` is the port to the same controller that may refuse to
-        create topics beyond this process's limit of descriptors."""
+        create topics beyond this process's limit of descriptors. `authorizer` decides on the access of requests."""
         self.cluster_id: Final = cluster_id
         self.settings: Final = LiveSettings(settings)
         self.host: Final = host
         self.controller: Final = controller
         self.sasl: Final = SaslHandler()
         """Takes the gates of listeners with SASL."""
-        self.admin: Final = self._of_administrators(creating, clock, deletion_enabled=deletion_enabled)
+        admin = self._of_administrators(creating, clock, deletion_enabled=deletion_enabled)
+        has_acls = authorizer is not PERMIT_ALL
+        if has_acls:
+            admin = guarded({**admin, **self._of_acls()})
+        self.admin: Final[HandlerTable] = admin
         """The APIs that only the active controller can carry out: any other controller answers NOT_CONTROLLER."""
         long = LongRequests(Slices(clock))
         opened = EnvelopeHandler(
-            quorum=controller, handlers=self.admin, on_broken_invariant=on_broken_invariant, long=long
+            quorum=controller,
+            handlers=self.admin,
+            on_broken_invariant=on_broken_invariant,
+            long=long,
+            authorizer=authorizer,
         )
-        self.handlers: Final[HandlerTable] = {
-            **self.admin,
+        others: HandlerTable = {
+            **security_handlers(Listeners.CONTROLLERS, controller if has_acls else None),
             **self._of_replicas(),
             **self._of_brokers(),
-            **security_handlers(Listeners.CONTROLLERS),
             **by_api({envelope.EnvelopeRequest: opened}),
         }
+        if has_acls:
+            others = guarded(others, accesses={fetch.FetchRequest: on_cluster(Operation.CLUSTER_ACTION)})
+        self.handlers: Final[HandlerTable] = {**others, **self.admin}
         """The handlers of all APIs on a listener of controllers, except ApiVersions."""
-        self.dispatcher: Final = Dispatcher(self.handlers, on_broken_invariant=on_broken_invariant, long=long)
+        self.dispatcher: Final = Dispatcher(
+            self.handlers, on_broken_invariant=on_broken_invariant, long=long, authorizer=authorizer
+        )
 
     def _of_administrators(self, creating: Controller, clock: Clock, *, deletion_enabled: bool) -> HandlerTable:
         controller, host = self.controller, self.host
@@ -118,6 +136,14 @@ class ControllerApis:
                 quorum.DescribeQuorumRequest: QuorumDescriptionHandler(host, clock=clock, controller=controller),
                 quorum.AddRaftVoterRequest: AddRaftVoterHandler(host),
                 quorum.RemoveRaftVoterRequest: RemoveRaftVoterHandler(host),
+            }
+        )
+
+    def _of_acls(self) -> HandlerTable:
+        return by_api(
+            {
+                security.CreateAclsRequest: CreateAclsHandler(controller=self.controller),
+                security.DeleteAclsRequest: DeleteAclsHandler(controller=self.controller),
             }
         )
 

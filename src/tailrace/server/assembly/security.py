@@ -1,5 +1,5 @@
-"""The handlers of the requests about access rights, tokens and quotas, which a cluster here does not have; for both
-kinds of listeners."""
+"""The handlers of the requests about access rights, tokens and quotas; for both kinds of listeners. Access control lists
+are those of a node with an authorizer; a cluster here has no tokens and quotas."""
 
 from typing import Final
 
@@ -8,6 +8,7 @@ from tailrace.protocol.messages import (
     security,
 )
 from tailrace.protocol.registry import Listeners
+from tailrace.server.admin.acls import DescribeAclsHandler
 from tailrace.server.admin.quotas import AlterClientQuotasHandler, DescribeClientQuotasHandler
 from tailrace.server.admin.security import (
     CreateDelegationTokenHandler,
@@ -15,6 +16,7 @@ from tailrace.server.admin.security import (
     NoDelegationTokensHandler,
 )
 from tailrace.server.dispatch import HandlerTable, by_api
+from tailrace.server.ports import Controller
 
 _NO_ACLS: Final = NoAclsHandler()
 _NO_TOKENS: Final = NoDelegationTokensHandler()
@@ -33,6 +35,10 @@ _HANDLERS: Final[HandlerTable] = by_api(
 )
 
 
-def security_handlers(listener: Listeners) -> HandlerTable:
-    """The handlers for this kind of listener. The handlers have no state."""
-    return {api: handler for api, handler in _HANDLERS.items() if listener in api.listeners}
+def security_handlers(listener: Listeners, acls_of: Controller | None) -> HandlerTable:
+    """The handlers for this kind of listener. `acls_of`: the metadata with the ACLs of a node with an authorizer, which
+    has other handlers of changes (`ControllerApis.admin`); None: there is no authorizer."""
+    handlers = _HANDLERS
+    if acls_of is not None:
+        handlers = {**handlers, **by_api({security.DescribeAclsRequest: DescribeAclsHandler(controller=acls_of)})}
+    return {api: handler for api, handler in handlers.items() if listener in api.listeners}

@@ -12,6 +12,7 @@ become active meanwhile, the change may already be made: then the answer is TOPI
 
 import logging
 from collections.abc import Callable
+from types import GeneratorType
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -83,8 +84,12 @@ class _Forwarded:
             moved = has_moved(response)
             on_outcome(None if moved else Outcome(APPLIED_MEANWHILE, lambda: self._respond(response)))
 
+        passed_on = self.context.intercepted(on_response_here)
         try:
-            response = self._handler.handle(self._request, self.context.intercepted(on_response_here))
+            response = self._handler.handle(self._request, passed_on)
+            if type(response) is GeneratorType:
+                passed_on.respond_in_steps(self._or_refusal(response))
+                return
         except KafkaError as refusal:
             response = self._refusal(refusal)
         except AssertionError:
@@ -94,6 +99,12 @@ class _Forwarded:
             response = self._refusal(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if response is not None:
             on_response_here(response)
+
+    def _or_refusal(self, steps: Stepwise[Any]) -> Stepwise[Any]:
+        try:
+            return (yield from steps)
+        except KafkaError as refusal:
+            return self._refusal(refusal)
 
     def message(self, leader_epoch: int) -> Any:
         return self._sealed.envelope(leader_epoch)

@@ -32,6 +32,7 @@ from typing import Final
 
 from tailrace.fetch_session.epochs import FULL_EPOCHS, INITIAL_EPOCH, NO_SESSION
 from tailrace.fetch_session.session import FetchSession
+from tailrace.model.access import CLUSTER, Operation
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.fetch import (
@@ -106,6 +107,8 @@ class FetchHandler:
         sender = sender_of(request, version)
         is_consumer = sender.replica_id < 0
         if not is_consumer:
+            if context.has_authorizer:
+                context.check(Operation.CLUSTER_ACTION, CLUSTER)
             self._polls.end_of_replica(context.connection, sender.replica_id)
         reader = self._consumer(sender, request, context) if is_consumer else self._followers.reader(sender)
         params = FetchParams(request, context, sender, reader, table, self._fetch_max_bytes, self._views)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple, Protocol
 
+from tailrace.model.access import Operation, SecuredResource, SecuredType
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.proofs import NO_SECRET
@@ -217,12 +218,55 @@ class FetchingConsumer(Reader):
         self._sent.count(given, is_replica=False)
 
 
+class _RulesVersion:
+    """The version of the rules of access, as a value that can be compared: equal to the same version alone."""
+
+    __slots__ = ("_version",)
+
+    def __init__(self, version: object) -> None:
+        self._version = version
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _RulesVersion) and self._version is other._version
+
+    def __hash__(self) -> int:
+        return id(self._version)
+
+
+class FetchAccess:
+    """The access of a consumer to the topics that it reads."""
+
+    __slots__ = ("_by_id", "_context", "_version")
+
+    def __init__(self, context: RequestContext, *, by_id: bool) -> None:
+        self._context = context
+        self._by_id = by_id
+        self._version = _RulesVersion(context.services.authorizer.version)
+
+    @property
+    def conditions(self) -> Hashable:
+        """The facts that the checks depend on: the rules when the request came, and the client's address. The principal
+        of a session does not change."""
+        return self._version, self._context.identity.address
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the rules have changed since the request came."""
+        return _RulesVersion(self._context.services.authorizer.version) != self._version
+
+    def check(self, topic: Any) -> None:
+        """Raises the error of a topic, a name or an id, that the consumer may not read."""
+        by_id = SecuredResource(SecuredType.TOPIC, "", topic) if self._by_id else None
+        self._context.check(Operation.READ, by_id or SecuredResource(SecuredType.TOPIC, topic))
+
+
 class FetchParams:
     """A request: its reader, its partitions in order, and its limits."""
 
     __slots__ = (
         "_conditions",
         "_kinds",
+        "access",
         "context",
         "find",
         "isolation",
@@ -264,6 +308,10 @@ class FetchParams:
         self.limits: Final = FetchLimits(request, fetch_max_bytes)
         self._kinds = 0
         self._conditions: Hashable = None
+        self.access: FetchAccess | None = None
+        """The check of the topics that a consumer reads; None on a node without security, and for a follower."""
+        if context.has_authorizer and not reader.is_replica:
+            self.access = FetchAccess(context, by_id=self.uses_topic_ids)
 
     def name_each_once(self) -> int:
         """Remove repetitions from a full fetch: a repeated partition keeps its first place, and gets its last values.
@@ -301,7 +349,8 @@ class FetchParams:
     def conditions(self) -> Hashable:
         """The facts about the request that the answers of all its partitions depend on."""
         if self._conditions is None:
-            self._conditions = (self.version, self.isolation, self.reader.conditions)
+            access = None if self.access is None else self.access.conditions
+            self._conditions = (self.version, self.isolation, self.reader.conditions, access)
         return self._conditions
 
 

@@ -115,11 +115,13 @@ class FullReading(Reading):
     ) -> None:
         """Read partitions of a topic, and append their answers to `found`."""
         params, given, is_last = self.params, self.given, self._is_last
-        find, read, reader = params.find, self._reader.read, params.reader
+        find, read, reader, access = params.find, self._reader.read, params.reader, params.access
         key: str | bytes = topic.topic_id if params.uses_topic_ids else topic.topic
         for wanted in partitions:
             key_range = None
             try:
+                if access is not None:
+                    access.check(key)
                 try:
                     partition = find(key, wanted.partition)
                 except KafkaError:
@@ -299,6 +301,8 @@ class SessionReading(Reading):
         """Find the partition again; from now on its changes make it due. Raises the errors of `PartitionTable.get`."""
         params, kinds, key_range = self.params, self.params.watched_kinds, None
         wanted.lose()
+        if params.access is not None:
+            params.access.check(wanted.topic)
         try:
             partition = params.find(wanted.topic, wanted.partition)
         except KafkaError:

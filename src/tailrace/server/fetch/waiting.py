@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from tailrace.fetch_session.session import FetchSession
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.fetch import FetchResponse
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change, Watcher
@@ -354,6 +355,11 @@ class WaitingSession(_WaitingRequest[SessionReading]):
     def _is_refused(self) -> bool:
         """Whether the session is closed, or another request of the session has come; then answers with that error."""
         refusal = self._sessions.refusal(self._session, self._params.request)
+        access = self._params.access
+        if refusal is None and access is not None and access.is_outdated:
+            # The partitions were checked by the rules of the begin: the next request checks them anew.
+            self._sessions.used(self._session)
+            refusal = FetchResponse(session_id=self._session.session_id, responses=())
         if refusal is not None:
             self._params.context.respond(refusal)
         return refusal is not None

@@ -20,7 +20,7 @@ from tailrace.protocol.messages.consumer_groups import (
 from tailrace.protocol.messages.groups import GroupDetails
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import refused_part
-from tailrace.server.groups.groups import ALL_GROUP_OPERATIONS, NOT_ASKED, details_of
+from tailrace.server.groups.groups import details_of, operations_on_group
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.topic_patterns import OnResolved, TopicPatterns, too_busy
 from tailrace.server.ports import ServerConnection
@@ -136,9 +136,9 @@ class ConsumerGroupDescribeHandler:
     def handle(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext
     ) -> Stepwise[ConsumerGroupDescribeResponse]:
-        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+        operations_on = operations_on_group(context, is_asked=request.include_authorized_operations)
         groups = yield from mapped(
-            lambda group_id: self._describe(group_id, operations, with_details=request.include_details),
+            lambda group_id: self._describe(group_id, operations_on(group_id), with_details=request.include_details),
             dict.fromkeys(request.group_ids),  # without repetitions, as in DescribeGroups
         )
         return ConsumerGroupDescribeResponse(groups=groups)

@@ -14,6 +14,7 @@ from typing import Final
 from tailrace.coordinators.groups.commands import DeleteGroup
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.coordinators.groups.reports import GroupInsight
+from tailrace.model.access import SecuredResource, SecuredType
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.groups import (
     DeletableGroupResult,
@@ -36,9 +37,6 @@ from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.slices import STEP, Stepwise, mapped
 
 NOT_ASKED: Final = -(2**31)
-ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430). Without an authorizer every client has
-every right."""
 
 _FIRST_DESCRIBE_WITH_MISSING_GROUP = 6
 
@@ -50,10 +48,10 @@ class DescribeGroupsHandler:
         self._coordinators = coordinators
 
     def handle(self, request: DescribeGroupsRequest, context: RequestContext) -> Stepwise[DescribeGroupsResponse]:
-        operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+        operations_on = operations_on_group(context, is_asked=request.include_authorized_operations)
         groups = yield from mapped(
             lambda group_id: self._describe(
-                group_id, context.api_version, operations, with_details=request.include_details
+                group_id, context.api_version, operations_on(group_id), with_details=request.include_details
             ),
             dict.fromkeys(request.groups),  # without repetitions: a description may be much longer than a name
         )
@@ -69,6 +67,13 @@ class DescribeGroupsHandler:
         if with_details:
             details = (details_of(host.insight(group_id), max_ranges=self._coordinators.ranged_offsets.max_rectangles),)
         return replace(group, authorized_operations=operations, details=details)
+
+
+def operations_on_group(context: RequestContext, *, is_asked: bool) -> Callable[[str], int]:
+    """The operations of the client on a group, as bits (KIP-430); NOT_ASKED if the client has not asked."""
+    if not is_asked:
+        return lambda _: NOT_ASKED
+    return lambda group_id: context.operations_on(SecuredResource(SecuredType.GROUP, group_id))
 
 
 def _undescribed(group_id: str, refusal: KafkaError, version: int) -> DescribedGroup:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from tailrace.metadata.image import ClusterImage, Endpoint
+from tailrace.model.access import CLUSTER, Operation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.metadata import (
@@ -19,12 +20,15 @@ from tailrace.server.ports import Controller
 from tailrace.server.quorum.host import QuorumHost
 
 NOT_ASKED: Final = -(2**31)
-ALL_CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, as bits (KIP-430).
-
-Without an authorizer every client may do everything.
-"""
 NodeEndpoint = TypeVar("NodeEndpoint")
+
+
+def operations_on_cluster(context: RequestContext, *, is_asked: bool) -> int:
+    """The operations of the client on the cluster for an answer, as bits (KIP-430): NOT_ASKED if the client has not
+    asked, and none for a client that may not describe the cluster."""
+    if not is_asked:
+        return NOT_ASKED
+    return context.operations_on(CLUSTER) if context.authorize(Operation.DESCRIBE, CLUSTER) else 0
 
 
 def reachable_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId, Endpoint]:
@@ -116,8 +120,8 @@ class DescribeClusterHandler:
                 if (endpoint := broker.endpoint(listener_name)) is not None
                 and (request.include_fenced_brokers or not broker.fenced)
             ),
-            cluster_authorized_operations=(
-                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            cluster_authorized_operations=operations_on_cluster(
+                context, is_asked=request.include_cluster_authorized_operations
             ),
         )
 
@@ -144,8 +148,8 @@ class DescribeControllersHandler:
                 for voter in node.voters
                 for endpoint in voter.endpoints[:1]
             ),
-            cluster_authorized_operations=(
-                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            cluster_authorized_operations=operations_on_cluster(
+                context, is_asked=request.include_cluster_authorized_operations
             ),
         )
 

@@ -14,11 +14,13 @@ A view of a topic (decision 0057) is shown to a client that names it, by name or
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Final
 
 from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicRefused, TopicsCreated, TopicSpec
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.metadata.views import ViewImage, Views
+from tailrace.model.access import CLUSTER, Operation, SecuredResource, SecuredType
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId
 from tailrace.model.partitions import (
@@ -28,6 +30,7 @@ from tailrace.model.partitions import (
     topic_name_fault,
 )
 from tailrace.model.views import parse_view
+from tailrace.protocol.access import topic_resource
 from tailrace.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -38,14 +41,14 @@ from tailrace.protocol.messages.metadata import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.metadata.cluster import (
-    ALL_CLUSTER_OPERATIONS,
     NOT_ASKED,
     broker_for_administration,
+    operations_on_cluster,
     reachable_brokers,
     registered_brokers,
 )
 from tailrace.server.ports import Controller
-from tailrace.server.slices import Stepwise, mapped_in, once
+from tailrace.server.slices import STEP, Stepwise, mapped, mapped_in, once
 
 MAX_WAITING: Final = 1_000
 """The most requests that wait for topics."""
@@ -147,11 +150,7 @@ OfflineReplica = Callable[[str, int], BrokerId | None]
 
 _JUST_CREATED: Final = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "created by this request")
 
-ALL_TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430).
-
-Without an authorizer every client may do everything.
-"""
+_REFUSED: Final = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 VIEW_OPERATIONS: Final = sum(1 << code for code in (3, 8, 10))
 """READ, DESCRIBE, DESCRIBE_CONFIGS: views can only be read."""
 MAX_VIEW_PARTITIONS: Final = 100_000
@@ -190,11 +189,20 @@ class MetadataHandler:
     def handle(self, request: MetadataRequest, context: RequestContext) -> Stepwise[MetadataResponse | None]:
         wanted = yield from _wanted_topics(request, context.api_version)
         to_create = yield from self._topics_to_create(wanted, request)
+        refused: dict[str, KafkaError] = {}
+        if to_create and context.has_authorizer and not context.authorize(Operation.CREATE, CLUSTER):
+            may_create = yield from mapped(
+                lambda name: context.authorize(Operation.CREATE, topic_resource(name)), to_create
+            )
+            refused = {
+                name: _REFUSED for name, is_permitted in zip(to_create, may_create, strict=True) if not is_permitted
+            }
+            to_create = tuple(compress(to_create, may_create))
         if not to_create:
-            return (yield from self._response(request, wanted, context, {}))
+            return (yield from self._response(request, wanted, context, refused))
 
         def answer(refusals: Mapping[str, KafkaError]) -> None:
-            unseen = dict.fromkeys(to_create, _JUST_CREATED) | dict(refusals)
+            unseen = refused | dict.fromkeys(to_create, _JUST_CREATED) | dict(refusals)
             context.respond_in_steps(self._response(request, wanted, context, unseen))
 
         self._creations.create(to_create, answer, asked_for=0 if wanted is None else len(wanted))
@@ -229,15 +237,41 @@ class MetadataHandler:
         found: Iterable[TopicImage | MetadataResponseTopic] = image.topics.values()
         if wanted is not None:
             found = (view.wanted(topic, unseen) for topic in wanted)
+        elif context.has_authorizer:
+            found = yield from describable(image.topics.values(), context)
         topics = yield from mapped_in(found, view.partitions_of, view.partition, view.topic)
-        with_cluster_operations = request.include_cluster_authorized_operations
         return MetadataResponse(
             brokers=view.brokers(),
             cluster_id=self._cluster_id,
             controller_id=broker_for_administration(image, self._broker_id, context.identity.listener_name),
             topics=topics,
-            cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if with_cluster_operations else NOT_ASKED,
+            cluster_authorized_operations=operations_on_cluster(
+                context, is_asked=request.include_cluster_authorized_operations
+            ),
         )
+
+
+def describable(topics: Iterable[TopicImage], context: RequestContext) -> Stepwise[list[TopicImage]]:
+    """The topics that the client may describe."""
+    found: list[TopicImage] = []
+    for number, topic in enumerate(topics, 1):
+        if not number % STEP:
+            yield
+        if context.authorize(Operation.DESCRIBE, topic_resource(topic.name)):
+            found.append(topic)
+    return found
+
+
+def _named_by(topic: MetadataRequestTopic) -> SecuredResource:
+    """The topic that an element of a request is about: an id goes before a name."""
+    by_id = SecuredResource(SecuredType.TOPIC, "", topic.topic_id)
+    return by_id if topic.topic_id != ZERO_TOPIC_ID else topic_resource(topic.name or "")
+
+
+def operations_on_topic(name: str, context: RequestContext, *, is_view: bool = False) -> int:
+    """The operations of the client on a topic or a view, as bits (KIP-430)."""
+    operations = context.operations_on(topic_resource(name))
+    return operations & VIEW_OPERATIONS if is_view else operations
 
 
 _NOT_CREATED = INTERNAL_TOPICS | {METADATA_TOPIC}
@@ -279,9 +313,8 @@ class _View:
         self._views = views
         self._offline_replica = offline_replica
         self._version = context.api_version
-        self._operations, self._view_operations = (
-            (ALL_TOPIC_OPERATIONS, VIEW_OPERATIONS) if with_operations else (NOT_ASKED, NOT_ASKED)
-        )
+        self._context = context
+        self._with_operations = with_operations
         self._left = MAX_VIEW_PARTITIONS
         self._listener_name = context.identity.listener_name
         self._reachable = reachable_brokers(image, self._listener_name)
@@ -307,12 +340,15 @@ class _View:
         self, topic: MetadataRequestTopic, unseen: Mapping[str, KafkaError]
     ) -> TopicImage | MetadataResponseTopic:
         """The topic, or the answer with its error."""
+        may_describe = not self._context.has_authorizer or self._context.authorize(Operation.DESCRIBE, _named_by(topic))
         if topic.topic_id != ZERO_TOPIC_ID:
             found = self._views.topic_by_id(self._image, topic.topic_id)
-            if found is not None:
+            if found is not None and may_describe:
                 return self._topic_or_view(found)
             return self._missing(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
         name = topic.name or ""
+        if not may_describe:
+            return self._missing(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
         if name in unseen:
             return self._missing(unseen[name].code, name=name)
         found = self._views.topic(self._image, name)
@@ -344,7 +380,7 @@ class _View:
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
             partitions=partitions,
-            topic_authorized_operations=self._view_operations if isinstance(topic, ViewImage) else self._operations,
+            topic_authorized_operations=self._operations_on(topic.name, is_view=isinstance(topic, ViewImage)),
         )
 
     def _missing(self, code: ErrorCode, *, name: str | None, topic_id: bytes = ZERO_TOPIC_ID) -> MetadataResponseTopic:
@@ -354,8 +390,11 @@ class _View:
             topic_id=topic_id,
             is_internal=name in INTERNAL_TOPICS,
             partitions=(),
-            topic_authorized_operations=NOT_ASKED if name is None else self._operations,
+            topic_authorized_operations=NOT_ASKED if name is None else self._operations_on(name),
         )
+
+    def _operations_on(self, name: str, *, is_view: bool = False) -> int:
+        return operations_on_topic(name, self._context, is_view=is_view) if self._with_operations else NOT_ASKED
 
     def partition(
         self, topic: TopicImage | MetadataResponseTopic, numbered: tuple[int, PartitionState]

@@ -7,14 +7,16 @@ request names the view.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.metadata.views import ViewImage, Views
+from tailrace.model.access import Operation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId
 from tailrace.model.partitions import INTERNAL_TOPICS, PartitionState, TopicPartition, topic_name_fault
+from tailrace.protocol.access import topic_resource
 from tailrace.protocol.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -24,7 +26,7 @@ from tailrace.protocol.messages.metadata import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.metadata.cluster import reachable_brokers
-from tailrace.server.metadata.metadata import ALL_TOPIC_OPERATIONS, VIEW_OPERATIONS, OfflineReplica
+from tailrace.server.metadata.metadata import OfflineReplica, describable, operations_on_topic
 from tailrace.server.ports import Controller
 from tailrace.server.slices import STEP, Stepwise, once
 
@@ -47,11 +49,14 @@ class DescribeTopicPartitionsHandler:
         named = yield from once(topic.name for topic in request.topics)
         if cursor is not None:
             _check_cursor(cursor, named)
-        names = sorted(named or image.topics)
+        shown: Iterable[str] = named or image.topics
+        if not named and context.has_authorizer:
+            shown = [topic.name for topic in (yield from describable(image.topics.values(), context))]
+        names = sorted(shown)
         if cursor is not None:
             names = names[bisect_left(names, cursor.topic_name) :]
         limit = max(min(request.response_partition_limit, MAX_PARTITIONS), 1)
-        page = _Page(image, self._views, context.identity.listener_name, limit, self._offline_replica)
+        page = _Page(image, self._views, context, limit, self._offline_replica)
         next_cursor = yield from page.fill(names, cursor)
         return DescribeTopicPartitionsResponse(topics=tuple(page.topics), next_cursor=next_cursor)
 
@@ -67,14 +72,15 @@ class _Page:
     """A page that is being filled."""
 
     def __init__(
-        self, image: ClusterImage, views: Views, listener_name: str, limit: int, offline_replica: OfflineReplica
+        self, image: ClusterImage, views: Views, context: RequestContext, limit: int, offline_replica: OfflineReplica
     ) -> None:
         self.topics: list[DescribeTopicPartitionsResponseTopic] = []
         self._image = image
         self._views = views
         self._left = limit
         self._offline_replica = offline_replica
-        self._reachable = reachable_brokers(image, listener_name)
+        self._context = context
+        self._reachable = reachable_brokers(image, context.identity.listener_name)
 
     def fill(self, names: Sequence[str], cursor: Cursor | None) -> Stepwise[Cursor | None]:
         """Add topics until the page is full; returns the start of the next page, None after the last page."""
@@ -84,8 +90,13 @@ class _Page:
             if self._left <= 0:
                 return Cursor(topic_name=name, partition_index=0)
             topic = self._views.topic(self._image, name)
+            if not self._context.authorize(Operation.DESCRIBE, topic_resource(name)):
+                self._put_error(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                continue
             if topic is None:
-                self._put_missing(name)
+                is_legal = topic_name_fault(name) is None
+                missing, illegal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
+                self._put_error(name, missing if is_legal else illegal)
                 continue
             first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
             behind = self._put(topic, first)
@@ -106,21 +117,21 @@ class _Page:
                 partitions=tuple(
                     self._partition(topic.stored_as(number), number, topic.partitions[number]) for number in here
                 ),
-                topic_authorized_operations=VIEW_OPERATIONS if isinstance(topic, ViewImage) else ALL_TOPIC_OPERATIONS,
+                topic_authorized_operations=operations_on_topic(
+                    topic.name, self._context, is_view=isinstance(topic, ViewImage)
+                ),
             )
         )
         return numbers[len(here)] if len(here) < len(numbers) else None
 
-    def _put_missing(self, name: str) -> None:
-        is_legal = topic_name_fault(name) is None
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_legal else ErrorCode.INVALID_TOPIC_EXCEPTION
+    def _put_error(self, name: str, code: ErrorCode) -> None:
         self.topics.append(
             DescribeTopicPartitionsResponseTopic(
                 error_code=code,
                 name=name,
                 topic_id=ZERO_TOPIC_ID,
                 partitions=(),
-                topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+                topic_authorized_operations=operations_on_topic(name, self._context),
             )
         )
 

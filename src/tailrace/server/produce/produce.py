@@ -15,7 +15,9 @@ transaction, in earlier versions the producer itself does that (KIP-890); v13 to
 from collections.abc import Iterator
 from typing import Final
 
+from tailrace.model.access import Operation, SecuredResource, SecuredType
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.protocol.messages.produce import (
     MAX_FORMS,
     PartitionProduceData,
@@ -29,6 +31,7 @@ from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import LargeBatch, Unfolded
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNNAMED, Verification
+from tailrace.server.authorizer import PERMIT_ALL
 from tailrace.server.callbacks import SLICE_MS
 from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.metadata.cluster import LeaderEndpoints
@@ -210,6 +213,8 @@ class ProduceHandler:
         context, acks = answer.context, answer.acks
         version = context.api_version
         try:
+            if context.services.authorizer is not PERMIT_ALL:
+                _check_access(context, topic, transaction)
             if version < FIRST_WITH_TOPIC_IDS:
                 partition = self._partitions.get(topic.name, index)
             else:
@@ -286,6 +291,16 @@ class ProduceHandler:
                     answer.complete(refusal)
 
             self._large.unfold(large, answer.context.connection, append)
+
+
+def _check_access(context: RequestContext, topic: TopicProduceData, transaction: TransactionalAppends | None) -> None:
+    """Raises KafkaError if the client may not write to the topic, or with the transactional id."""
+    if transaction is not None:
+        transactional_id = SecuredResource(SecuredType.TRANSACTIONAL_ID, transaction.transactional_id)
+        context.check(Operation.WRITE, transactional_id)
+    by_name = context.api_version < FIRST_WITH_TOPIC_IDS
+    name, topic_id = (topic.name, ZERO_TOPIC_ID) if by_name else ("", topic.topic_id)
+    context.check(Operation.WRITE, SecuredResource(SecuredType.TOPIC, name, topic_id))
 
 
 class _Lane:

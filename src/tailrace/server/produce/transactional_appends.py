@@ -89,7 +89,7 @@ class TransactionalAppends:
         self, transactional_id: str, *, produce_version: int, verifier: TransactionVerifier, is_verified: bool
     ) -> None:
         """`is_verified` is transaction.partition.verification.enable."""
-        self._transactional_id = transactional_id
+        self.transactional_id: Final = transactional_id
         self._version = produce_version
         self._verifier = verifier
         self._adds_partitions = produce_version >= FIRST_THAT_ADDS_PARTITIONS
@@ -135,7 +135,7 @@ class TransactionalAppends:
             assert self._producer is not None
             producer_id, producer_epoch = self._producer
             request = VerificationRequest(
-                self._transactional_id, producer_id, producer_epoch, tuple(self._verifications), self._adds_partitions
+                self.transactional_id, producer_id, producer_epoch, tuple(self._verifications), self._adds_partitions
             )
             self._verifier.verify(request, self._verified)
 

@@ -89,6 +89,8 @@ class QuorumController:
         self._applied = SnapshotId(0, 0)
         self._applied_ms = 0
         self._high_watermark = 0
+        self._knows_high_watermark = False
+        self._has_loaded = False
         self._leadership: _Leadership | None = None
         self._loading: SnapshotLoading | None = None
         self._slice_partitions = slice_partitions
@@ -138,6 +140,12 @@ class QuorumController:
         """The end offset of the records in `image`; the listeners may not have acted on all these records yet, see
         `when_applied`."""
         return self._applied.end_offset
+
+    @property
+    def has_loaded(self) -> bool:
+        """Whether `image` has all records that were committed when this node learnt the high watermark of the quorum
+        for the first time since its start."""
+        return self._has_loaded
 
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
         """Call `callback` once when `image` has every record below `end_offset`, and this node has acted on these
@@ -211,6 +219,7 @@ class QuorumController:
     def committed(self, high_watermark: int) -> None:
         """Note that every record below the high watermark is committed."""
         self._high_watermark = max(self._high_watermark, high_watermark)
+        self._knows_high_watermark = True
         self._host.perform(self._advance)
 
     def role_changed(self, change: RoleChanged) -> None:
@@ -275,6 +284,8 @@ class QuorumController:
             self._host.fail(fault)
 
     def _caught_up(self) -> None:
+        if self._knows_high_watermark and self._applied.end_offset >= self._high_watermark:
+            self._has_loaded = True
         self._answer_waiting()
         if self._host.failure is None:
             self._perhaps_become_active()

@@ -13,6 +13,7 @@ from tailrace.coordinators.transactions.coordinator import TransactionCoordinato
 from tailrace.coordinators.transactions.sink import NO_BATCH
 from tailrace.coordinators.transactions.transaction import TransactionState
 from tailrace.metadata.image import ClusterImage
+from tailrace.model.access import Operation, SecuredResource, SecuredType
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import RowsDigest, check_run, check_sink, sink_key
 from tailrace.protocol.messages.sinks import (
@@ -101,19 +102,23 @@ class RenewSinkRunHandler:
 
 
 class DescribeSinksHandler:
-    """Describes the sinks of all coordinators here."""
+    """Describes the sinks of all coordinators here that the client may describe."""
 
     def __init__(self, *, coordinators: TransactionCoordinatorService) -> None:
         self._coordinators = coordinators
 
     def handle(self, request: DescribeSinksRequest, context: RequestContext) -> DescribeSinksResponse:
+        def may_describe(sink_id: str) -> bool:
+            resource = SecuredResource(SecuredType.TRANSACTIONAL_ID, sink_id)
+            return context.authorize(Operation.DESCRIBE, resource)
+
         wanted = None if request.sink_ids is None else frozenset(request.sink_ids)
         machines = [host.machine for host in self._coordinators.active_hosts()]
         found = (
             (sink_id, machine)
             for machine in machines
             for sink_id in _sink_ids(machine)
-            if sink_id >= request.first_sink_id and (wanted is None or sink_id in wanted)
+            if sink_id >= request.first_sink_id and (wanted is None or sink_id in wanted) and may_describe(sink_id)
         )
         page = nsmallest(MAX_SINKS + 1, found, key=lambda each: each[0])
         next_sink_id = page.pop()[0] if len(page) > MAX_SINKS else ""

@@ -142,7 +142,7 @@ def test_a_setting_in_another_case_is_refused_with_its_name(variable: str) -> No
 
 
 def test_a_setting_of_the_environment_by_which_kafka_protects_a_node_is_refused() -> None:
-    for variable in ("SSL_PROVIDER_NAME", "SASL_OAUTHBEARER_JWKS_ENDPOINT_URL", "AUTHORIZER_CLASS_NAME", "SUPER_USERS"):
+    for variable in ("SSL_PROVIDER_NAME", "SASL_OAUTHBEARER_JWKS_ENDPOINT_URL"):
         assert "Leave it out" in refusal(environment={f"TAILRACE_{variable}": "x"})
 
 
@@ -153,8 +153,6 @@ def test_a_setting_of_the_environment_by_which_kafka_protects_a_node_is_refused(
         "sasl.oauthbearer.jwks.endpoint.url",
         "security.inter.broker.protocol",
         "listener.name.internal.sasl.enabled.mechanisms",
-        "authorizer.class.name",
-        "super.users",
         "create.topic.policy.class.name",
     ],
 )

@@ -54,6 +54,17 @@ def deferred_node() -> tuple[AdminPath, DeferredDisk]:
     return node, disk
 
 
+def test_an_image_is_loaded_when_it_has_the_records_below_the_first_known_high_watermark() -> None:
+    files = SimulatedDisk()
+    AdminPath(DATA, files=files).stop()
+    disk = DeferredDisk()
+    node = AdminPath(DATA, files=files, disk=disk)
+    assert not node.controller.has_loaded
+    while not node.is_ready:
+        disk.run()
+    assert node.controller.has_loaded
+
+
 def test_a_decision_of_the_controller_is_not_visible_before_it_is_flushed() -> None:
     node, disk = deferred_node()
     answers = node.submit(create("orders"))

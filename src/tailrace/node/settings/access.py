@@ -1,0 +1,60 @@
+"""Settings of the access of clients: the authorizer, and the principals that may do everything."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.settings import BOOLEAN, STRING, setting
+
+STANDARD_AUTHORIZERS: Final = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer", "StandardAuthorizer")
+"""The values of authorizer.class.name by which ACLs decide."""
+
+ACCESS_SETTINGS: Final = (
+    setting(
+        "authorizer.class.name",
+        STRING,
+        None,
+        "StandardAuthorizer: the ACLs of the cluster decide on the access of clients. Empty: every client may do"
+        " everything.",
+    ),
+    setting(
+        "super.users",
+        STRING,
+        None,
+        "The principals that may do everything, whatever the ACLs say: User:NAME;User:NAME. All nodes are among them.",
+    ),
+    setting(
+        "allow.everyone.if.no.acl.found",
+        BOOLEAN,
+        False,
+        "Whether every client may do everything to a resource that no ACL is about.",
+    ),
+)
+
+
+def super_users(text: str | None) -> tuple[str, ...]:
+    """The principals of super.users, each `Type:name`. Raises KafkaError INVALID_CONFIG."""
+    found = tuple(name for part in (text or "").split(";") if (name := part.strip()))
+    for name in found:
+        if ":" not in name:
+            raise _refusal(f"super.users: {name!r} has no type; write User:{name}, and a semicolon between principals")
+    return found
+
+
+def check_access(class_name: str | None, dependents: Iterable[str]) -> None:
+    """Check the authorizer, and that `dependents`, given settings, have an authorizer. Raises KafkaError
+    INVALID_CONFIG."""
+    if class_name and class_name not in STANDARD_AUTHORIZERS:
+        raise _refusal(
+            f"authorizer.class.name: there is no authorizer {class_name!r} here; StandardAuthorizer decides by the ACLs"
+            " of the cluster, and without the setting every client may do everything"
+        )
+    for name in () if class_name else dependents:
+        raise _refusal(
+            f"{name}: without an authorizer every client may do everything; add"
+            " authorizer.class.name=StandardAuthorizer, or leave the setting out"
+        )
+
+
+def _refusal(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_CONFIG, detail)
