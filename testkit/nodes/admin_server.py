@@ -9,6 +9,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -28,9 +29,9 @@ _PATIENCE_S = 10
 
 
 class _Node(AdminPath):
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, settings: Mapping[str, str] | None) -> None:
         self._port = port
-        super().__init__("/data", files=SimulatedDisk())
+        super().__init__("/data", files=SimulatedDisk(), settings=settings)
 
     def _endpoint(self) -> Endpoint:
         return replace(ENDPOINT, port=self._port)
@@ -39,13 +40,13 @@ class _Node(AdminPath):
 class AdminServer:
     """Serves connections, a thread per connection; requests are carried out one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._port = int(self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._accept)]
         self._connections: list[socket.socket] = []
-        self.node = _Node(self._port)
+        self.node = _Node(self._port, settings)
 
     @property
     def bootstrap_servers(self) -> str:

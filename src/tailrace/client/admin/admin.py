@@ -14,6 +14,7 @@ from tailrace.client.settings import ClientSettings
 if TYPE_CHECKING:
     from tailrace.client import offsets
     from tailrace.client.admin import (
+        acls,
         cluster,
         configs,
         eligible_leaders,
@@ -38,6 +39,7 @@ else:
     offsets = LateModule("tailrace.client.offsets")
     described_groups = LateModule("tailrace.client.group.described_groups")
     sinks = LateModule("tailrace.client.transactions.sinks")
+    acls = LateModule("tailrace.client.admin.acls")
     cluster = LateModule("tailrace.client.admin.cluster")
     configs = LateModule("tailrace.client.admin.configs")
     described_sinks = LateModule("tailrace.client.admin.sinks")
@@ -133,6 +135,10 @@ class AsyncAdmin(StartableClient[ClientSettings]):
     commit_sink = _method(lambda: sinks.commit_sink)
     renew_sink_run = _method(lambda: sinks.renew_sink_run)
     describe_sinks = _method(lambda: described_sinks.describe_sinks)
+
+    describe_acls = _method(lambda: acls.describe_acls)
+    create_acls = _method(lambda: acls.create_acls)
+    delete_acls = _method(lambda: acls.delete_acls)
 
     describe_quorum = _method(lambda: quorum.describe_quorum)
     add_voter = _method(lambda: quorum.add_voter)

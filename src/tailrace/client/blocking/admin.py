@@ -54,6 +54,10 @@ class Admin(Facade[AsyncAdmin]):
     renew_sink_run = late_method(lambda: blocking(AsyncAdmin.renew_sink_run))
     describe_sinks = late_method(lambda: blocking(AsyncAdmin.describe_sinks))
 
+    describe_acls = late_method(lambda: blocking(AsyncAdmin.describe_acls))
+    create_acls = late_method(lambda: blocking(AsyncAdmin.create_acls))
+    delete_acls = late_method(lambda: blocking(AsyncAdmin.delete_acls))
+
     describe_quorum = late_method(lambda: blocking(AsyncAdmin.describe_quorum))
     add_voter = late_method(lambda: blocking(AsyncAdmin.add_voter))
     remove_voter = late_method(lambda: blocking(AsyncAdmin.remove_voter))
