@@ -4,7 +4,7 @@ A node without security permits everything. With `authorizer.class.name` the rul
 (decision 0110).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, Protocol
 
 from tailrace.metadata.image import ClusterImage
@@ -79,29 +79,33 @@ class StandardAuthorizer:
         self._views = Views()
         self._table: Mapping[bytes, AclBinding] = {}
         self._rules = AclRules()
-        self._kept: dict[tuple[str, str, int, int, str | bytes], bool] = {}
+        self._seen: Mapping[str, Mapping[Hashable, object]] | None = None
+        """The tables of the image that the rules are of: the same object in the next image if no table has changed."""
+        self._kept: dict[tuple[str, str, Operation, SecuredResource], bool] = {}
 
     @property
     def version(self) -> object:
         return ACLS.of(self._image())
 
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
-        if identity.principal in self._super_users:
-            return True
-        rules = self._current()
-        named = resource.name or resource.topic_id
-        key = (identity.principal, identity.address, operation, resource.type, named)
-        kept = self._kept.get(key)
-        if kept is None:
+        if self._image().tables is not self._seen:
+            self._take_changes()
+        kept = self._kept.get((identity.principal, identity.address, operation, resource))
+        return self._decide(identity, operation, resource) if kept is None else kept
+
+    def _decide(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
+        is_permitted = identity.principal in self._super_users
+        if not is_permitted:
+            self._check_is_loaded()
             name = self._name_in_rules(resource)
             if name is None:
                 return False
             question = AccessQuestion(identity.principal, identity.address, operation, resource.type, name)
-            kept = rules.decide(question, allows_without_rule=self._allows_without_rule).is_allowed
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            self._kept[key] = kept
-        return kept
+            is_permitted = self._rules.decide(question, allows_without_rule=self._allows_without_rule).is_allowed
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()
+        self._kept[identity.principal, identity.address, operation, resource] = is_permitted
+        return is_permitted
 
     def _name_in_rules(self, resource: SecuredResource) -> str | None:
         """The name that rules about the resource have; None for the id of a topic that does not exist."""
@@ -119,20 +123,27 @@ class StandardAuthorizer:
     def permits_any(self, identity: ClientIdentity, operation: Operation, kind: SecuredType) -> bool:
         if identity.principal in self._super_users:
             return True
-        return self._current().allows_any(
+        if self._image().tables is not self._seen:
+            self._take_changes()
+        self._check_is_loaded()
+        return self._rules.allows_any(
             identity.principal, identity.address, operation, kind, allows_without_rule=self._allows_without_rule
         )
 
-    def _current(self) -> AclRules:
-        """The rules of the present image. The rules that have changed are exchanged in the index."""
-        table = ACLS.of(self._image())
-        if table is not self._table:
-            for acl_id in self._table.keys() - table.keys():
-                self._rules.remove(self._table[acl_id])
-            for acl_id in table.keys() - self._table.keys():
-                self._rules.add(table[acl_id])
-            self._table = table
-            self._kept.clear()
+    def _check_is_loaded(self) -> None:
         if not self._is_loaded():
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "this node does not know the ACLs of the cluster yet")
-        return self._rules
+
+    def _take_changes(self) -> None:
+        """Exchange the rules that have changed in the index."""
+        image = self._image()
+        self._seen = image.tables
+        table = ACLS.of(image)
+        if table is self._table:
+            return
+        for acl_id in self._table.keys() - table.keys():
+            self._rules.remove(self._table[acl_id])
+        for acl_id in table.keys() - self._table.keys():
+            self._rules.add(table[acl_id])
+        self._table = table
+        self._kept.clear()

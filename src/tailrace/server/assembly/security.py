@@ -1,5 +1,5 @@
-"""The handlers of the requests about access rights, tokens and quotas; for both kinds of listeners. Access control lists
-are those of a node with an authorizer; a cluster here has no tokens and quotas."""
+"""The handlers of the requests about access rights, tokens and quotas; for both kinds of listeners. Access control
+lists are those of a node with an authorizer; a cluster here has no tokens and quotas."""
 
 from typing import Final
 
