@@ -1,4 +1,4 @@
-"""Words of Kafka's shell scripts: what a command line of theirs is here.
+"""Words of Kafka's shell scripts, and words that users guess: what a command line of theirs is here.
 
 Users of `kafka-topics.sh --create --topic orders` type `tailrace topics --create --topic orders`. Words that only name
 an argument (`--topic orders`), or a default, are accepted; other words are answered with the line to type.
@@ -23,8 +23,13 @@ class KafkaScript(NamedTuple):
     name before `=`: `--offset earliest`, `--property key.separator`; `{}` is then what follows."""
     missing: Mapping[str, str] = {}
     """Options of the script without a counterpart, and the way out."""
+    guesses: Mapping[str, str] = {}
+    """Words that users guess for a command of the noun, and the command."""
 
 
+_ADDRESS: Final[Mapping[str, str]] = {"-b": "--bootstrap-server {}"}
+"""The option of other tools for the address of a cluster."""
+_PORT: Final[Mapping[str, str]] = {"--port": "--listen 127.0.0.1:{}"}
 _NO_CLIENT_FILE: Final = "commands have options of their own, and read no file of client settings"
 _SEE_ISR: Final = "`tailrace topics describe` shows the partitions, to compare Isr with Replicas"
 _SEE_FORMAT: Final = "`--format` prints value, key-value, or json, which has all fields of a record"
@@ -32,7 +37,7 @@ _SEE_SEPARATOR: Final = "`--key-separator :` says that lines have keys, with thi
 SCRIPTS: Final[Mapping[str, KafkaScript]] = {
     "topics": KafkaScript(
         ("list", "create", "alter", "describe", "delete"),
-        {"--topic": _ARGUMENT, "--exclude-internal": _DEFAULT},
+        {"--topic": _ARGUMENT, "--exclude-internal": _DEFAULT, **_ADDRESS},
         {
             "--if-exists": "a missing topic is a failure, with exit code 1",
             "--replica-assignment": "`tailrace topics reassign NAME --partition N --replicas ID,ID` moves a new topic",
@@ -55,6 +60,10 @@ SCRIPTS: Final[Mapping[str, KafkaScript]] = {
             "--offsets": _DEFAULT,
             "--verbose": _DEFAULT,
             "--to-current": "--shift-by 0",
+            "--to-beginning": "--to-earliest",
+            "--to-begining": "--to-earliest",
+            "--to-end": "--to-latest",
+            **_ADDRESS,
         },
         {
             "--by-duration": "`--to-datetime TIME` names the time itself",
@@ -62,6 +71,7 @@ SCRIPTS: Final[Mapping[str, KafkaScript]] = {
             "--from-file": "`--topic NAME:PARTITION --to-offset N` sets the offset of a partition",
             "--command-config": _NO_CLIENT_FILE,
         },
+        {"reset": "reset-offsets", "lag": "describe"},
     ),
     "consume": KafkaScript(
         (),
@@ -82,6 +92,7 @@ SCRIPTS: Final[Mapping[str, KafkaScript]] = {
             "--command-property group.id": "--group {}",
             "--command-property isolation.level": "--isolation {}",
             "--command-property client.rack": "--rack {}",
+            **_ADDRESS,
         },
         {
             "--include": "a command reads one topic",
@@ -112,6 +123,7 @@ SCRIPTS: Final[Mapping[str, KafkaScript]] = {
             "--command-property acks": "--acks {}",
             "--command-property compression.type": "--compression {}",
             "--sync": _DEFAULT,
+            **_ADDRESS,
         },
         {
             "--property": _SEE_SEPARATOR,
@@ -123,9 +135,14 @@ SCRIPTS: Final[Mapping[str, KafkaScript]] = {
             "--command-config": _NO_CLIENT_FILE,
         },
     ),
-    "brokers": KafkaScript(("list", "describe", "unregister")),
-    "quorum": KafkaScript(("describe", "add-controller", "remove-controller")),
-    "transactions": KafkaScript(("list", "describe", "abort"), {"--transactional-id": _ARGUMENT, "--topic": _ARGUMENT}),
+    "brokers": KafkaScript(("list", "describe", "unregister"), _ADDRESS),
+    "quorum": KafkaScript(("describe", "add-controller", "remove-controller"), _ADDRESS),
+    "sessions": KafkaScript((), _ADDRESS),
+    "transactions": KafkaScript(
+        ("list", "describe", "abort"), {"--transactional-id": _ARGUMENT, "--topic": _ARGUMENT, **_ADDRESS}
+    ),
+    "serve": KafkaScript((), _PORT),
+    "up": KafkaScript((), _PORT),
     "dump-log": KafkaScript((), {"--files": _ARGUMENT}),
 }
 """By noun."""
@@ -138,8 +155,9 @@ SCRIPT_NOUNS: Final = {
     "metadata-quorum": "quorum",
     "transactions": "transactions",
     "dump-log": "dump-log",
+    "start": "serve",
 }
-"""The nouns of scripts; names of scripts are without `kafka-` and `.sh`."""
+"""The nouns of scripts, whose names are without `kafka-` and `.sh`, and of words that users guess."""
 OTHER_SCRIPTS: Final = {
     "broker-api-versions": "`tailrace doctor connect HOST:PORT` looks at a node",
     "cluster": "`tailrace quorum describe` shows the cluster, `tailrace brokers list` its brokers",
@@ -167,7 +185,7 @@ class TypedLine(NamedTuple):
 
 
 def read_line(words: Sequence[str]) -> TypedLine:
-    """The words after `tailrace`, unchanged if none of the words is Kafka's."""
+    """The words after `tailrace`, unchanged if none of the words is Kafka's or a guess."""
     servers, rest = _split_servers(words)
     if not rest:
         return TypedLine([*words])
@@ -190,8 +208,10 @@ def read_line(words: Sequence[str]) -> TypedLine:
             command, is_accepted = [option[2:]], False
         elif rest and not rest[0].startswith("-"):
             command = [rest.pop(0)]
+            if command[0] in script.guesses:
+                command, is_accepted = [script.guesses[command[0]]], False
     if command and command[0] not in script.commands:
-        return TypedLine([noun, *command, *servers, *rest])
+        script, is_accepted = KafkaScript(options=_ADDRESS), True  # Kafka's script does not have the command
     read = _read_options(script, rest)
     if read.answer is not None:
         return read

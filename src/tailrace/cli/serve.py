@@ -46,6 +46,7 @@ def command(
     """Run one node, broker and controller, until SIGTERM or SIGINT.
 
     Prints `tailrace ready: HOST:PORT` when it answers requests, and again after a restart because of a failed disk.
+    Words may follow the address: `dev` with --dev, and `metrics=HOST:PORT`.
 
     Settings, the strongest first: --set and the other options; environment variables, as TAILRACE_NODE_ID for node.id;
     the file of --config.

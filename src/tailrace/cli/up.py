@@ -54,8 +54,8 @@ def command(
 ) -> None:
     """Run a cluster on this machine until SIGTERM or SIGINT: one process per node.
 
-    Prints `tailrace ready: HOST:PORT,HOST:PORT...` when all nodes answer requests. A directory that has a cluster is
-    used again as it is.
+    Prints `tailrace ready: HOST:PORT,HOST:PORT...` when all nodes answer requests; `dev` follows with --dev. A
+    directory that has a cluster is used again as it is.
 
     Settings of every node, the strongest first: --set and the other options; environment variables, as
     TAILRACE_NUM_PARTITIONS for num.partitions.

@@ -1,4 +1,4 @@
-"""Words of Kafka's shell scripts on the command line: run, or answered with the line to type."""
+"""Words of Kafka's shell scripts, and guesses, on the command line: run, or answered with the line to type."""
 
 import shlex
 from typing import Any
@@ -46,6 +46,7 @@ def test_a_line_of_tailrace_is_unchanged(line: str) -> None:
         ("--bootstrap-server a:1 topics elect", "topics elect --bootstrap-server a:1"),
         ("--bootstrap-server=a:1 work orders -- cat", "work --bootstrap-server=a:1 orders -- cat"),
         ("topics list --exclude-internal", "topics list"),
+        ("kafka-topics.sh elect orders", "topics elect orders"),
         ("consume --topic orders --from-beginning", "consume orders --from-beginning"),
         ("consume orders --offset latest --partition 0", "consume orders --partition 0"),
         ("produce --topic orders --sync", "produce orders"),
@@ -88,6 +89,30 @@ def test_other_words_are_answered_with_the_line_to_type(line: str, ours: str) ->
 
 
 @pytest.mark.parametrize(
+    ("line", "ours"),
+    [
+        ("start", "serve"),
+        ("start --dev --port 9099", "serve --dev --listen 127.0.0.1:9099"),
+        ("serve --port=9099", "serve --listen 127.0.0.1:9099"),
+        ("up --port 9099", "up --listen 127.0.0.1:9099"),
+        ("groups reset billing --to-earliest", "groups reset-offsets billing --to-earliest"),
+        ("groups lag", "groups describe"),
+        ("groups lag billing -b a:1", "groups describe billing --bootstrap-server a:1"),
+        ("groups reset-offsets billing --to-begining", "groups reset-offsets billing --to-earliest"),
+        ("groups reset-offsets billing --to-beginning", "groups reset-offsets billing --to-earliest"),
+        ("groups reset-offsets billing --to-end", "groups reset-offsets billing --to-latest"),
+        ("consume orders -b a:1", "consume orders --bootstrap-server a:1"),
+        ("produce -b a:1 orders", "produce --bootstrap-server a:1 orders"),
+        ("brokers list -b a:1", "brokers list --bootstrap-server a:1"),
+        ("sessions -b a:1", "sessions --bootstrap-server a:1"),
+        ("topics elect -b a:1", "topics elect --bootstrap-server a:1"),
+    ],
+)
+def test_words_that_users_guess_are_answered_with_the_line_to_type(line: str, ours: str) -> None:
+    assert read_line(line.split()) == ([], f"{TYPED}{ours}", True)
+
+
+@pytest.mark.parametrize(
     ("line", "start"),
     [
         ("topics delete --topic orders --if-exists", "--if-exists is an option of Kafka's script: a missing topic"),
@@ -127,6 +152,14 @@ def test_the_table_has_no_option_of_a_command_and_answers_with_options_of_comman
     known = set().union(*options.values())
     answers = [word for template in script.options.values() for word in template.split() if word.startswith("--")]
     assert set(answers) <= known
+
+
+@pytest.mark.parametrize("noun", SCRIPTS)
+def test_guesses_are_no_commands_and_mean_commands(noun: str) -> None:
+    parsed: Any = typer.main.get_command(build_app([noun]))
+    commands = getattr(parsed.commands[noun], "commands", {})
+    assert {*SCRIPTS[noun].guesses.values()} <= {*SCRIPTS[noun].commands}
+    assert not {*SCRIPTS[noun].guesses} & {*commands}
 
 
 def test_scripts_belong_to_nouns_and_have_other_names() -> None:

@@ -81,3 +81,12 @@ def test_the_last_collection_of_garbage_has_nothing_to_walk(words: str, code: in
     done = subprocess.run([sys.executable, "-c", script, words], capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert int(done.stdout.rpartition("left ")[2]) < 1000
+
+
+@pytest.mark.parametrize("noun", ["serve", "up"])
+def test_the_help_says_that_words_follow_the_address_of_the_ready_line(
+    noun: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(noun, "-h") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "`dev` follows with --dev" in text or "Words may follow the address: `dev` with --dev" in text
