@@ -12,6 +12,7 @@ from tailrace.cli.times import parse_time
 from tailrace.client.blocking.admin import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.settings import nearest
 from tailrace.protocol.messages.groups import GroupDetails, GroupEventDetails
 
 if TYPE_CHECKING:  # the help text and the completion of words need no groups
@@ -48,11 +49,20 @@ def describe_existing(admin: Admin, groups: Collection[str]) -> "list[GroupDescr
     except KafkaError as fault:
         if fault.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             raise
-        raise KafkaError(fault.code, f"{fault.detail} ({_LIST})") from None
+        raise _absent(admin, groups, fault.detail) from None
     for group in described:
         if group.state == "Dead":  # the answer of brokers without an error for a missing group
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group.group!r} ({_LIST})")
+            raise _absent(admin, [group.group], f"there is no group {group.group!r}")
     return described
+
+
+def _absent(admin: Admin, groups: Collection[str], detail: str) -> KafkaError:
+    """The error for a missing group among these groups, with the near name of a group that exists."""
+    known = {listing.group for listing in admin.list_groups()}
+    missing = [group for group in groups if group not in known]
+    near = nearest(missing[0], sorted(known)) if missing else None
+    hint = f"did you mean {near!r}? {_LIST}" if near else _LIST
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{detail} ({hint})")
 
 
 def _row(details: GroupDetails, event: GroupEventDetails) -> Row:
@@ -201,6 +211,8 @@ def reset_offsets(
     to = EARLIEST if to_earliest else LATEST if to_latest else time_ms
     with admin_of(bootstrap_server) as admin:
         partitions = _partitions(admin, topics) if topics else None
+        if partitions is None:  # a reset of named partitions makes the group
+            describe_existing(admin, [group])
         resets = admin.reset_offsets(group, partitions, to=to, offset=to_offset, shift_by=shift_by, dry_run=not execute)
     rows: list[Row] = [
         {

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tailrace.client.admin.groups import commit_offsets, delete_offsets
+from tailrace.client.admin.present_members import refuse_members
 from tailrace.client.admin.topics import existing_topics
 from tailrace.client.group.committed_offsets import OUTSIDE
 from tailrace.client.group.described_groups import describe_groups
@@ -147,9 +148,7 @@ async def _check_group(router: Router, group: str) -> None:
     (description,) = await describe_groups(router, [group])
     if description.state == _DEAD:  # the answer of brokers without an error for a missing group
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")
-    if description.members:
-        detail = f"group {group!r} has members; stop them first (`tailrace groups describe {group} --members`)"
-        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, detail)
+    refuse_members(description)
 
 
 # The progress

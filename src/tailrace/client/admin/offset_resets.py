@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tailrace.client.admin.groups import commit_offsets, group_offsets
+from tailrace.client.admin.present_members import refuse_members
 from tailrace.client.admin.topics import existing_topics
 from tailrace.client.group.described_groups import describe_groups
 from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
@@ -73,9 +74,7 @@ async def _check_empty(router: Router, group: str) -> None:
         if fault.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             raise
         return
-    if description.members:
-        detail = f"group {group!r} has members; stop them first (`tailrace groups describe {group} --members`)"
-        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, detail)
+    refuse_members(description)
 
 
 async def _alive(router: Router, group: str, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
