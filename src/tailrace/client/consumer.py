@@ -20,6 +20,7 @@ from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener, RebalanceCallbacks
 from tailrace.client.group.topic_views import check_slots
 from tailrace.client.hints.call_hints import hinted
+from tailrace.client.hints.time_outs import poll_seconds, seconds_of
 from tailrace.client.names import Names, several
 from tailrace.client.offsets import EARLIEST, LATEST, LogOffsets
 from tailrace.client.partition_names import (
@@ -251,8 +252,7 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
         for bootstrap.timeout.ms of polling, for a record that a deserializer has refused (RecordDeserializationError),
         and for `max_records` below 1 (INVALID_CONFIG).
         """
-        wait_s = timeout if timeout_ms is None else timeout_ms / 1000
-        return self._returned.receive(await self._poll(wait_s, max_records))
+        return self._returned.receive(await self._poll(poll_seconds(timeout, timeout_ms), max_records))
 
     async def getone(self) -> ConsumerRecord[K, V]:
         """The next record; waits without end for it. Other calls of `poll` count it as processed.
@@ -270,7 +270,7 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
     ) -> dict[TopicPartition, list[ConsumerRecord[K, V]]]:
         """The records of a `poll` by partition, in order of offset."""
         by_name: dict[TopicPartition, list[ConsumerRecord[K, V]]] = {}
-        for record in await self.poll(timeout_ms / 1000, max_records=max_records):
+        for record in await self.poll(timeout_ms=timeout_ms, max_records=max_records):
             by_name.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
         return by_name
 
@@ -413,9 +413,10 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
         A call that is cancelled, or that has not ended after `timeout` seconds (`timeout_ms` counts before it), does
         not finish the commit or the leaving of the group, and still closes the connections, within a second.
         """
+        limit_s = seconds_of(timeout, timeout_ms, call="close")
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(timeout if timeout_ms is None else timeout_ms / 1000):
+                async with asyncio.timeout(limit_s):
                     await self._reader.close()
         finally:
             self._auto_commit.drop()

@@ -37,7 +37,8 @@ def partition_named(given: object) -> TopicPartition:
 def partitions_named(given: Iterable[object]) -> list[TopicPartition]:
     """The partitions, in their order. Raises TypeError, also for the name of a single partition."""
     if isinstance(given, (TopicPartition, str)):
-        raise TypeError(f"this takes several partitions: say [{given!r}] for one")
+        single = (given, 0) if isinstance(given, str) else given
+        raise TypeError(f"this takes several partitions: say [{single!r}] for a single partition")
     return [partition_named(name) for name in given]
 
 

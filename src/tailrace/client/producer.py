@@ -13,6 +13,7 @@ from tailrace.client.construction import StartableClient, made_of
 from tailrace.client.errors import ClosedClient
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata, exact_offsets
 from tailrace.client.hints.call_hints import hinted
+from tailrace.client.hints.time_outs import seconds_of
 from tailrace.client.kept_tasks import end_tasks, kept_task
 from tailrace.client.partition_names import ByPartition, by_partition
 from tailrace.client.router import Router
@@ -307,13 +308,11 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         failure is reported once. Raises KafkaError REQUEST_TIMED_OUT after `timeout` seconds: the records go on.
         """
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds_of(timeout, call="flush")):
                 await self.settle()
         except TimeoutError:
-            left = self.memory.used_bytes
-            detail = (
-                f"{left} bytes of records are not written after {timeout} s; {self._settings.pending(self.situation())}"
-            )
+            waiting = f"{self.memory.used_bytes} bytes of records are not written after {timeout} s"
+            detail = f"{waiting}; {self._settings.pending(self.situation())}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
         self.failures.raise_unreported()
 
@@ -422,12 +421,13 @@ class AsyncProducer(StartableClient[ProducerSettings[K, V]], Generic[K, V]):
         counts before it, the records that are not written fail with REQUEST_TIMED_OUT, and are reported as by `flush`:
         such a record may still be written if it was sent. Without a time the wait ends with delivery.timeout.ms.
         """
+        limit_s = seconds_of(timeout, timeout_ms, call="close")
         if self._is_closing:
             return
         self._is_closing = True
         self._fault = self._fault or ClosedClient("producer")
         try:
-            async with asyncio.timeout(timeout if timeout_ms is None else timeout_ms / 1000):
+            async with asyncio.timeout(limit_s):
                 if self._transactions is not None and self._sender is not None:
                     await self._transactions.close()
                 await self.settle()

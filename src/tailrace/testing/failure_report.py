@@ -96,10 +96,17 @@ def _records(cluster: ReportedCluster, since_ms: int) -> str:
     timeout_ms = int(TIME_S * 1000)
     blocks = []
     with Admin(servers, bootstrap_timeout_ms=timeout_ms, default_api_timeout_ms=timeout_ms) as admin:
+        found_topics = admin.list_topics()
         partitions = {
             topic.name: [TopicPartition(topic.name, each.partition) for each in topic.partitions if each.leader >= 0]
-            for topic in admin.list_topics()
+            for topic in found_topics
         }
+        leaderless = [
+            TopicPartition(topic.name, each.partition)
+            for topic in found_topics
+            for each in topic.partitions
+            if each.leader < 0
+        ]
         named = [topic for topic, ms in cluster.named_topics.items() if ms >= since_ms and topic in partitions]
         others = [each for topic, found in partitions.items() if topic not in named for each in found][:_PARTITIONS]
         ends = admin.list_offsets(dict.fromkeys(others, since_ms)) if others else {}
@@ -108,7 +115,10 @@ def _records(cluster: ReportedCluster, since_ms: int) -> str:
         for topic in topics[:_TOPICS]:
             lasts = admin.list_offsets(dict.fromkeys(partitions[topic], LATEST)) if partitions[topic] else {}
             tail = _last_records(servers, {partition: end.offset for partition, end in lasts.items()}, deadline)
-            lines = [f"    {show(record)}" for record in tail] or ["    (no records)"]
+            unread = [each for each in leaderless if each.topic == topic]
+            lines = [f"    {show(record)}" for record in tail]
+            lines += [f"    (partition {each.partition} has no leader now, and was not read)" for each in unread]
+            lines = lines or ["    (no records)"]
             blocks.append("\n".join([f"{topic}:", *lines]))
     if len(topics) > _TOPICS:
         blocks.append(f"... and {len(topics) - _TOPICS} more topics")

@@ -166,7 +166,10 @@ class TopicCalls(ABC):
         listed = list_of("records", records)
         self._name(topic)
         servers = self.bootstrap_servers
-        read = partial(read_all, servers, topic, isolation=isolation)
+
+        def read(left_s: float) -> "list[ConsumerRecord]":
+            return read_all(servers, topic, isolation=isolation, timeout=left_s)
+
         assert_holds(read, topic, listed, ordered=ordered, allow_duplicates=allow_duplicates, timeout=timeout)
 
     # Waits. Each raises TimeoutError that names what it waited for, and what it saw last

@@ -13,6 +13,8 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing.comparison import Comparison, Expected, ExpectedRecord
 from tailrace.testing.waits import POLL_S, blocked_loop, see_markers, wait_until
 
+_LEAST_S = 1.0
+"""The least time for reading a topic, also at the end of a wait."""
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
 __tracebackhide__ = True  # pytest shows the line of the test
@@ -26,10 +28,11 @@ def read_all(
 
     Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) for a topic that does not exist, and TimeoutError.
     """
-    _check_exists(servers, topic)
     deadline = time.monotonic() + timeout
+    _check_exists(servers, topic, timeout)
     if isolation == "read_committed":
-        wait_until(f"topic {topic!r} has all markers", partial(see_markers, servers, topic), timeout, call="read_all")
+        wanted = f"topic {topic!r} can be read to its end"
+        wait_until(wanted, partial(see_markers, servers, topic), deadline - time.monotonic(), call="read_all")
     records: list[ConsumerRecord] = []
     with Consumer(
         servers, topics=[topic], auto_offset_reset="earliest", until="end", isolation_level=isolation
@@ -44,8 +47,9 @@ def read_all(
     return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
-def _check_exists(servers: str, topic: str) -> None:
-    with Admin(servers) as admin:
+def _check_exists(servers: str, topic: str, timeout: float) -> None:
+    wait_ms = max(int(timeout * 1000), 1)
+    with Admin(servers, bootstrap_timeout_ms=wait_ms, default_api_timeout_ms=wait_ms) as admin:
         if admin.existing_topics([topic]):
             return
         names = [known.name for known in admin.list_topics()]
@@ -55,7 +59,7 @@ def _check_exists(servers: str, topic: str) -> None:
 
 
 def assert_holds(
-    read: Callable[[], list[ConsumerRecord]],
+    read: Callable[[float], list[ConsumerRecord]],
     topic: str,
     expected: Sequence[Expected],
     *,
@@ -63,8 +67,8 @@ def assert_holds(
     allow_duplicates: bool = False,
     timeout: float,
 ) -> None:
-    """Compare what `read` returns with the expected records, again and again until the deadline while records, or the
-    topic, are only missing. A topic that does not exist holds no record.
+    """Compare what `read` returns within the given seconds with the expected records, again and again until the
+    deadline while records, or the topic, are only missing. A topic that does not exist holds no record.
 
     Raises AssertionError with the differences and the last records; ValueError if the records of several partitions
     are to be in order.
@@ -74,7 +78,7 @@ def assert_holds(
     while True:
         is_late = time.monotonic() >= deadline
         try:
-            records = read()
+            records = read(max(deadline - time.monotonic(), _LEAST_S))
         except KafkaError as fault:
             if fault.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise

@@ -129,9 +129,21 @@ def see_leader(servers: str, partition: TopicPartition, alive: Collection[int], 
         return Sight(False, f"topic {partition.topic!r} has {len(topics[0].partitions)} partitions")
     leader = int(found.leader)
     if leader < 0:
-        return Sight(False, f"{partition} has no leader")
+        return Sight(False, f"{partition} has no leader{_replicas(found, alive)}")
     state = f"{partition} has the leader {leader}"
-    return Sight(leader in alive, state if leader in alive else f"{state}, which does not run", leader)
+    return Sight(
+        leader in alive, state if leader in alive else f"{state}, which does not run{_replicas(found, alive)}", leader
+    )
+
+
+def _replicas(partition: PartitionInfo, alive: Collection[int]) -> str:
+    """Words about the replicas of a partition without a leader."""
+    replicas = [int(replica) for replica in partition.replicas]
+    where = f"; its replicas are on {', '.join(map(str, replicas))}"
+    if set(replicas) & set(alive):
+        return where
+    more = "" if len(replicas) > 1 else ": replication_factor=3 of create_topic keeps more copies"
+    return f"{where}, of which none runs{more}"
 
 
 def see_brokers(servers: str, count: int, left_s: float) -> Sight:

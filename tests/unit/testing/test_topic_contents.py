@@ -36,7 +36,7 @@ def compare(
 ) -> None:
     held = list(records)
     assert_holds(
-        lambda: held, "orders", list(expected), ordered=ordered, allow_duplicates=allow_duplicates, timeout=timeout
+        lambda _: held, "orders", list(expected), ordered=ordered, allow_duplicates=allow_duplicates, timeout=timeout
     )
 
 
@@ -144,7 +144,8 @@ def test_a_topic_that_is_not_there_yet_is_waited_for_and_holds_no_record() -> No
     looks = count()
     absent = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic 'orders' does not exist; topics that exist: 'o'")
 
-    def read() -> list[ConsumerRecord]:
+    def read(left_s: float) -> list[ConsumerRecord]:
+        assert 1 <= left_s <= 60
         if next(looks) < 3:
             raise absent
         return [TEA]
@@ -153,7 +154,7 @@ def test_a_topic_that_is_not_there_yet_is_waited_for_and_holds_no_record() -> No
     assert next(looks) == 4
     never = iter([absent, absent])
 
-    def read_absent() -> list[ConsumerRecord]:
+    def read_absent(left_s: float) -> list[ConsumerRecord]:
         raise next(never)
 
     assert_holds(read_absent, "orders", [], ordered=False, timeout=60)
@@ -198,7 +199,7 @@ def test_long_topics_and_long_values_are_shortened() -> None:
 
 def test_the_comparison_waits_for_missing_records_and_for_no_others() -> None:
     looks = count()
-    assert_holds(lambda: [TEA, MILK][: next(looks)], "orders", ["tea", "milk"], ordered=False, timeout=60)
+    assert_holds(lambda _: [TEA, MILK][: next(looks)], "orders", ["tea", "milk"], ordered=False, timeout=60)
     assert next(looks) == 3
     with pytest.raises(AssertionError, match="unexpected: 1"):
         compare(["tea", "milk"], [RUM], timeout=3_600)

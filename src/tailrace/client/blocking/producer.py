@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from tailrace.client.construction import made_of
 from tailrace.client.facade import Facade, blocking, face_of
+from tailrace.client.hints.time_outs import seconds_of
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.serialization import K, V
@@ -253,7 +254,8 @@ class Producer(Facade[AsyncProducer[K, V]], Generic[K, V]):
         counts before it, the records that are not written fail with REQUEST_TIMED_OUT, and are reported as by `flush`:
         such a record may still be written if it was sent. Without a time the wait ends with delivery.timeout.ms.
         """
-        self._client.close(partial(self._closed, timeout=timeout, timeout_ms=timeout_ms))
+        limit_s = seconds_of(timeout, timeout_ms, call="close")
+        self._client.close(partial(self._closed, timeout=limit_s))
 
     async def _closed(self, client: AsyncProducer[K, V], **limits: Any) -> None:
         self._take_over_all(client)
