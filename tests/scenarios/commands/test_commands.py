@@ -136,7 +136,7 @@ def test_acknowledged_records_outlive_kill_9_and_a_clean_stop(tmp_path: Path, mo
         (["--lissten", "x"], 2, "--listen"),
         (["--data-dir", ""], 2, "a directory has a name"),
         (["--set", "num.partition=3"], 1, "did you mean num.partitions?"),
-        (["--listen", "SSL://127.0.0.1:0"], 1, "the security protocol SSL is not supported"),
+        (["--listen", "SSL://127.0.0.1:0"], 1, "ssl.keystore.location: a listener with TLS needs a certificate"),
         (["--listen", "no-such-host.invalid:0", "--insecure"], 1, "cannot listen on no-such-host.invalid:0"),
         (["--data-dir", "/dev/null"], 1, "cannot use /dev/null: it is a file"),
     ],

@@ -28,7 +28,7 @@ NETWORK_SETTINGS = (
         "listener.security.protocol.map",
         LIST,
         ("PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT"),
-        "The security protocol of each listener name: NAME:PLAINTEXT or NAME:SSL. A listener named SSL has TLS.",
+        "The protocol of each listener name: PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or SASL_SSL. A listener SSL has TLS.",
     ),
     setting("inter.broker.listener.name", STRING, None, "The listener that other nodes use; the first by default."),
     setting(
