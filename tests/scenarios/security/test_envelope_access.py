@@ -14,7 +14,7 @@ from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.protocol.messages.metadata import DescribeClusterRequest
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tailrace.protocol.registry import APIS, api_of
-from tailrace.server.controller_link.envelopes import encode_address, encode_principal
+from tailrace.server.controller_link.envelopes import SENDER, encode_address, encode_principal
 from testkit.coordinators.secured_path import ADMIN, SecuredPath
 from testkit.nodes.ports import RecordingConnection
 
@@ -69,6 +69,13 @@ def test_the_client_in_an_envelope_needs_its_own_rights(node: SecuredPath) -> No
     assert "new" not in node.controller.image.topics
     node.allow(ALICE, Operation.CREATE, SecuredType.TOPIC, "new", host="10.0.0.1")
     assert pass_on(node, PEER, ALICE) == (0, 0)
+
+
+def test_an_envelope_of_the_sender_itself_has_the_rights_of_the_sender(node: SecuredPath) -> None:
+    """A broker creates internal topics, whose clients may not create topics."""
+    assert pass_on(node, PEER, SENDER.principal) == (0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert pass_on(node, "User:mallory", SENDER.principal) == (REFUSED, None)
+    assert pass_on(node, ADMIN, SENDER.principal) == (0, 0)
 
 
 def test_only_a_peer_fetches_the_metadata_log(node: SecuredPath) -> None:

@@ -38,7 +38,6 @@ from tailrace.metadata.commands import (
 )
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import BrokerId
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
@@ -49,7 +48,7 @@ from tailrace.server.controller_link.controller_requests import (
     Outcome,
 )
 from tailrace.server.controller_link.controller_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
-from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed
+from tailrace.server.controller_link.envelopes import SENDER, Client, Envelopes, Sealed
 from tailrace.server.controller_link.forwarding import Forwarding
 from tailrace.server.ports import Clock, Controller, Peer
 from tailrace.server.quorum.controller import QuorumController
@@ -292,5 +291,5 @@ class ControllerChannel:
         self._quorum.submit(command, done)
 
     def _sealed(self, command: CreateTopics) -> Sealed:
-        client = Client(f"broker-{self._node_id}", 0, ClientIdentity("", ""))
+        client = Client(f"broker-{self._node_id}", 0, SENDER)
         return self._envelopes.seal(create_topics_request(command), CREATE_TOPICS_VERSION, client)

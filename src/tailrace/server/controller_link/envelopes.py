@@ -53,6 +53,11 @@ def has_moved(response: Any) -> bool:
     return not _MOVED.isdisjoint(error_codes(response))
 
 
+SENDER: Final = ClientIdentity(listener_name="", address="", principal=":")
+"""In place of a client: the request is the sender's own, and has the rights of the sender. No client has this
+principal."""
+
+
 class Client(NamedTuple):
     """The client of a forwarded request."""
 
@@ -283,6 +288,8 @@ class EnvelopeHandler:
             on_answer(self._response(header, data, epoch))
 
         client = ClientIdentity(listener_name="", address=address, principal=principal)
+        if principal == SENDER.principal:
+            client = context.identity
         connection = _Request(client, on_answer=answered)
         self._dispatcher.on_frame(connection, 0, memoryview(request.request_data))
 
