@@ -9,8 +9,8 @@ from scramp import ScramClient
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records.users import credential_record
 from tailrace.metadata.replay import apply_all
-from tailrace.metadata.scram import ScramCredential, ScramMechanism, credential_of_password
 from tailrace.model.identity import ClientIdentity
+from tailrace.model.security.scram import ScramCredential, ScramMechanism, credential_of_password
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.api_versions import (
     SaslAuthenticateRequest,

@@ -30,7 +30,7 @@ class KafkaScript(NamedTuple):
 _ADDRESS: Final[Mapping[str, str]] = {"-b": "--bootstrap-server {}"}
 """The option of other tools for the address of a cluster."""
 _PORT: Final[Mapping[str, str]] = {"--port": "--listen 127.0.0.1:{}"}
-_NO_CLIENT_FILE: Final = "commands have options of their own, and read no file of client settings"
+_NO_CLIENT_FILE: Final = "commands have options of their own; `--command-config` reads a file of settings of clients"
 _SEE_ISR: Final = "`tailrace topics describe` shows the partitions, to compare Isr with Replicas"
 _SEE_FORMAT: Final = "`--format` prints value, key-value, or json, which has all fields of a record"
 _SEE_SEPARATOR: Final = "`--key-separator :` says that lines have keys, with this text behind; Kafka's default is '\\t'"
@@ -47,7 +47,6 @@ SCRIPTS: Final[Mapping[str, KafkaScript]] = {
             "--at-min-isr-partitions": _SEE_ISR,
             "--unavailable-partitions": "`tailrace topics describe` shows the partitions, with `none` as leader",
             "--topics-with-overrides": "`tailrace topics describe` shows the settings of topics as Configs",
-            "--command-config": _NO_CLIENT_FILE,
         },
     ),
     "groups": KafkaScript(
@@ -69,7 +68,6 @@ SCRIPTS: Final[Mapping[str, KafkaScript]] = {
             "--by-duration": "`--to-datetime TIME` names the time itself",
             "--delete-offsets": "`Admin.delete_offsets` in Python deletes the offsets of a topic",
             "--from-file": "`--topic NAME:PARTITION --to-offset N` sets the offset of a partition",
-            "--command-config": _NO_CLIENT_FILE,
         },
         {"reset": "reset-offsets", "lag": "describe"},
     ),
@@ -105,7 +103,6 @@ SCRIPTS: Final[Mapping[str, KafkaScript]] = {
             "--command-property": _NO_CLIENT_FILE,
             "--consumer.config": _NO_CLIENT_FILE,
             "--consumer-config": _NO_CLIENT_FILE,
-            "--command-config": _NO_CLIENT_FILE,
         },
     ),
     "produce": KafkaScript(
@@ -132,7 +129,6 @@ SCRIPTS: Final[Mapping[str, KafkaScript]] = {
             "--command-property": _NO_CLIENT_FILE,
             "--producer.config": _NO_CLIENT_FILE,
             "--producer-config": _NO_CLIENT_FILE,
-            "--command-config": _NO_CLIENT_FILE,
         },
     ),
     "brokers": KafkaScript(("list", "describe", "unregister"), _ADDRESS),

@@ -23,7 +23,7 @@ import typer
 from tailrace.cli import quick_imports
 from tailrace.cli.kafka_scripts import read_line
 from tailrace.model import __version__
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
 
 NOUNS: Mapping[str, str] = {
     "serve": "Run one node.",
@@ -42,6 +42,7 @@ NOUNS: Mapping[str, str] = {
     "dump-log": "Print and check what log files hold.",
     "spark": "Show and move the checkpoints of Spark queries.",
     "certs": "Make certificates for TLS.",
+    "users": "List, add and delete users with passwords.",
     "doctor": "Look for what is missing or wrong on this machine.",
 }
 
@@ -50,6 +51,7 @@ _WRONG_USAGE = 2
 _COMPLETING = "_TAILRACE_COMPLETE"
 _BREAKS = (":", "=")
 _SHOW_TRACEBACK = "TAILRACE_TRACEBACK"
+_COMMAND_CONFIG = "--command-config"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -65,7 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(words: list[str]) -> int:
     """The exit code."""
-    line = read_line(words)
+    try:
+        line = read_line(_taken(words))
+    except KafkaError as wrong:
+        return _fail(wrong.detail) * _WRONG_USAGE
     if line.answer is not None:
         _fail(line.answer)
         return _WRONG_USAGE
@@ -94,6 +99,24 @@ def _run(words: list[str]) -> int:
             f" ({_SHOW_TRACEBACK}=1 shows where; please report it)"
         )
     return 0
+
+
+def _taken(words: Sequence[str]) -> list[str]:
+    """The words without `--command-config FILE`, which is an option of all commands: TAILRACE_COMMAND_CONFIG keeps the
+    file. Words behind `--` are of another program."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, separator, file = word.partition("=")
+        if word == "--":
+            kept += [word, *rest]
+        elif name != _COMMAND_CONFIG:
+            kept.append(word)
+        elif file := file if separator else next(rest, ""):
+            os.environ["TAILRACE_COMMAND_CONFIG"] = file
+        else:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{_COMMAND_CONFIG} needs a file")
+    return kept
 
 
 def _prepare_streams() -> None:

@@ -2,17 +2,20 @@
 
 import base64
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
 from tailrace.client.blocking.admin import Admin
+from tailrace.client.setting_fields import keywords_of
 from tailrace.client.settings import ClientSettings
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import parse_addresses
 
 Cell = str | int | float | bool | None | Sequence["Cell"] | Mapping[str, "Cell"]
@@ -39,6 +42,8 @@ BootstrapServer = Annotated[
     ),
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+_VARIABLE: Final = "TAILRACE_COMMAND_CONFIG"
+_ADDRESSES: Final = "bootstrap_servers"
 
 
 _BOOTSTRAP_TIMEOUT_MS = 1_000
@@ -46,8 +51,29 @@ _BOOTSTRAP_TIMEOUT_MS = 1_000
 
 
 def cluster_of(bootstrap_servers: str) -> ClientSettings:
-    """The settings that the clients of a command share."""
-    return ClientSettings(bootstrap_servers)
+    """The settings that the clients of a command share: with `--command-config` the settings of the file."""
+    settings, strange = _settings_of_file()
+    if strange:
+        say(f"not used of the file of settings: {', '.join(strange)}")
+    return ClientSettings(bootstrap_servers, **settings)
+
+
+def _settings_of_file() -> tuple[dict[str, Any], list[str]]:
+    """The settings in the file that the environment names, and the names in the file that are no settings of a command.
+    Raises OSError, and KafkaError INVALID_CONFIG, never with a value."""
+    name = os.environ.get(_VARIABLE)
+    if not name:
+        return {}, []
+    from tailrace.node.settings.properties import parse_properties  # most commands need no file
+
+    try:
+        properties = parse_properties(Path(name).read_text(encoding="utf-8"))
+    except ValueError:  # also of bytes that are not UTF-8
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is not a file of properties") from None
+    given = keywords_of(properties)
+    known = {setting.name for setting in fields(ClientSettings)} - {_ADDRESSES}
+    settings = {keyword: value for keyword, value in given.items() if keyword in known}
+    return settings, sorted(keyword.replace("_", ".") for keyword in given.keys() - known - {_ADDRESSES})
 
 
 def admin_of(bootstrap_servers: str) -> Admin:

@@ -8,7 +8,7 @@ from tailrace.model.errors import KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialDeletion:
-    """Delete the credential of a user for a mechanism (`metadata.scram.ScramMechanism`)."""
+    """Delete the credential of a user for a mechanism (`model.security.scram.ScramMechanism`)."""
 
     user: str
     mechanism: int

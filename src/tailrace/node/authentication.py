@@ -10,7 +10,7 @@ from random import random
 from typing import Final, NamedTuple
 
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.scram import ScramCredential
+from tailrace.model.security.scram import ScramCredential
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener
 from tailrace.node.event_loop import LoopClock

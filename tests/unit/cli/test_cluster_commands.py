@@ -1,7 +1,9 @@
 """`brokers`, `quorum`, and the moves and elections of `topics`, with a cluster of two brokers."""
 
+import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -312,3 +314,54 @@ def test_any_replica_is_elected_in_a_cluster_that_reports_no_log_ends(
         assert (done.code, done.rows[0]["Election"]) == (0, "elected")
         assert done.err == "this cluster tells nothing about its copies: any replica that is alive is elected\n"
         assert (server.state("orders").leader, server.state("orders").accepts_loss) == (BROKER, False)
+
+
+def test_users_are_added_listed_and_deleted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("canary\n")
+    assert run("users", "list").rows == []
+    added = run("users", "add", "alice", "--password-file", str(file), "--iterations", "4096")
+    assert added.out.split() == ["USER", "MECHANISM", "ITERATIONS", "alice", "SCRAM-SHA-512", "4096"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("canary"))
+    run("users", "add", "alice", "--password-file", "-", "--mechanism", "scram-sha-256")
+    listed = run("users", "list", "-o", "json")
+    assert [(row["MECHANISM"], row["ITERATIONS"]) for row in json.loads(listed.out)] == [
+        ("SCRAM-SHA-256", 16_384),
+        ("SCRAM-SHA-512", 4_096),
+    ]
+    assert "canary" not in added.out + added.err + listed.out
+    run("users", "delete", "alice")
+    assert "SCRAM-SHA-512" not in run("users", "list").out
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "reason"),
+    [
+        (("delete", "bob"), "", "Attempt to delete a user credential that does not exist"),
+        (("add", "bob"), "", "a password has 1 to 1024 bytes"),
+        (("add", "bob"), "p\u00e4ssword", "printable ASCII"),
+        (("add", "bob", "--iterations", "1"), "secret", "Too few iterations"),
+        (("add", "bob", "--mechanism", "PLAIN"), "secret", "say SCRAM-SHA-256, SCRAM-SHA-512"),
+    ],
+)
+def test_a_user_that_cannot_be_changed_is_refused_with_the_reason(
+    run: Run, words: tuple[str, ...], text: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    refused = run("users", *words, *(("--password-file", "-") if words[0] == "add" else ()))
+    assert (refused.code, reason in refused.err) == (1, True), refused.err
+
+
+def test_a_file_of_settings_holds_for_every_command(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=PLAINTEXT\nclient.id=mine\nssl.truststore.type=PEM\nbootstrap.servers=x:1\n")
+    monkeypatch.setenv("TAILRACE_COMMAND_CONFIG", "")  # undone after the test
+    for words in (("--command-config", str(file), "users", "list"), ("users", "list", f"--command-config={file}")):
+        listed = run(*words)
+        assert (listed.code, listed.err) == (0, "not used of the file of settings: ssl.truststore.type\n")
+    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.password=canary\n")
+    refused = run("users", "list")
+    assert (refused.code, "sasl.mechanism" in refused.err, "canary" in refused.err) == (1, True, False)
+    assert run("users", "list", "--command-config").code == 2

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace.metadata.scram import ScramCredential, ScramMechanism, credential_of_password
+from tailrace.model.security.scram import ScramCredential, ScramMechanism, credential_of_password
 from tailrace.node import authentication
 from tailrace.node.authentication import PasswordThread
 

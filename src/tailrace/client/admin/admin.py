@@ -12,7 +12,7 @@ from tailrace.client.router import Router
 from tailrace.client.settings import ClientSettings
 
 if TYPE_CHECKING:
-    from tailrace.client import offsets
+    from tailrace.client import offsets, users
     from tailrace.client.admin import (
         acls,
         cluster,
@@ -57,6 +57,7 @@ else:
     topics = LateModule("tailrace.client.admin.topics")
     transactions = LateModule("tailrace.client.admin.transactions")
     unclean_elections = LateModule("tailrace.client.admin.unclean_elections")
+    users = LateModule("tailrace.client.users")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,6 +124,10 @@ class AsyncAdmin(StartableClient[ClientSettings]):
     describe_log_dirs = _method(lambda: log_dirs.describe_log_dirs)
     describe_replica_logs = _method(lambda: log_dirs.describe_replica_logs)
     describe_fetch_sessions = _method(lambda: fetch_sessions.describe_fetch_sessions)
+
+    list_users = _method(lambda: users.list_users)
+    set_password = _method(lambda: users.set_password)
+    delete_password = _method(lambda: users.delete_password)
 
     list_transactions = _method(lambda: transactions.list_transactions)
     describe_transaction = _method(lambda: transactions.describe_transaction)

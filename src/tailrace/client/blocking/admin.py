@@ -42,6 +42,10 @@ class Admin(Facade[AsyncAdmin]):
     describe_replica_logs = late_method(lambda: blocking(AsyncAdmin.describe_replica_logs))
     describe_fetch_sessions = late_method(lambda: blocking(AsyncAdmin.describe_fetch_sessions))
 
+    list_users = late_method(lambda: blocking(AsyncAdmin.list_users))
+    set_password = late_method(lambda: blocking(AsyncAdmin.set_password))
+    delete_password = late_method(lambda: blocking(AsyncAdmin.delete_password))
+
     list_transactions = late_method(lambda: blocking(AsyncAdmin.list_transactions))
     describe_transaction = late_method(lambda: blocking(AsyncAdmin.describe_transaction))
     abort_transaction = late_method(lambda: blocking(AsyncAdmin.abort_transaction))

@@ -15,7 +15,16 @@ from tailrace.metadata.records.users import (
     RemoveUserScramCredentialRecord,
     credential_record,
 )
-from tailrace.metadata.scram import (
+from tailrace.metadata.user_commands import (
+    AlterScramCredentials,
+    CredentialDeletion,
+    CredentialOutcome,
+    CredentialUpsertion,
+    ScramCredentialsAltered,
+)
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.machines import Decision
+from tailrace.model.security.scram import (
     LEAST_ITERATIONS,
     LONGEST_SALT,
     LONGEST_USER_NAME,
@@ -26,15 +35,6 @@ from tailrace.metadata.scram import (
     ScramMechanism,
     credential_of_salted,
 )
-from tailrace.metadata.user_commands import (
-    AlterScramCredentials,
-    CredentialDeletion,
-    CredentialOutcome,
-    CredentialUpsertion,
-    ScramCredentialsAltered,
-)
-from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.machines import Decision
 
 MOST_CREDENTIALS: Final = 10_000
 """The most credentials of a cluster; a user may have two."""

@@ -10,7 +10,7 @@ from typing import Final
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.image_draft import ImageDraft, ImageTable
 from tailrace.metadata.records.kinds import KINDS, MetadataRecord, RecordKind
-from tailrace.metadata.scram import ScramCredential, ScramMechanism
+from tailrace.model.security.scram import ScramCredential, ScramMechanism
 from tailrace.protocol.schema import Int8, Int32, message
 
 UserMechanism = tuple[str, ScramMechanism]

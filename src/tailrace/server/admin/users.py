@@ -9,7 +9,6 @@ from typing import Any
 
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records.users import SCRAM_CREDENTIALS, SECRET_ENTRY
-from tailrace.metadata.scram import ScramMechanism
 from tailrace.metadata.user_commands import (
     AlterScramCredentials,
     CredentialDeletion,
@@ -17,6 +16,7 @@ from tailrace.metadata.user_commands import (
     ScramCredentialsAltered,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.security.scram import ScramMechanism
 from tailrace.protocol.messages.security import (
     AlteredScramUser,
     AlterUserScramCredentialsRequest,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records.users import SCRAM_CREDENTIALS, SECRET_ENTRY, UserMechanism
-from tailrace.metadata.scram import (
+from tailrace.model.security.scram import (
     LEAST_ITERATIONS,
     LONGEST_PASSWORD,
     SALT_BYTES,

@@ -7,7 +7,13 @@ has two tokens each way; scramp checks the nonce, the flag of channel binding an
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
-from tailrace.metadata.scram import BY_SASL_NAME, LONGEST_PASSWORD, LONGEST_USER_NAME, ScramCredential, ScramMechanism
+from tailrace.model.security.scram import (
+    BY_SASL_NAME,
+    LONGEST_PASSWORD,
+    LONGEST_USER_NAME,
+    ScramCredential,
+    ScramMechanism,
+)
 from tailrace.server.authentication.credentials import UserCredentials
 
 PLAIN: Final = "PLAIN"

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
-from tailrace.metadata.scram import ScramCredential
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.identity import ClientIdentity
+from tailrace.model.security.scram import ScramCredential
 from tailrace.protocol.headers import API_VERSIONS, encode_response
 from tailrace.protocol.messages.api_versions import (
     SaslAuthenticateRequest,

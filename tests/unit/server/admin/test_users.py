@@ -10,10 +10,10 @@ from tailrace.metadata.image import EMPTY_IMAGE
 from tailrace.metadata.records.kinds import encode_record
 from tailrace.metadata.records.users import SCRAM_CREDENTIALS, SECRET_ENTRY
 from tailrace.metadata.replay import apply_all
-from tailrace.metadata.scram import ScramMechanism, credential_of_password
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.metadata.user_commands import CredentialUpsertion
 from tailrace.model.errors import ErrorCode
+from tailrace.model.security.scram import ScramMechanism, credential_of_password
 from tailrace.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,

@@ -64,23 +64,26 @@ class ScramCredential:
         return hmac.compare_digest(tried.stored_key, self.stored_key)
 
 
+def salted_password(mechanism: ScramMechanism, password: bytes, *, salt: bytes, iterations: int) -> bytes:
+    """The result of PBKDF2 for a password in UTF-8. Takes milliseconds."""
+    return hashlib.pbkdf2_hmac(mechanism.hash_name, password, salt, iterations)
+
+
 def credential_of_password(
     mechanism: ScramMechanism, password: bytes, *, salt: bytes, iterations: int
 ) -> ScramCredential:
     """The credential for a password in UTF-8. Takes milliseconds."""
-    salted = hashlib.pbkdf2_hmac(mechanism.hash_name, password, salt, iterations)
+    salted = salted_password(mechanism, password, salt=salt, iterations=iterations)
     return credential_of_salted(mechanism, salted, salt=salt, iterations=iterations)
 
 
-def credential_of_salted(
-    mechanism: ScramMechanism, salted_password: bytes, *, salt: bytes, iterations: int
-) -> ScramCredential:
+def credential_of_salted(mechanism: ScramMechanism, salted: bytes, *, salt: bytes, iterations: int) -> ScramCredential:
     """The credential for a salted password, as AlterUserScramCredentials carries it: the result of PBKDF2."""
-    client_key = hmac.digest(salted_password, b"Client Key", mechanism.hash_name)
+    client_key = hmac.digest(salted, b"Client Key", mechanism.hash_name)
     return ScramCredential(
         mechanism=mechanism,
         iterations=iterations,
         salt=salt,
         stored_key=hashlib.new(mechanism.hash_name, client_key).digest(),
-        server_key=hmac.digest(salted_password, b"Server Key", mechanism.hash_name),
+        server_key=hmac.digest(salted, b"Server Key", mechanism.hash_name),
     )
