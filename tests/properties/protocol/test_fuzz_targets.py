@@ -15,10 +15,12 @@ import fuzz
 from fuzz import golden
 from fuzz.mutation import Mutator
 from fuzz.targets import TARGETS, Target, records
+from tailrace.net import sasl
 from tailrace.protocol.records import _kernels_twin
 from tailrace.protocol.registry import APIS
 from tailrace.protocol.request_headers import decode_request_header
 from tailrace.protocol.schema import decode_from
+from tailrace.server.authentication.exchanges import Granted, PlainExchange
 from tailrace.storage import EpochCache
 from tailrace.storage.recovery import loader
 from tailrace.storage.segment_files import batch_file
@@ -56,6 +58,8 @@ PLANTED: list[tuple[str, object, str, object]] = [
     ("batches", records, "read_records", lambda *_, **__: []),
     ("compression", records, "compress", lambda _, data: bytes(data)),
     ("files", EpochCache, "to_bytes", lambda _: b"0\n0\n"),
+    ("sasl-gate", PlainExchange, "take", lambda *_: Granted("bob", b"")),
+    ("sasl-client", sasl._ScramLogin, "next", lambda *_: None),
 ]
 
 
