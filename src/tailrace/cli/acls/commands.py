@@ -5,6 +5,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from tailrace.cli.completion import group_names, topic_names
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, counted, say, show
 from tailrace.model.access import CLUSTER, Operation, SecuredType
 from tailrace.model.acls.bindings import (
@@ -37,12 +38,18 @@ class _Resource(NamedTuple):
     name: str | None
 
 
-Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic, or *; repeatable.")]
-Groups = Annotated[list[str] | None, typer.Option("--group", metavar="NAME", help="A group, or *; repeatable.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="NAME", help="A topic, or *; repeatable.", autocompletion=topic_names),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME", help="A group, or *; repeatable.", autocompletion=group_names),
+]
 Ids = Annotated[
     list[str] | None, typer.Option("--transactional-id", metavar="ID", help="A transactional id, or *; repeatable.")
 ]
-Users = Annotated[list[str] | None, typer.Option("--user", metavar="NAME", help="A user as a resource; repeatable.")]
+Users = Annotated[list[str] | None, typer.Option("--user", metavar="USER", help="A user as a resource; repeatable.")]
 OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster.", show_default=False)]
 Prefixed = Annotated[bool, typer.Option("--prefixed", help="Names that begin with the given name.", show_default=False)]
 Principals = Annotated[
@@ -50,7 +57,7 @@ Principals = Annotated[
 ]
 Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="The address of the client.")]
 Operations = Annotated[
-    list[str] | None, typer.Option("--operation", metavar="NAME", help="READ, WRITE, DESCRIBE, ...; repeatable.")
+    list[str] | None, typer.Option("--operation", metavar="OPERATION", help="READ, WRITE, DESCRIBE, ...; repeatable.")
 ]
 
 
@@ -229,7 +236,7 @@ def remove(
 @app.command()
 def check(
     principal: Annotated[str, typer.Option("--principal", metavar="User:NAME", show_default=False)],
-    operation: Annotated[str, typer.Option("--operation", metavar="NAME", show_default=False)],
+    operation: Annotated[str, typer.Option("--operation", metavar="OPERATION", show_default=False)],
     topics: Topics = None,
     groups: Groups = None,
     transactional_ids: Ids = None,

@@ -160,7 +160,8 @@ def test_a_brokers_setting_that_kafka_knows_is_altered_without_effect(node: Admi
     for name, message in (
         ("auto.leader.rebalance.enable", "cannot be changed while the broker runs"),
         ("num.replica.fetcher", "did you mean num.replica.fetchers?"),
-        ("ssl.keystore.location", "unknown setting"),
+        ("ssl.keystore.location", "cannot be changed while the broker runs"),
+        ("ssl.provider", "unknown setting"),
     ):
         refusal = alter(node, ResourceType.BROKER, "1", (name, 0, "false"))
         assert refusal.error_code == ErrorCode.INVALID_REQUEST
