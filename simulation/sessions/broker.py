@@ -49,7 +49,9 @@ class Waiting(NamedTuple):
 
 
 class _Context:
-    """A `RequestContext` whose answers stay objects."""
+    """A `RequestContext` whose answers stay objects, of a node without an authorizer."""
+
+    has_authorizer = False
 
     def __init__(self, broker: "SessionBroker", sender: Sender, version: int) -> None:
         self.connection = SimpleNamespace(identity=ClientIdentity("PLAINTEXT", "10.0.0.1", f"User:{sender.reader}"))

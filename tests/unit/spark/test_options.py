@@ -103,8 +103,8 @@ def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str
     [
         ("nonsense", "bootstrap server 'nonsense' is not HOST:PORT"),
         ("x:1,nonsense", "bootstrap server 'nonsense' is not HOST:PORT"),
-        ("http://x:1", "bootstrap server 'http://x:1' is not PLAINTEXT://HOST:PORT"),
-        ("SASL_SSL://x:1", "bootstrap server 'SASL_SSL://x:1' is not PLAINTEXT://HOST:PORT"),
+        ("http://x:1", "bootstrap server 'http://x:1' is not HOST:PORT; security.protocol=SSL asks for TLS"),
+        ("SASL_SSL://x:1", "bootstrap server 'SASL_SSL://x:1' is not HOST:PORT; security.protocol=SSL asks for TLS"),
         ("x:" + "9" * 5_000, "bootstrap server 'x:9999"),
         ("x:1 y:2", "is not HOST:PORT"),
         ("", "is required"),
