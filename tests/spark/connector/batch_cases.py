@@ -372,7 +372,7 @@ CLIENT = (
     Case("servers of a plain listener", SameRows(ALL), {"kafka.bootstrap.servers": "PLAINTEXT://SERVERS"}),
     Case(
         "servers of another listener",
-        Differs(PLAIN_ONLY, "kafka.bootstrap.servers: .*PLAINTEXT://HOST:PORT", ALL),
+        Differs(PLAIN_ONLY, "kafka.bootstrap.servers: .*HOST:PORT", ALL),
         {"kafka.bootstrap.servers": "SASL_SSL://SERVERS"},
     ),
     Case("no rack", SameRows(ALL), {"kafka.client.rack": ""}),

@@ -5,7 +5,7 @@ A description never has a salt or a key. Every node answers descriptions from it
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records.users import SCRAM_CREDENTIALS, SECRET_ENTRY
@@ -28,6 +28,9 @@ from tailrace.protocol.messages.security import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
+
+_LONGEST_SHOWN: Final = 1_000
+"""The most characters of a name in the text of an error: a name may have as many characters as a string may have."""
 
 
 class DescribeUserScramCredentialsHandler:
@@ -57,7 +60,9 @@ def _described(image: ClusterImage, name: str) -> DescribedScramUser:
     if infos:
         return DescribedScramUser(user=name, error_message=None, credential_infos=infos)
     return _refused(
-        name, ErrorCode.RESOURCE_NOT_FOUND, f"Attempt to describe a user credential that does not exist: {name}"
+        name,
+        ErrorCode.RESOURCE_NOT_FOUND,
+        f"Attempt to describe a user credential that does not exist: {name[:_LONGEST_SHOWN]}",
     )
 
 
@@ -70,7 +75,7 @@ def _infos(image: ClusterImage, name: str) -> Iterator[ScramCredentialInfo]:
 
 
 def _refused_twice(name: str) -> DescribedScramUser:
-    text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+    text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name[:_LONGEST_SHOWN]}"
     return _refused(name, ErrorCode.DUPLICATE_RESOURCE, text)
 
 
