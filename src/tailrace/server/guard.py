@@ -213,14 +213,16 @@ def _narrow_created(_: Any, response: Any, context: RequestContext) -> Stepwise[
         if not number % STEP:
             yield
         if not result.error_code and not context.authorize(Operation.DESCRIBE_CONFIGS, topic_resource(result.name)):
-            result = replace(  # noqa: PLW2901 - the same result, without its settings
+            without_settings = replace(
                 result,
                 topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 num_partitions=-1,
                 replication_factor=-1,
                 configs=None,
             )
-        results.append(result)
+            results.append(without_settings)
+        else:
+            results.append(result)
     return replace(response, topics=tuple(results))
 
 
@@ -276,14 +278,16 @@ def _narrow_consumer_groups(_: Any, response: Any, context: RequestContext) -> S
         }
         names.update(topic.name for details in group.details for topic in details.topics)
         if not all(context.authorize(DESCRIBE, topic_resource(name)) for name in names):
-            group = replace(  # noqa: PLW2901 - the same group, without its members
+            without_members = replace(
                 group,
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 error_message="The group has described topic(s) that the client is not authorized to describe.",
                 members=(),
                 details=(),
             )
-        shown.append(group)
+            shown.append(without_members)
+        else:
+            shown.append(group)
     return replace(response, groups=tuple(shown))
 
 

@@ -179,16 +179,16 @@ def test_n8_an_altered_nonce_is_refused(bench: GateBench) -> None:
 
 
 def test_n9_an_unknown_user_gets_a_salt_and_then_the_answer_of_a_wrong_password(bench: GateBench) -> None:
-    unknown, scram, first = begun(bench, "nobody", "secret")
+    unknown, scram, first = begun(bench, "missing", "secret")
     salt, iterations = first.split(",")[1:]
     assert iterations == "i=4096"
     answer = refused(bench, unknown, scram.get_client_final().encode())
     wrong, scram, of_alice = begun(bench, "alice", "wrong")
     assert refused(bench, wrong, scram.get_client_final().encode()) == answer
     assert len(of_alice) == len(first)
-    _, _, again = begun(bench, "nobody", "secret")
+    _, _, again = begun(bench, "missing", "secret")
     assert again.split(",")[1] == salt
-    _, _, other = begun(bench, "somebody", "secret")
+    _, _, other = begun(bench, "absent", "secret")
     assert other.split(",")[1] != salt
 
 
