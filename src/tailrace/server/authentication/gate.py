@@ -177,9 +177,11 @@ class Gate:
 
     def on_frame(self, connection: GatedConnection, slot: int, frame: memoryview) -> None:
         """Carry out a request of a guarded connection. Never raises for the bytes of a client."""
-        session = self._sessions.get(connection)
-        if session is None or connection.guard is None:  # authenticated in the same turn
+        if connection.guard is None:  # authenticated in the same turn
             self._serve(connection, slot, frame)
+            return
+        session = self._sessions.get(connection)
+        if session is None:  # closed
             return
         if session.has_bare_tokens:
             self._take_token(session, bytes(frame), _BareAnswer(connection, slot))

@@ -54,6 +54,16 @@ def test_a_request_of_the_same_turn_as_the_last_token_is_served(bench: GateBench
     assert bench.served == [(client, b"a request")]
 
 
+def test_a_request_of_the_same_turn_as_the_close_is_not_served(bench: GateBench) -> None:
+    client = bench.connect()
+    guard = client.guard
+    client.send(MetadataRequest(topics=None), 12)
+    assert not client.is_open
+    assert guard is not None
+    guard(client, 9, memoryview(b"a request"))
+    assert not bench.served
+
+
 def test_api_versions_are_served_before_and_within_the_authentication(bench: GateBench) -> None:
     client = bench.connect()
     client.send(ApiVersionsRequest(), 0)
