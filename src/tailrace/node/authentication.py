@@ -20,7 +20,8 @@ from tailrace.server.authentication.exchanges import exchange_of
 from tailrace.server.authentication.gate import Gate, GateServices
 
 MOST_WAITING: Final = 1_000
-"""The most checks of all addresses that wait; further checks fail at once."""
+"""The most checks of all addresses that wait. A further check fails at once, or the last check of the address with the
+most checks fails in its place."""
 
 
 class _Check(NamedTuple):
@@ -49,9 +50,9 @@ class PasswordThread:
     def check(
         self, address: str, credential: ScramCredential, password: bytes, on_done: Callable[[bool], None]
     ) -> None:
-        """Call `on_done` on the event loop with the outcome; with False if too many checks wait."""
+        """Call `on_done` on the event loop with the outcome; with False if too many checks wait (`MOST_WAITING`)."""
         with self._changed:
-            if self._is_stopped or self._count >= MOST_WAITING:
+            if self._is_stopped or (self._count >= MOST_WAITING and not self._make_room(address)):
                 self._post(lambda: on_done(False))
                 return
             self._count += 1
@@ -60,6 +61,17 @@ class PasswordThread:
                 self._thread = threading.Thread(target=self._run, name="tailrace-passwords", daemon=True)
                 self._thread.start()
             self._changed.notify()
+
+    def _make_room(self, address: str) -> bool:
+        """Fail the last check of the address with the most checks that wait. False: this address has the most."""
+        busiest = max(self._waiting, key=lambda waiting: len(self._waiting[waiting]))
+        checks = self._waiting[busiest]
+        if len(checks) <= len(self._waiting.get(address, ())) + 1:
+            return False
+        self._count -= 1
+        on_done = checks.pop().on_done
+        self._post(lambda: on_done(False))
+        return True
 
     def stop(self) -> None:
         """Drop the checks that wait, and end the thread."""

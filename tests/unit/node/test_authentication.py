@@ -16,9 +16,11 @@ RIGHT = credential_of_password(ScramMechanism.SHA_256, b"secret", salt=b"s" * 16
 class Gated(ScramCredential):
     """A credential whose checks wait for the test."""
 
+    has_begun = threading.Event()
     may_go_on = threading.Event()
 
     def proves(self, password: bytes) -> bool:
+        self.has_begun.set()
         assert self.may_go_on.wait(30)
         return super().proves(password)
 
@@ -56,6 +58,7 @@ def posted() -> Posted:
 @pytest.fixture
 def thread(posted: Posted) -> Iterator[PasswordThread]:
     Gated.may_go_on.clear()
+    Gated.has_begun.clear()
     checks = PasswordThread(posted.calls.put)
     yield checks
     Gated.may_go_on.set()
@@ -86,6 +89,20 @@ def test_a_check_beyond_the_bound_fails_at_once(
         thread.check("a", GATED, b"secret", posted.keep(str(number)))
     assert posted.run(1) == [("3", False)] or posted.outcomes == [("2", False)]
     Gated.may_go_on.set()
+
+
+def test_a_full_queue_takes_the_place_of_the_address_with_the_most_checks(
+    thread: PasswordThread, posted: Posted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address that fills the queue locks no other address out."""
+    monkeypatch.setattr(authentication, "MOST_WAITING", 4)
+    thread.check("a", GATED, b"secret", posted.keep("a1"))
+    assert Gated.has_begun.wait(30)
+    for name in ("a2", "a3", "a4", "a5", "b1", "b2", "b3"):
+        thread.check(name[0], GATED, b"secret", posted.keep(name))
+    assert sorted(posted.run(3)) == [("a4", False), ("a5", False), ("b3", False)]
+    Gated.may_go_on.set()
+    assert {name for name, is_right in posted.run(5) if is_right} == {"a1", "a2", "a3", "b1", "b2"}
 
 
 def test_a_stopped_thread_reports_nothing(posted: Posted) -> None:
