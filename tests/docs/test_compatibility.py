@@ -111,7 +111,7 @@ def suite() -> str:
     """kafka-python's own tests: how many pass, and which do not run."""
     not_run, skipped, collected = KAFKA_PYTHON.left_out, KAFKA_PYTHON.skipped, KAFKA_PYTHON.collected
     passed = collected - len(not_run) - len(skipped)
-    head = f"Of {collected} tests {passed} pass, {len(skipped)} skip themselves, {len(not_run)} are left out:\n\n"
+    head = f"Of {collected} tests {passed} pass. Skipped by themselves: {len(skipped)}; left out: {len(not_run)}:\n\n"
     reasons = [*not_run.items(), *((name, f"skips itself: {why}") for name, why in skipped.items())]
     rows = dict.fromkeys((f"`{name.partition('[')[0]}`", why) for name, why in reasons)  # with any parameter
     return head + _table(("Test", "Why not"), rows)

@@ -18,6 +18,9 @@ class ExternalService:
     def __init__(self, host, port):
         self.host, self.port = host, port
 
+    def dump_logs(self):
+        """The kit shows the logs of a node."""
+
 
 class SpawnedService:
     """A broker of the test's own."""
@@ -25,11 +28,6 @@ class SpawnedService:
     def __init__(self, args=None, env=None):
         raise RuntimeError("there is no Apache Kafka to start")
 '''
-
-_NO_ACLS = "a node has no ACLs"
-_NO_TLS = "needs a broker with TLS"
-_SASL = "Testing on external Kafka Broker"
-"""The reason of tests that want to start a broker with SASL themselves."""
 
 KAFKA_PYTHON = ForeignSuite(
     tests=SourceSuite(
@@ -41,21 +39,12 @@ KAFKA_PYTHON = ForeignSuite(
         added=(("test/__init__.py", ""), ("test/service.py", _SERVICE)),
     ),
     client="itself",
-    swapped="the broker at `KAFKA_URI`, in place of `SpawnedService`, which starts Apache Kafka",
+    swapped="each broker of `KafkaFixture.instance`, which starts Apache Kafka with the test's transport",
     collected=67,
     skipped={
         "test_consumer_integration.py::test_kafka_consumer_offsets_for_time_old": "Requires KAFKA_VERSION < 0.10.1",
-        **{
-            f"test_sasl_integration.py::{test}[{mechanism}]": _SASL
-            for test in ("test_admin", "test_produce_and_consume", "test_client")
-            for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-        },
     },
-    left_out={
-        "test_admin_integration.py::test_create_describe_delete_acls": _NO_ACLS,
-        "test_ssl_integration.py::TestSSLConnection::test_ssl_handshake": _NO_TLS,
-        "test_ssl_integration.py::TestSSLConnection::test_legacy_kafka_client_ssl": _NO_TLS,
-    },
+    left_out={},
     settings=SETTINGS,
 )
 """With the tests of the version in constraints.txt."""

@@ -166,7 +166,7 @@ def run_suite(
     command += [word for plugin in (*_PLUGINS, *suite.plugins, *swaps) for word in ("-p", plugin)]
     command += [f"--junitxml={report}", "-W", "ignore::DeprecationWarning"]
     command += [word for name in without for word in ("--deselect", f"{suite.folder}/{name}")]
-    paths = [suite.home / PACKAGES, suite.home, TESTS]
+    paths = [suite.home / PACKAGES, suite.home, TESTS, TESTS.parent]
     known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "KAFKA_"))}
     given = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""kafka-python's own integration tests pass against a node, all but the tests that are named here with the reason."""
+"""kafka-python's own integration tests pass against nodes, with TLS, SASL and ACLs too; skips have their reason."""
 
 import sys
 from pathlib import Path
