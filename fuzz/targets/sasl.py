@@ -31,7 +31,7 @@ def _users() -> dict[str, ScramCredential]:
     return {"alice": credential("alices"), "bob": credential("a password that no seed has")}
 
 
-def _pieces(data: bytes) -> Iterator[bytes]:
+def pieces(data: bytes) -> Iterator[bytes]:
     """The pieces of the data, each behind its length in two bytes."""
     position = 0
     while position + 2 <= len(data):
@@ -40,14 +40,15 @@ def _pieces(data: bytes) -> Iterator[bytes]:
         position = end
 
 
-def _joined(*pieces: bytes) -> bytes:
-    return b"".join(len(piece).to_bytes(2) + piece for piece in pieces)
+def joined(*parts: bytes) -> bytes:
+    """Data with these pieces."""
+    return b"".join(len(part).to_bytes(2) + part for part in parts)
 
 
 def _check_gate(data: bytes) -> None:
     bench = GateBench(_users())
     client = bench.connect()
-    for frame in _pieces(data):
+    for frame in pieces(data):
         if client.guard is None or not client.is_open or client.suspensions:
             break
         client.send_bytes(frame)
@@ -73,10 +74,10 @@ def _gate_seeds() -> Iterator[bytes]:
             first = frame(SaslHandshakeRequest(mechanism=mechanism), version)
             final = b"c=biws,r=abcdefgh" + b"0" * 64 + b",p=" + b"A" * 43 + b"="
             if version == 0:
-                yield _joined(first, token, final)
+                yield joined(first, token, final)
             else:
                 tokens = [frame(SaslAuthenticateRequest(auth_bytes=each), 2) for each in (token, final)]
-                yield _joined(first, *tokens)
+                yield joined(first, *tokens)
 
 
 class _HostileServer:
@@ -95,25 +96,26 @@ class _HostileServer:
         return SaslAuthenticateResponse(error_message=None, auth_bytes=token)
 
 
-_ALICE: Final = SaslConfig(mechanism="SCRAM-SHA-256", username="alice", password=Secret("canary"))
+CANARY: Final = "canary"
+ALICE: Final = SaslConfig(mechanism="SCRAM-SHA-256", username="alice", password=Secret(CANARY))
 
 
 def _check_client(data: bytes) -> None:
     try:
-        asyncio.run(authenticate(_HostileServer(_pieces(data)), _ALICE, timeout_ms=1_000))
+        asyncio.run(authenticate(_HostileServer(pieces(data)), ALICE, timeout_ms=1_000))
     except KafkaError as refused:
-        if "canary" in f"{refused} {refused!r}":
+        if CANARY in f"{refused} {refused!r}":
             found("the password shows")
     else:
         found("the client trusts a server that does not know the password")
 
 
 def _client_seeds() -> Iterator[bytes]:
-    yield _joined(b"r={nonce}more,s=c2FsdHNhbHRzYWx0c2FsdA==,i=4096", b"v=" + b"A" * 43 + b"=")
-    yield _joined(b"r={nonce}more,s=c2FsdHNhbHRzYWx0c2FsdA==,i=1")
-    yield _joined(b"r={nonce}more,s=c2FsdHNhbHRzYWx0c2FsdA==,i=99999999,x=y")
-    yield _joined(b"r={nonce},s=c2FsdA==,i=4096", b"e=other-error")
-    yield _joined(b"e=unknown-user")
+    yield joined(b"r={nonce}more,s=c2FsdHNhbHRzYWx0c2FsdA==,i=4096", b"v=" + b"A" * 43 + b"=")
+    yield joined(b"r={nonce}more,s=c2FsdHNhbHRzYWx0c2FsdA==,i=1")
+    yield joined(b"r={nonce}more,s=c2FsdHNhbHRzYWx0c2FsdA==,i=99999999,x=y")
+    yield joined(b"r={nonce},s=c2FsdA==,i=4096", b"e=other-error")
+    yield joined(b"e=unknown-user")
 
 
 TARGETS: Final = (

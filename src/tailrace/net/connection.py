@@ -135,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         # A frame longer than its arrived part gets memory of its own, and the socket writes right into that memory.
         self._frame: memoryview | None = None
         self._frame_filled = 0
-        self.most_bytes = MAX_RESPONSE_BYTES
+        self.most_bytes = MAX_UNAUTHENTICATED_BYTES
         self.session: SaslSession | None = None
         self._held: list[tuple[_PendingRequest | None, list[Buffer]]] | None = None
         """Requests that wait until the session is renewed; None: requests are written at once."""
@@ -397,13 +397,13 @@ async def connect(
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             try:
-                connection = await _open(address, client_id, NEGOTIATED_WITH, timeout_ms, tls, sasl)
+                connection = await _open(address, client_id, NEGOTIATED_WITH, timeout_ms, tls)
             except KafkaError:
-                connection = await _open(address, client_id, 0, timeout_ms, tls, sasl)
+                connection = await _open(address, client_id, 0, timeout_ms, tls)
             if sasl is not None:
                 connection.session = SaslSession(connection, sasl, timeout_ms)
                 await connection.session.begin()
-                connection.most_bytes = MAX_RESPONSE_BYTES
+            connection.most_bytes = MAX_RESPONSE_BYTES
             return connection
     except TimeoutError:
         detail = f"{address} did not answer within {timeout_ms} ms: is it a Kafka port, and is it reachable from here?"
@@ -412,24 +412,16 @@ async def connect(
     except OSError as fault:
         if isinstance(fault, ConnectionRefusedError):
             failure = ConnectionRefused
-        detail = f"cannot connect to {address}: {fault.strerror or fault}"
+        reason = fault.strerror or str(fault) or "it hung up" + (" within the TLS handshake" if tls else "")
+        detail = f"cannot connect to {address}: {reason}"
     except UnicodeError as fault:  # the name has an empty part, or a part of more than 63 characters
         detail = f"cannot connect to {address}: {fault}"
     raise failure(ErrorCode.NETWORK_EXCEPTION, detail)
 
 
-async def _open(
-    address: Address,
-    client_id: str,
-    version: int,
-    timeout_ms: int,
-    tls: TlsContexts | None,
-    sasl: SaslConfig | None,
-) -> Connection:
+async def _open(address: Address, client_id: str, version: int, timeout_ms: int, tls: TlsContexts | None) -> Connection:
     loop = asyncio.get_running_loop()
     connection = Connection(address, client_id, loop, tls)
-    if sasl is not None:
-        connection.most_bytes = MAX_UNAUTHENTICATED_BYTES
     if tls is None:
         await loop.create_connection(lambda: connection, address.host, address.port)
     else:

@@ -24,7 +24,7 @@ StepOfSasl = SaslHandshakeRequest | SaslAuthenticateRequest
 """The requests of an authentication."""
 
 MAX_UNAUTHENTICATED_BYTES: Final = 64 << 10
-"""The longest answer of a server before a client is authenticated."""
+"""The longest answer of a server before a client is authenticated, and before it knows the versions of the server."""
 
 _logger = logging.getLogger("tailrace.net")
 
@@ -35,6 +35,8 @@ MOST_ITERATIONS: Final = 1_000_000
 """The iterations of PBKDF2 that a server may ask for: fewer make a password easy to guess, more cost too much time."""
 _RENEWED_AFTER: Final = (0.85, 0.95)
 """The part of a session's length after which this end authenticates again, chosen at random between these."""
+_LEAST_WAIT_SECONDS: Final = 0.1
+"""The least time between two authentications: a server that names a length of 1 ms does not keep this end busy."""
 _LONGEST_TOKEN: Final = 16 << 10
 _LONGEST_TEXT: Final = 300
 
@@ -81,7 +83,7 @@ async def authenticate(connection: Asking, config: SaslConfig, *, timeout_ms: in
         SaslHandshakeRequest(mechanism=config.mechanism), SaslHandshakeResponse, timeout_ms=timeout_ms
     )
     if handshake.error_code:
-        offered = ", ".join(handshake.mechanisms[:10])[:_LONGEST_TEXT] or "none"
+        offered = _shown(", ".join(handshake.mechanisms[:10])) or "none"
         raise AuthenticationRefused(
             _code(handshake.error_code),
             f"{connection.address} refuses sasl.mechanism {config.mechanism}; mechanisms offered: {offered}",
@@ -93,7 +95,7 @@ async def authenticate(connection: Asking, config: SaslConfig, *, timeout_ms: in
             SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse, timeout_ms=timeout_ms
         )
         if answer.error_code:
-            text = (answer.error_message or "").strip()[:_LONGEST_TEXT]
+            text = _shown((answer.error_message or "").strip())
             raise AuthenticationRefused(
                 _code(answer.error_code),
                 f"{connection.address} does not accept user {config.username!r} by {config.mechanism}"
@@ -144,7 +146,7 @@ class SaslSession:
             connection.close("authentication failed")
             raise
         if lifetime_ms and connection.is_open:
-            wait_seconds = lifetime_ms / 1000 * uniform(*_RENEWED_AFTER)
+            wait_seconds = max(lifetime_ms / 1000 * uniform(*_RENEWED_AFTER), _LEAST_WAIT_SECONDS)
             self._timer = asyncio.get_running_loop().call_later(wait_seconds, self._renew)
 
     def end(self) -> None:
@@ -168,10 +170,17 @@ class SaslSession:
 
 
 def _code(number: int) -> ErrorCode:
+    """The code of a refusal. No server makes a refusal a fault to retry: such a code stands for a failed login."""
     try:
-        return ErrorCode(number)
+        code = ErrorCode(number)
     except ValueError:
         return ErrorCode.SASL_AUTHENTICATION_FAILED
+    return ErrorCode.SASL_AUTHENTICATION_FAILED if code.retriable else code
+
+
+def _shown(text: str) -> str:
+    """The begin of a server's text, without signs that a terminal or a log would obey."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text[:_LONGEST_TEXT])
 
 
 def _distrusted(connection: Asking, reason: str) -> KafkaError:

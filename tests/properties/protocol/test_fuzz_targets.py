@@ -16,6 +16,7 @@ from fuzz import golden
 from fuzz.mutation import Mutator
 from fuzz.targets import TARGETS, Target, records
 from tailrace.net import sasl
+from tailrace.net.connection import Connection
 from tailrace.protocol.records import _kernels_twin
 from tailrace.protocol.registry import APIS
 from tailrace.protocol.request_headers import decode_request_header
@@ -59,6 +60,7 @@ PLANTED: list[tuple[str, object, str, object]] = [
     ("compression", records, "compress", lambda _, data: bytes(data)),
     ("files", EpochCache, "to_bytes", lambda _: b"0\n0\n"),
     ("sasl-gate", PlainExchange, "take", lambda *_: Granted("bob", b"")),
+    ("hostile-broker", Connection, "_check_length", trusting),
     ("sasl-client", sasl._ScramLogin, "next", lambda *_: None),
 ]
 
