@@ -12,7 +12,10 @@ from tailrace.cli import quick_imports
 Dev = Annotated[
     bool, typer.Option("--dev", help="Defaults for trying out: groups without delay, few internal partitions.")
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Let other machines connect without authentication.")]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Listen for other machines without encryption, authentication or permissions."),
+]
 UntilStdinCloses = Annotated[
     bool,
     typer.Option("--until-stdin-closes", help="Stop when standard input ends, so that no program leaves it behind."),

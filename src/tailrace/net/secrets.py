@@ -28,6 +28,11 @@ class Secret:
         """Whether the secret stands elsewhere."""
         return self._given.startswith((_ENVIRONMENT, _FILE))
 
+    @property
+    def location(self) -> Path | None:
+        """The file of the secret; None for a text, and for a variable of the environment."""
+        return Path(self._given.removeprefix(_FILE)) if self._given.startswith(_FILE) else None
+
     def reveal(self) -> str:
         """The text. Raises KafkaError INVALID_CONFIG that names the reference if there is no text."""
         given = self._given

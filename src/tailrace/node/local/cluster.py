@@ -115,7 +115,8 @@ class LocalNode:
             ports.reserve(endpoint.host, endpoint.port)
 
     def write(self) -> None:
-        """Write the settings to the file that `serve --config` reads. Raises StorageError.
+        """Write the settings to the file that `serve --config` reads, for this user alone: settings may have secrets.
+        Raises StorageError.
 
         A file with the same content is left alone, so that a full disk or a power cut cannot spoil another start.
         """
@@ -124,7 +125,7 @@ class LocalNode:
         make_durably(self.home)
         lines = ["# Start this node alone: tailrace serve --config " + str(self.config_file)]
         lines += [f"{name}={value}" for name, value in self.settings.items()]
-        replace_file(OsFiles(), str(self.config_file), ("\n".join(lines) + "\n").encode())
+        replace_file(OsFiles(), str(self.config_file), ("\n".join(lines) + "\n").encode(), is_secret=True)
 
 
 def open_cluster(

@@ -24,6 +24,7 @@ from tailrace.node.settings.access import check_access, super_users
 from tailrace.node.settings.listeners import ListenerAddress, parse_endpoint, read_listener_config
 from tailrace.node.settings.logs import FLUSHED
 from tailrace.node.settings.quorum import read_quorum_config
+from tailrace.node.settings.safe_start import check_reach, check_secret_files, check_settings_file
 from tailrace.node.settings.sasl import NodeSasl, check_listener_sasl, read_node_sasl
 from tailrace.node.settings.sources import checked, known_setting, read_environment, read_file, read_overrides
 from tailrace.node.settings.table import (
@@ -86,11 +87,13 @@ class NodeConfig:
         self.addresses = read_listener_config(self)
         self.topic_defaults = _topic_defaults(self._values)
         self.quorum = read_quorum_config(self, self.addresses.listeners)
+        check_secret_files(stated)
         self.sasl = self._read_sasl()
         dependents = ("super.users", "allow.everyone.if.no.acl.found")
         check_access(self.authorizer_class, [name for name in dependents if stated.get(name)])
         self.super_users = super_users(self.text("super.users"))
         """The principals that may do everything."""
+        check_reach(self)
         _check(self)
         _check_listener_settings(self, stated)
 
@@ -286,6 +289,7 @@ def load_config(
     given: dict[str, str] = {}
     if file is not None:
         given.update(checked(read_file(file), str(file)))
+        check_settings_file(file, given)
     given.update(checked(read_environment(environment), "environment"))
     given.update(flags)
     given.update({current_name(name): text for name, text in read_overrides(overrides).items()})

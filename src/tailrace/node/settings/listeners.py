@@ -129,8 +129,6 @@ def read_listener_config(settings: SettingValues) -> ListenerConfig:
         raise _refusal("listeners: at least one address is needed, as in 127.0.0.1:9092")
     if _has_twins(config.listeners):
         raise _refusal("listeners: each needs a name of its own, as in CLIENTS://127.0.0.1:9092")
-    for endpoint in config.listeners:
-        _check_listener(settings, config, endpoint)
     _check_advertised(config)
     _check_metrics_listener(settings, config.metrics)
     return config
@@ -145,23 +143,6 @@ def _stated_protocol(pair: str) -> tuple[str, SecurityProtocol]:
 
 def _has_twins(endpoints: Sequence[ListenerAddress]) -> bool:
     return any(count > 1 for count in Counter(endpoint.name for endpoint in endpoints).values())
-
-
-def _check_listener(settings: SettingValues, config: ListenerConfig, endpoint: ListenerAddress) -> None:
-    if is_loopback_host(endpoint.host):
-        return
-    if not settings.flag("listener.insecure.allow"):
-        raise _refusal(
-            f"listeners={endpoint}: other machines could reach it, and this node lets every client in"
-            " (ssl.client.auth=required asks for certificates) and allows everything to each."
-            " Ways out: listen on 127.0.0.1; or reach the node through a tunnel (ssh -L);"
-            " or accept the risk with --insecure (listener.insecure.allow=true)"
-        )
-    if is_wildcard_host(endpoint.host) and endpoint.name not in {each.name for each in config.advertised}:
-        raise _refusal(
-            f"listeners={endpoint}: clients cannot connect to a wildcard;"
-            f" add advertised.listeners={endpoint.name}://HOST:{endpoint.port}"
-        )
 
 
 def _check_advertised(config: ListenerConfig) -> None:

@@ -22,7 +22,7 @@ NETWORK_SETTINGS = (
         "listener.insecure.allow",
         BOOLEAN,
         False,
-        "Listen on addresses that other machines can reach, without authentication.",
+        "Listen on addresses that other machines can reach, without encryption, authentication or permissions.",
     ),
     setting(
         "listener.security.protocol.map",

@@ -35,6 +35,7 @@ def test_the_user_of_the_nodes_authenticates_the_node() -> None:
 
 def test_the_text_of_the_user_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nodes.jaas").write_text(JAAS + "\n")
+    (tmp_path / "nodes.jaas").chmod(0o600)
     monkeypatch.setenv("OF_NODES", JAAS)
     monkeypatch.setenv("PASSWORD_OF_NODES", "canary")
     for text in (f"file:{tmp_path / 'nodes.jaas'}", "env:OF_NODES", JAAS.replace("canary", "env:PASSWORD_OF_NODES")):
