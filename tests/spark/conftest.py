@@ -9,9 +9,10 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -40,15 +41,18 @@ def is_connect() -> bool:
     return os.environ.get("SPARK_TEST_SESSION") == "connect"
 
 
-def connect_session() -> SparkSession:
-    """A session of a Connect server in a JVM of this process, on a free port if SPARK_TESTING is in the environment."""
+def connect_session(settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    """A session of a Connect server in a JVM of this process, on a free port if SPARK_TESTING is in the environment.
+
+    `settings` are further settings of the server.
+    """
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.remote("local[2]")
     here = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.log.level": "ERROR"}
-    for key, value in {**LEAN, **LOOPBACK, **BRIEF, **here}.items():
+    for key, value in {**LEAN, **LOOPBACK, **BRIEF, **here, **settings}.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
         # The server takes the settings when it starts; then Connect sets each once more, and warns of those it cannot.

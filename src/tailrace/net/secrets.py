@@ -57,6 +57,12 @@ class Secret:
     def __hash__(self) -> int:
         return hash(self._given)
 
+    def __copy__(self) -> "Secret":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Secret":
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.is_reference:
             raise TypeError("a secret is not pickled; give it as env:NAME or file:PATH, which is read where it is used")

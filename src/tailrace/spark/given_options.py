@@ -9,12 +9,9 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Final, Literal
 
 from tailrace.model.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:  # Spark imports this to look up a name: a real import would load asyncio, too
-    from tailrace.client.settings import ClientSettings
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +28,16 @@ REFUSED = {
     "group.id": "say kafka.group.id",
 }
 
-_OF_SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
-"""Options that are refused, not ignored with a warning: the connection would be neither encrypted nor authenticated."""
+KAFKA: Final = "kafka."
+SECURITY: Final = ("security.", "sasl.", "ssl.")
+"""The beginnings of the names of Kafka's security settings. As options they begin with `kafka.`, and are read by
+`cluster_access`, which refuses a name that clients do not have."""
+SERVERS: Final = "kafka.bootstrap.servers"
+CREDENTIALS: Final = "credentials"
 
 Kind = Literal["batch read", "streaming read", "write"]
 
-_EVERYWHERE = ("kafka.bootstrap.servers", "kafka.security.protocol", "includeHeaders")
+_EVERYWHERE = (SERVERS, CREDENTIALS, "includeHeaders")
 _READS = (
     "kafka.client.rack",
     "client.rack.env",
@@ -101,7 +102,7 @@ NAMES: Mapping[Kind, frozenset[str]] = {
     "streaming read": frozenset((*_EVERYWHERE, *_READS, *_STREAMING_READS)),
     "write": frozenset((*_EVERYWHERE, *_WRITES)),
 }
-"""The options that have an effect, or are refused where they would have none."""
+"""The options that have an effect, or are refused where they would have none; beside these, the options of security."""
 
 _OF_ANOTHER_KIND = {
     name.lower(): f"option {name} is for {whose} and is ignored"
@@ -111,12 +112,11 @@ _OF_ANOTHER_KIND = {
 
 _SPARKS_OWN = frozenset(("path", "checkpointlocation", "queryname"))
 
-_SERVERS = "kafka.bootstrap.servers"
-_EMPTY_ELSEWHERE = frozenset((_SERVERS, "assign", "subscribe", "subscribePattern"))
+_EMPTY_ELSEWHERE = frozenset((SERVERS, "assign", "subscribe", "subscribePattern"))
 """Required options. The advice to leave an empty option out would not help here, so the code that reads the option
 refuses it."""
-_MAY_BE_EMPTY = frozenset(("kafka.client.rack",))
-"""Options with a default of Kafka's that equals an empty text: no rack."""
+_MAY_BE_EMPTY = frozenset(("kafka.client.rack", "kafka.ssl.endpoint.identification.algorithm"))
+"""Options to which an empty text is a value of Kafka's: no rack, and any name in the certificate of a server."""
 
 LAST_INT32, LAST_INT64 = 2**31 - 1, 2**63 - 1
 
@@ -140,11 +140,14 @@ class GivenOptions:
         for name, way_out in REFUSED.items():
             if name in self._options:
                 raise fault(name, f"not supported: {way_out}")
-        for name, value in self._options.items():
-            is_plain = name == "kafka.security.protocol" and value.upper() == "PLAINTEXT"
-            if name.startswith(_OF_SECURITY) and not is_plain:
-                way_out = "connections are neither encrypted nor authenticated; name a listener that is PLAINTEXT"
-                raise fault(name, f"not supported: {way_out}")
+        for name in self._options:
+            if name.startswith(SECURITY):
+                raise fault(name, f"say {KAFKA}{name}: without {KAFKA} the option would do nothing")
+
+    def security(self) -> dict[str, str]:
+        """The options of security, by Kafka's names."""
+        given = {name.removeprefix(KAFKA): value for name, value in self._options.items() if name.startswith(KAFKA)}
+        return {name: value for name, value in given.items() if name.startswith(SECURITY)}
 
     def refuse_empty(self, kind: Kind) -> None:
         """Refuse an empty value, which may come from a template with an unset variable: the default would replace the
@@ -152,7 +155,7 @@ class GivenOptions:
 
         Batch reads and streaming reads check the options of both kinds.
         """
-        names = NAMES["write" if kind == "write" else "streaming read"]
+        names = NAMES["write" if kind == "write" else "streaming read"] | {KAFKA + name for name in self.security()}
         for name in sorted(names - _EMPTY_ELSEWHERE - _MAY_BE_EMPTY):
             value = self.text(name)
             if value is not None and not value.strip():
@@ -160,7 +163,8 @@ class GivenOptions:
 
     def warn_of_ignored(self, kind: Kind) -> None:
         known = {name.lower(): name for name in NAMES[kind]}
-        for name in sorted(self._options.keys() - known.keys() - _SPARKS_OWN):
+        of_security = {KAFKA + name for name in self.security()}
+        for name in sorted(self._options.keys() - known.keys() - _SPARKS_OWN - of_security):
             if name in _OF_ANOTHER_KIND:
                 _log.warning("%s", _OF_ANOTHER_KIND[name])
                 continue
@@ -188,19 +192,6 @@ class GivenOptions:
         if value.lower() not in ("true", "false"):
             raise fault(name, f"must be true or false, not {value!r}")
         return value.lower() == "true"
-
-    def cluster(self) -> "ClientSettings":
-        """The settings of all clients of the source or sink. Each address has a port, as Kafka's own client demands."""
-        servers = self.required(_SERVERS, 'for example "127.0.0.1:9092"')
-        # Not at the top: Spark imports this module to look up a name, and these modules load asyncio.
-        from tailrace.client.settings import ClientSettings
-        from tailrace.net.connection import parse_addresses
-
-        try:
-            parse_addresses(servers, default_port=None)
-        except KafkaError as wrong:
-            raise fault(_SERVERS, wrong.detail) from None
-        return ClientSettings(servers)
 
     def positive(self, name: str, *, at_most: int = LAST_INT64) -> int | None:
         value = self.text(name)

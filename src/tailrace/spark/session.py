@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -18,6 +19,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from tailrace.client.blocking.admin import Admin
+from tailrace.client.setting_fields import keywords_of
+from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.java import ensure_java
@@ -106,8 +109,19 @@ class GroupProgress(StreamingQueryListener):
     several, set `query_name`. The offsets are for display only: the query itself goes on from its checkpoint.
     """
 
-    def __init__(self, bootstrap_servers: str, group: str, *, query_name: str | None = None) -> None:
-        self._bootstrap_servers = bootstrap_servers
+    def __init__(
+        self, bootstrap_servers: str | Mapping[str, object], group: str, *, query_name: str | None = None
+    ) -> None:
+        """`bootstrap_servers` may be a mapping of settings by Kafka's dotted names, as for other clients.
+
+        Raises KafkaError INVALID_CONFIG for wrong settings.
+        """
+        given: dict[str, Any] = (
+            {"bootstrap_servers": bootstrap_servers}
+            if isinstance(bootstrap_servers, str)
+            else keywords_of(bootstrap_servers)
+        )
+        self._cluster = ClientSettings(**given)
         self._group = group
         self._query_name = query_name
         self._rests_until = 0.0
@@ -134,7 +148,7 @@ class GroupProgress(StreamingQueryListener):
         if not offsets:
             return
         try:
-            with Admin(self._bootstrap_servers) as admin:
+            with Admin.of(self._cluster) as admin:
                 show_progress(admin, self._group, offsets, timeout_ms=PROGRESS_TIMEOUT_MS)
         except KafkaError as fault:
             _log.warning("progress of group %s is not shown for %d s: %s", self._group, REST_S, fault)

@@ -12,7 +12,7 @@ JAVA_PATTERN = "patterns are Python's: what only Java knows is refused, with the
 WITHOUT_EFFECT = "the Java client's own settings have no meaning here: ignored, each with a warning"
 TYPO = "a number that is no whole number is a mistake: Jackson cuts a fraction off, and takes null for 0"
 TWICE = "two offsets of one partition are a mistake: the connector takes the last"
-PLAIN_ONLY = "connections are plain: what would encrypt or authenticate is refused, not ignored"
+WITHOUT_PROTECTION = "a setting of security is refused, not ignored, where it would protect nothing"
 NAME_OF_NONE = "not the name of an option: refused with the name that is meant"
 LOOK_UPS = "look-ups of offsets are repeated until their time is over: the options are ignored, with a warning"
 
@@ -372,7 +372,7 @@ CLIENT = (
     Case("servers of a plain listener", SameRows(ALL), {"kafka.bootstrap.servers": "PLAINTEXT://SERVERS"}),
     Case(
         "servers of another listener",
-        Differs(PLAIN_ONLY, "kafka.bootstrap.servers: .*HOST:PORT", ALL),
+        Differs(WITHOUT_PROTECTION, "kafka.bootstrap.servers: .*HOST:PORT", ALL),
         {"kafka.bootstrap.servers": "SASL_SSL://SERVERS"},
     ),
     Case("no rack", SameRows(ALL), {"kafka.client.rack": ""}),
@@ -397,10 +397,14 @@ CLIENT = (
         Differs("checked in batch reads too", "maxOffsetsPerTrigger", ALL),
         {"maxOffsetsPerTrigger": "few"},
     ),
-    Case("a mechanism of SASL", Differs(PLAIN_ONLY, "kafka.sasl.mechanism", ALL), {"kafka.sasl.mechanism": "PLAIN"}),
+    Case(
+        "a mechanism of SASL",
+        Differs(WITHOUT_PROTECTION, "kafka.sasl.mechanism", ALL),
+        {"kafka.sasl.mechanism": "PLAIN"},
+    ),
     Case(
         "a store of SSL",
-        Differs(PLAIN_ONLY, "kafka.ssl.truststore", ALL),
+        Differs(WITHOUT_PROTECTION, "kafka.ssl.truststore", ALL),
         {"kafka.ssl.truststore.location": "/nowhere"},
     ),
 )

@@ -1,5 +1,6 @@
 """Secrets: texts that do not show, and references that are followed late."""
 
+import copy
 import pickle
 from pathlib import Path
 
@@ -13,6 +14,7 @@ def test_a_text_is_revealed_and_never_shown_or_pickled() -> None:
     secret = Secret("canary")
     assert secret.reveal() == "canary"
     assert "canary" not in f"{secret} {secret!r} {[secret]}"
+    assert copy.copy(secret) == copy.deepcopy(secret) == secret
     with pytest.raises(TypeError, match="env:NAME or file:PATH") as refused:
         pickle.dumps(secret)
     assert "canary" not in str(refused.value)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -35,7 +36,7 @@ class Group:
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     group = Group()
-    monkeypatch.setattr(session, "Admin", lambda _: group)
+    monkeypatch.setattr(session, "Admin", SimpleNamespace(of=lambda _: group))
     return group
 
 
@@ -75,3 +76,17 @@ def test_skipped_offsets_are_committed_when_the_query_ends(group: Group) -> None
     assert group.shown == {"flights-0": 2}
     end(listener)
     assert group.attempts == 2, "there is nothing left to show"
+
+
+def test_a_listener_takes_the_settings_of_a_client_and_is_never_pickled_with_a_password() -> None:
+    """Spark Connect pickles a listener, and sends it to the server."""
+    settings = {
+        "bootstrap.servers": "gone:9092",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+    }
+    sent = cloudpickle.dumps(GroupProgress({**settings, "sasl.password": "env:OF_ALICE"}, "watchers"))
+    assert b"OF_ALICE" in sent
+    with pytest.raises(TypeError, match="sasl.password is not pickled"):
+        cloudpickle.dumps(GroupProgress({**settings, "sasl.password": "canary"}, "watchers"))

@@ -122,11 +122,11 @@ def test_servers_without_an_address_are_refused(servers: str, message: str) -> N
 @pytest.mark.parametrize("servers", ["a:1, b:2,", "[::1]:9092", "PLAINTEXT://127.0.0.1:9092"])
 def test_servers_have_the_forms_of_the_connector(servers: str) -> None:
     options = parse_source_options({**BASE, "kafka.bootstrap.servers": servers}, streaming=True)
-    assert options.cluster == ClientSettings(servers)
+    assert options.cluster.settings() == ClientSettings(servers)
 
 
-READ_OPTIONS = sorted(NAMES["streaming read"] - {"kafka.client.rack", "kafka.security.protocol"})
-WRITE_OPTIONS = sorted(NAMES["write"] - {"kafka.security.protocol"})
+READ_OPTIONS = sorted(NAMES["streaming read"] - {"kafka.client.rack"})
+WRITE_OPTIONS = sorted(NAMES["write"])
 
 
 @pytest.mark.parametrize("empty", ["", " "])
@@ -284,28 +284,6 @@ def test_options_with_an_effect_and_sparks_own_give_no_warning(
     kind: str, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     _parse(kind, options)
-    assert _warnings(caplog) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("kafka.security.protocol", "SASL_SSL"),
-        ("kafka.sasl.jaas.config", 'PlainLoginModule required password="secret";'),
-        ("kafka.ssl.truststore.location", "/etc/trust.jks"),
-    ],
-)
-def test_a_request_for_security_never_leads_to_a_plain_connection(
-    name: str, value: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    for parse in (lambda options: parse_source_options(options, streaming=True), parse_sink_options):
-        with pytest.raises(KafkaError, match=f"{name}: not supported") as refused:
-            parse({**BASE, name: value})
-        assert value not in str(refused.value) + caplog.text
-
-
-def test_a_plain_connection_may_be_asked_for_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    parse_source_options({**BASE, "kafka.security.protocol": "plaintext"}, streaming=True)
     assert _warnings(caplog) == []
 
 

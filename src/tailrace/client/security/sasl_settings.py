@@ -1,10 +1,11 @@
 """Settings of authentication by SASL, with Kafka's names and the names of librdkafka and kafka-python."""
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from tailrace.client.security.tls_settings import TlsSettings
 from tailrace.client.setting_fields import alias, invalid, secret
+from tailrace.model.errors import KafkaError
 from tailrace.model.security.security_protocol import SecurityProtocol
 from tailrace.net.jaas import parse_jaas
 from tailrace.net.sasl import SaslConfig
@@ -56,13 +57,13 @@ class SaslSettings(TlsSettings):
             user, password = parse_jaas(Secret(self.sasl_jaas_config).reveal())
         return SaslConfig(mechanism=self.sasl_mechanism or "", username=user, password=password)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The state for pickle. Raises TypeError for a password in plain text."""
-        for name in ("sasl_password", "sasl_jaas_config"):
-            given = getattr(self, name)
-            if given is not None and not Secret(given).is_reference:
-                shown = name.replace("_", ".")
-                raise TypeError(
-                    f"{shown} is not pickled; give it as env:NAME or file:PATH, which is read where it is used"
-                )
-        return dict(vars(self))
+    @classmethod
+    def is_elsewhere(cls, name: str, given: str) -> bool:
+        """Whether the secret is a reference. A text of `sasl.jaas.config` may have its password as a reference."""
+        if super().is_elsewhere(name, given):
+            return True
+        if name != "sasl_jaas_config":
+            return False
+        with suppress(KafkaError):
+            return parse_jaas(given).password.is_reference
+        return False

@@ -1,9 +1,11 @@
 """Settings of encrypted connections, with Kafka's names; certificates and keys are PEM (KIP-651)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from tailrace.client.setting_fields import alias, invalid, secret
 from tailrace.model.security.security_protocol import NAMES, SecurityProtocol
+from tailrace.net.secrets import Secret
 from tailrace.net.tls import TLS_VERSIONS, Pem, TlsConfig, TlsContexts
 
 
@@ -23,13 +25,13 @@ class TlsSettings:
     ssl_keystore_certificate_chain: str | None = None
     """The client's certificate and its chain as PEM text, in place of the file."""
     ssl_keystore_key: str | None = secret()
-    """The key of this certificate as PEM text."""
+    """The key of this certificate as PEM text; or env:NAME or file:PATH of the text."""
     ssl_certificate_location: str | None = None
     """A PEM file with the client's certificate alone, as in librdkafka; its key is in ssl_key_location."""
     ssl_key_location: str | None = None
     """A PEM file with the key of ssl_certificate_location."""
     ssl_key_password: str | None = secret()
-    """The password of an encrypted key."""
+    """The password of an encrypted key; or env:NAME or file:PATH, where the password stands."""
     ssl_crl_location: str | None = None
     """A PEM file with the lists of revoked certificates of all authorities."""
     ssl_endpoint_identification_algorithm: str = "https"
@@ -92,7 +94,7 @@ class TlsSettings:
             or self._pem("ssl_certificate_location")
             or self._pem("ssl_keystore_certificate_chain"),
             key=self._pem("ssl_key_location") or self._pem("ssl_keystore_key"),
-            key_password=self.ssl_key_password,
+            key_password=None if self.ssl_key_password is None else Secret(self.ssl_key_password).reveal(),
             trusted=self._pem("ssl_truststore_location") or self._pem("ssl_truststore_certificates"),
             revoked=self._pem("ssl_crl_location"),
             versions=_words(self.ssl_enabled_protocols),
@@ -107,7 +109,29 @@ class TlsSettings:
             return None
         if name.endswith("_location"):
             return Pem(setting=_dotted(name), location=value)
-        return Pem(setting=_dotted(name), text=value)
+        return Pem(setting=_dotted(name), text=Secret(value).reveal())
+
+    @classmethod
+    def is_elsewhere(cls, name: str, given: str) -> bool:
+        """Whether the secret with this name is a reference to a text elsewhere."""
+        return Secret(given).is_reference
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for pickle. Raises TypeError for a secret in plain text."""
+        for setting in fields(self):
+            given = getattr(self, setting.name)
+            if given is not None and setting.metadata.get("is_secret") and not self.is_elsewhere(setting.name, given):
+                raise TypeError(
+                    f"{_dotted(setting.name)} is not pickled; give it as env:NAME or file:PATH, which is read where it"
+                    " is used"
+                )
+        return dict(vars(self))
 
 
 _UNSET = (None, "https", "TLSv1.3,TLSv1.2")

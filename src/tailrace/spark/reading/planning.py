@@ -39,7 +39,7 @@ class Planner:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._admin = Admin.of(options.cluster)
+        self._admin = Admin.of(options.cluster.settings())
         self._isolation_level = parse_isolation(options.isolation)
         self._reported: set[str] = set()
         self.topic_ids: dict[str, TopicId] = {}

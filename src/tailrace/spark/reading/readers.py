@@ -200,7 +200,7 @@ def _worker_fetch(options: SourceOptions) -> RangedFetch:
     rack = _rack_here(options)
     on_corrupt = "skip" if options.on_corrupt == "skip" else "raise"
     settings = RangedFetchSettings.on(
-        options.cluster,
+        options.cluster.settings(),
         isolation=options.isolation,
         timeout_ms=options.fetch_timeout_ms,
         rack=rack,

@@ -32,7 +32,7 @@ class RecordWeights:
     def __init__(self, options: SourceOptions) -> None:
         self._fetch = RangedFetch.of(
             RangedFetchSettings.on(
-                options.cluster,
+                options.cluster.settings(),
                 isolation=options.isolation,
                 max_bytes=_SAMPLE_BYTES,
                 timeout_ms=_SAMPLE_TIMEOUT_MS,

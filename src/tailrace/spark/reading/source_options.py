@@ -5,16 +5,14 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from tailrace.model.key_ranges import SLOTS
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
 from tailrace.spark.avro.formats import RecordFormats, parse_formats
+from tailrace.spark.cluster_access import ClusterAccess, parse_access
 from tailrace.spark.given_options import LAST_INT32, GivenOptions, Kind, fault, parse_timestamp_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
-
-if TYPE_CHECKING:  # Spark imports this to look up a name: a real import would load asyncio, too
-    from tailrace.client.settings import ClientSettings
 
 TimestampStrategy = Literal["error", "latest"]
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -68,8 +66,7 @@ class OffsetRangeLimit:
 class SourceOptions:
     """The options of a read."""
 
-    cluster: "ClientSettings"
-    """The settings that clients of all kinds have."""
+    cluster: ClusterAccess
     subscription: Subscription
     starting: OffsetRangeLimit
     ending: OffsetRangeLimit
@@ -124,7 +121,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
             "minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}: no batch could have both"
         )
     return SourceOptions(
-        cluster=given.cluster(),
+        cluster=parse_access(given),
         subscription=_subscription(given),
         starting=starting,
         ending=ending,

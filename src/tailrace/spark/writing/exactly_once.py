@@ -78,7 +78,7 @@ class _TaskTransaction:
         if self._rows is None:
             producer = self._producer = Producer.of(
                 ProducerSettings.on(
-                    self._options.cluster,
+                    self._options.cluster.settings(),
                     linger_ms=0,
                     max_request_size=self._options.max_request_size,
                     transactional_id=self._member.transactional_id,
@@ -170,7 +170,7 @@ class ExactlyOnce:
         self._transactions = transactions
 
     def _admin(self) -> Admin:
-        return Admin.of(self._options.cluster)
+        return Admin.of(self._options.cluster.settings())
 
     def check_supported(self) -> None:
         """Raises KafkaError before a task runs.

@@ -19,6 +19,7 @@ from tailrace.client.blocking.admin import Admin
 from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import KafkaError
 from tailrace.model.sinks import SinkMember
+from tailrace.spark.cluster_access import ClusterAccess
 
 LEASE_MS: Final = 60_000
 """The time without a sign after which the members of a run are aborted. Spark keeps idle workers for a minute."""
@@ -43,7 +44,7 @@ class MemberLeases:
     """The runs that one worker process has open transactions of, on one cluster."""
 
     def __init__(
-        self, cluster: ClientSettings, *, period_s: float = _PERIOD_S, after_task_s: float = _AFTER_TASK_S
+        self, cluster: ClusterAccess, *, period_s: float = _PERIOD_S, after_task_s: float = _AFTER_TASK_S
     ) -> None:
         self._cluster = cluster
         self._period_s = period_s
@@ -65,7 +66,9 @@ class MemberLeases:
             is_new = (member.sink, member.run) not in self._held
             self._held[member.sink, member.run] = _Held(member.batch)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._give_signs, name="tailrace-leases", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._give_signs, args=(self._cluster.settings(),), name="tailrace-leases", daemon=True
+                )
                 self._thread.start()
             elif is_new:
                 self._changed.notify()
@@ -77,8 +80,8 @@ class MemberLeases:
             if held is not None:
                 held.ends_at = time.monotonic() + self._after_task_s
 
-    def _give_signs(self) -> None:
-        with Admin.of(self._cluster) as admin:
+    def _give_signs(self, settings: ClientSettings) -> None:
+        with Admin.of(settings) as admin:
             while batches := self._still_open():
                 for (sink, run), batch in batches.items():
                     self._give_sign(admin, sink, run, batch)
@@ -112,10 +115,10 @@ class MemberLeases:
                 del self._held[sink, run]
 
 
-_leases: dict[tuple[int, ClientSettings], MemberLeases] = {}
+_leases: dict[tuple[int, ClusterAccess], MemberLeases] = {}
 """The leases of this process. The process id is in the key, since Spark forks its workers."""
 
 
-def worker_leases(cluster: ClientSettings) -> MemberLeases:
+def worker_leases(cluster: ClusterAccess) -> MemberLeases:
     """The leases of this process on this cluster."""
     return _leases.setdefault((os.getpid(), cluster), MemberLeases(cluster))

@@ -4,14 +4,12 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.sinks import LAST_BATCH, check_sink
+from tailrace.spark.cluster_access import ClusterAccess, parse_access
 from tailrace.spark.given_options import LAST_INT32, GivenOptions, fault, parse_whole_number
-
-if TYPE_CHECKING:  # Spark imports this to look up a name: a real import would load asyncio, too
-    from tailrace.client.settings import ClientSettings
 
 _LOCAL = re.compile(r"^file:///(?=[^/])")
 _log = logging.getLogger(__name__)
@@ -26,8 +24,7 @@ DEFAULT_TIMEOUT_MS = 900_000
 class SinkOptions:
     """The options of a write."""
 
-    cluster: "ClientSettings"
-    """The settings that clients of all kinds have."""
+    cluster: ClusterAccess
     topic: str | None = None
     compression: str = "none"
     max_request_size: int = 1_048_576
@@ -64,7 +61,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise fault("kafka.compression.type", "must be none, gzip, snappy, lz4 or zstd")
     return SinkOptions(
-        cluster=given.cluster(),
+        cluster=parse_access(given),
         topic=None if (topic := given.text("topic")) is None else topic.strip(),
         compression=compression,
         max_request_size=given.positive("kafka.max.request.size", at_most=LAST_INT32) or 1_048_576,

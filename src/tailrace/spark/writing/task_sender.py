@@ -19,11 +19,11 @@ import pyarrow as pa
 from tailrace.client.arrow import PartitionBatch, Partitions, partition_batches, record_batches
 from tailrace.client.blocking.admin import Admin
 from tailrace.client.blocking.producer import Producer
-from tailrace.client.settings import ClientSettings
 from tailrace.client.writer_settings import ProducerSettings
 from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec
+from tailrace.spark.cluster_access import ClusterAccess
 from tailrace.spark.writing.sink_options import SinkOptions
 
 BATCH_BYTES = 900_000
@@ -56,14 +56,14 @@ class _Size:
 
 
 _producers: dict[tuple[int, ProducerSettings], Producer] = {}
-_sizes: dict[tuple[int, ClientSettings], dict[str, _Size]] = defaultdict(dict)
+_sizes: dict[tuple[int, ClusterAccess], dict[str, _Size]] = defaultdict(dict)
 """The largest batch sizes by topic, for each cluster. The process id is in the keys, since Spark forks and reuses its
 workers."""
 
 
 def _shared_producer(options: SinkOptions) -> Producer:
     """This process's producer for all tasks."""
-    settings = ProducerSettings.on(options.cluster, linger_ms=0, max_request_size=options.max_request_size)
+    settings = ProducerSettings.on(options.cluster.settings(), linger_ms=0, max_request_size=options.max_request_size)
     key = os.getpid(), settings
     if key not in _producers:
         _producers[key] = Producer.of(settings)
@@ -190,9 +190,9 @@ class TaskSender:
             self._send_all(refused.topic, made, size.limit)
 
 
-def _room_for_records(cluster: ClientSettings, topic: str) -> int:
+def _room_for_records(cluster: ClusterAccess, topic: str) -> int:
     """The bytes of records that a batch of this topic may have, as its settings say now."""
-    with Admin.of(cluster) as admin:
+    with Admin.of(cluster.settings()) as admin:
         settings = admin.describe_topic_configs([topic])
     most = next(setting.value for setting in settings[topic] if setting.name == "max.message.bytes")
     return max(1, int(most or BATCH_BYTES) - _BATCH_OVERHEAD)

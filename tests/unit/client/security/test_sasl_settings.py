@@ -70,3 +70,12 @@ def test_a_password_in_plain_text_is_not_pickled_and_a_reference_is(monkeypatch:
     assert CANARY.encode() not in data
     config = pickle.loads(data).sasl()
     assert config.password.reveal() == CANARY
+
+
+def test_a_jaas_text_whose_password_stands_elsewhere_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_ALICE", CANARY)
+    elsewhere = settings(sasl_mechanism="PLAIN", sasl_jaas_config=JAAS.replace(CANARY, "env:OF_ALICE"))
+    config = pickle.loads(pickle.dumps(elsewhere)).sasl()
+    assert (config.username, config.password.reveal()) == ("alice", CANARY)
+    with pytest.raises(TypeError, match="sasl.jaas.config is not pickled"):
+        pickle.dumps(settings(sasl_mechanism="PLAIN", sasl_jaas_config=JAAS))

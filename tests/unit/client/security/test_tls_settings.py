@@ -1,12 +1,15 @@
 """The settings of TLS of clients: names of other clients, contradictions, secrets."""
 
+import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tailrace.client.settings import ClientSettings
 from tailrace.model.errors import KafkaError
+from testkit.nodes.certificates import TeamCertificates
 
 SERVERS = "127.0.0.1:9092"
 
@@ -55,7 +58,32 @@ def test_no_text_shows_a_key_or_a_password() -> None:
         SERVERS, security_protocol="SSL", ssl_certificate_pem="x", ssl_key_pem="canary-k", ssl_key_password="canary-p"
     )
     assert "canary" not in f"{settings} {settings!r}"
-    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert copy.deepcopy(settings) == copy.copy(settings) == settings
+    with pytest.raises(TypeError, match="ssl.keystore.key is not pickled; give it as env:NAME or file:PATH") as unsent:
+        pickle.dumps(settings)
+    assert "canary" not in str(unsent.value)
     with pytest.raises(KafkaError) as refusal:
         ClientSettings(SERVERS, security_protocol="SSL", ssl_key_password=b"canary")  # type: ignore[arg-type]
     assert "canary" not in str(refusal.value)
+
+
+def test_a_key_and_its_password_may_stand_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, certificate = TeamCertificates(tmp_path).key_and_certificate("alice")
+    monkeypatch.setenv("OF_THE_KEY", "canary")
+    settings = ClientSettings(
+        SERVERS,
+        security_protocol="SSL",
+        ssl_certificate_pem=certificate.read_text(),
+        ssl_key_pem=f"file:{key}",
+        ssl_key_password="env:OF_THE_KEY",
+    )
+    sent = pickle.dumps(settings)
+    assert key.read_bytes()[30:90] not in sent
+    contexts = pickle.loads(sent).tls_contexts()
+    assert contexts is not None
+    assert contexts.config.key_password == "canary"
+    assert contexts.current(0.0).get_ca_certs() is not None
+    assert "canary" not in repr(contexts.config)
+    monkeypatch.delenv("OF_THE_KEY")
+    with pytest.raises(KafkaError, match="the environment variable OF_THE_KEY of a secret is not set"):
+        settings.tls_contexts()

@@ -10,11 +10,11 @@ import pytest
 
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.client.offsets import LATEST, READ_COMMITTED
-from tailrace.client.settings import ClientSettings
 from tailrace.client.transactions.sinks import WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import RowsDigest, SinkMember
+from tailrace.spark.cluster_access import ClusterAccess
 from tailrace.spark.writing.exactly_once import ExactlyOnce
 from tailrace.spark.writing.member_leases import MemberLeases
 from tailrace.spark.writing.sink_batch import SinkBatch, drivers_mark, streamed
@@ -204,7 +204,7 @@ def test_a_worker_gives_signs_of_life_until_its_batch_is_decided(
         return last_batch
 
     monkeypatch.setattr(Admin, "renew_sink_run", renew)
-    leases = MemberLeases(ClientSettings(query.servers), period_s=0.02)
+    leases = MemberLeases(ClusterAccess(servers=query.servers), period_s=0.02)
     batch = query.batch(3)
     member = query.write(batch, 0)
     assert member is not None
@@ -225,7 +225,7 @@ def test_a_worker_gives_no_signs_for_ever_for_a_batch_that_is_never_decided(
         return -1
 
     monkeypatch.setattr(Admin, "renew_sink_run", renew)
-    leases = MemberLeases(ClientSettings(query.servers), period_s=0.01, after_task_s=0.05)
+    leases = MemberLeases(ClusterAccess(servers=query.servers), period_s=0.01, after_task_s=0.05)
     stopped, at_work = SinkMember("copy", "stopped", 0, 0, 0), SinkMember("copy", "at-work", 0, 1, 1)
     leases.hold(stopped)
     leases.hold(at_work)
@@ -255,7 +255,7 @@ def test_a_worker_gives_no_signs_to_a_cluster_that_takes_none(
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "an older broker")
 
     monkeypatch.setattr(Admin, "renew_sink_run", renew)
-    leases = MemberLeases(ClientSettings(query.servers), period_s=60)
+    leases = MemberLeases(ClusterAccess(servers=query.servers), period_s=60)
     leases.hold(SinkMember("copy", "r", 3, 0, 0))
     wait_until(lambda: not leases.is_at_work)
 
