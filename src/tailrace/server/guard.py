@@ -6,7 +6,7 @@ answers are narrowed: objects that the client may not describe are left out. A f
 because no part of the request or of the answer can be taken out (`CHECKED_BY_HANDLER`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import GeneratorType
 from typing import Any, Final, NamedTuple
 
@@ -79,6 +79,13 @@ class _Own(NamedTuple):
     """Makes the answer for the client of the request and the handler's answer."""
 
 
+class _RefusedElements(NamedTuple):
+    """Refused elements of a request: a request of them alone, and their error."""
+
+    code: ErrorCode
+    request: Any
+
+
 class GuardedHandler:
     """A handler behind the check of the accesses of its requests."""
 
@@ -102,15 +109,16 @@ class GuardedHandler:
 
     def _in_steps(self, request: Any, context: RequestContext) -> Stepwise[Any]:
         rest = request
-        refusals: dict[ErrorCode, Any] = {}
+        refusals: list[_RefusedElements] = []
         if not self._own.permits_all(context):
             for access in self._accesses:
                 if access.array and getattr(request, access.array):
-                    rest = yield from self._split(access, rest, refusals, context)
+                    rest, refused = yield from self._split(access, rest, context)
+                    refusals += refused
         is_empty = not any(getattr(rest, access.array) for access in self._accesses if access.array)
         if refusals and (is_empty or self._own.all_or_none):
             if not is_empty:
-                refusals[ErrorCode.OPERATION_NOT_ATTEMPTED] = rest
+                refusals.append(_RefusedElements(ErrorCode.OPERATION_NOT_ATTEMPTED, rest))
             return (yield from self._refused(refusals, context, None))
 
         def finished(response: Any) -> Stepwise[Any]:
@@ -135,10 +143,9 @@ class GuardedHandler:
         return (yield from finished(response))
 
     def _split(
-        self, access: Access, request: Any, refusals: dict[ErrorCode, Any], context: RequestContext
-    ) -> Stepwise[Any]:
-        """The request without the elements that are refused; `refusals` gets requests of refused elements, by their
-        error."""
+        self, access: Access, request: Any, context: RequestContext
+    ) -> Stepwise[tuple[Any, list["_RefusedElements"]]]:
+        """The request without the elements that are refused, and the refusals of these elements."""
         permitted: list[Any] = []
         refused: dict[ErrorCode, list[Any]] = {}
         assert access.of_element is not None
@@ -151,13 +158,15 @@ class GuardedHandler:
             else:
                 refused.setdefault(context.refusal_of(resource).code, []).append(element)
         empty = {other.array: () for other in self._accesses if other.array}
-        for code, elements in refused.items():
-            refusals[code] = replace(request, **{**empty, access.array: tuple(elements)})
-        return replace(request, **{access.array: tuple(permitted)}) if refused else request
+        refusals = [
+            _RefusedElements(code, replace(request, **{**empty, access.array: tuple(elements)}))
+            for code, elements in refused.items()
+        ]
+        return (replace(request, **{access.array: tuple(permitted)}) if refused else request), refusals
 
-    def _refused(self, refusals: Mapping[ErrorCode, Any], context: RequestContext, response: Any) -> Stepwise[Any]:
+    def _refused(self, refusals: Iterable["_RefusedElements"], context: RequestContext, response: Any) -> Stepwise[Any]:
         """The response with the errors of refused elements behind the others."""
-        for code, request in refusals.items():
+        for code, request in refusals:
             text = "" if code is ErrorCode.OPERATION_NOT_ATTEMPTED else "Authorization failed."
             refused = yield from refused_elements_in_steps(request, context.api_version, KafkaError(code, text))
             if response is None:
