@@ -13,6 +13,7 @@ from tailrace.protocol.messages.consumer_groups import (
     HeartbeatTopicPartitions,
 )
 from testkit.coordinators.group_path import GroupPath
+from testkit.nodes.ports import RecordingConnection
 
 Owned = dict[TopicId, set[int]]
 LEAVE, LEAVE_FOR_A_WHILE = -1, -2
@@ -35,6 +36,8 @@ class TableMember:
     instance_id: str | None = None
     assignor: str | None = None
     rebalance_timeout_ms: int = 10_000
+    connection: RecordingConnection | None = None
+    """The connection of the member; None: the connection that members share."""
     epoch: int = 0
     owned: Owned = field(default_factory=dict)
     interval_ms: int = 0
@@ -94,7 +97,7 @@ class TableMember:
 
     def _send(self, **fields: object) -> ConsumerGroupHeartbeatResponse:
         request = ConsumerGroupHeartbeatRequest(group_id=self.group_id, member_id=self.name, **fields)  # type: ignore[arg-type]
-        answer: ConsumerGroupHeartbeatResponse = self.node.send(request, 1).response
+        answer: ConsumerGroupHeartbeatResponse = self.node.send(request, 1, connection=self.connection).response
         return answer
 
     def _take(self, answer: ConsumerGroupHeartbeatResponse) -> ErrorCode:

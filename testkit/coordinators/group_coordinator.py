@@ -60,6 +60,9 @@ class NoTopics:
     def matches(self, expression: str) -> RegularExpressionValue | None:
         return None
 
+    def described_by(self, principal: str, client_host: str, names: frozenset[str]) -> frozenset[str]:
+        return names
+
 
 class GroupScene:
     """A group "g" and its coordinator. Writes are committed at once unless `holds_writes`."""

@@ -31,6 +31,11 @@ class Authorizer(Protocol):
         version is the same object."""
         ...
 
+    @property
+    def asks_addresses(self) -> bool:
+        """Whether two addresses of a principal may get different decisions."""
+        ...
+
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
         """Whether the client may perform the operation on the resource. False for the id of a topic that does not
         exist. Raises KafkaError REQUEST_TIMED_OUT, which clients retry, while the rules are not known."""
@@ -44,6 +49,7 @@ class Authorizer(Protocol):
 
 class _PermitAll:
     version: object = None
+    asks_addresses = False
 
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
         return True
@@ -86,6 +92,12 @@ class StandardAuthorizer:
     @property
     def version(self) -> object:
         return ACLS.of(self._image())
+
+    @property
+    def asks_addresses(self) -> bool:
+        if self._image().tables is not self._seen:
+            self._take_changes()
+        return self._rules.has_addresses
 
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
         if self._image().tables is not self._seen:

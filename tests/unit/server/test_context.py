@@ -51,6 +51,7 @@ class ScriptedAuthorizer:
     def __init__(self) -> None:
         self.asked: list[tuple[ClientIdentity, Operation, SecuredResource]] = []
         self.version: object = None
+        self.asks_addresses = False
 
     def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
         self.asked.append((identity, operation, resource))

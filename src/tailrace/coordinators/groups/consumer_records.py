@@ -94,6 +94,9 @@ class ConsumerGroupMemberMetadataValue:
     classic_member_metadata: ClassicMemberMetadata | None = field(
         versions="0+", tag=0, nullable="0+", default=ClassicMemberMetadata()
     )
+    principal: str = field(versions="0+", tag=10000, default="")
+    """The principal of the member's client, if access is decided by rules: a regular expression matches the topics that
+    the client may describe. Kafka's readers skip the field."""
 
 
 @message(versions="0", flexible="0+")

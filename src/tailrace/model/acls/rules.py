@@ -96,17 +96,25 @@ class AclRules:
         """The lengths of the names of prefixed patterns, by type of resource."""
         self._patterns_of: dict[tuple[int, str], set[_Pattern]] = {}
         """The patterns with rules, by type of resource and principal."""
+        self._of_hosts = 0
+        """The number of different rules about single hosts."""
         for rule in rules:
             self.add(rule)
 
     def __len__(self) -> int:
         return len(self._counts)
 
+    @property
+    def has_addresses(self) -> bool:
+        """Whether a rule is about the clients of a single host."""
+        return bool(self._of_hosts)
+
     def add(self, rule: AclBinding) -> None:
         """Add a rule."""
         self._counts[rule] += 1
         if self._counts[rule] > 1 or not _is_known(rule):
             return
+        self._of_hosts += rule.host != EVERY_NAME
         pattern = (rule.resource_type, rule.pattern_type, rule.resource_name)
         of_pattern = self._entries.get(pattern)
         if of_pattern is None:
@@ -128,6 +136,7 @@ class AclRules:
         del self._counts[rule]
         if not _is_known(rule):
             return
+        self._of_hosts -= rule.host != EVERY_NAME
         pattern = (rule.resource_type, rule.pattern_type, rule.resource_name)
         of_pattern = self._entries[pattern]
         entries = of_pattern[rule.principal]

@@ -105,7 +105,12 @@ class Broker:
         )
         self.partitions: Final = self.replicas.partitions
         self.coordination: Final = Coordination(
-            config, ports=ports, controller=controller, partitions=self.partitions, views=self._views
+            config,
+            ports=ports,
+            controller=controller,
+            partitions=self.partitions,
+            views=self._views,
+            authorizer=authorizer,
         )
         self.deadlines: Final = Deadlines(clock)
         """The deadlines of waiting requests: fetches that wait for records, and produces that wait for replicas and

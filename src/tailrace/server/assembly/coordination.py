@@ -10,6 +10,7 @@ from tailrace.metadata.views import Views
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
 from tailrace.protocol.messages import consumer_groups, groups, membership, offsets, sinks, transactions
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
+from tailrace.server.authorizer import Authorizer
 from tailrace.server.coordination.checkpoint_keeper import CheckpointKeeper
 from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
 from tailrace.server.dispatch import HandlerTable, by_api
@@ -50,6 +51,7 @@ class Coordination:
         controller: Controller,
         partitions: PartitionTable,
         views: Views,
+        authorizer: Authorizer,
     ) -> None:
         broker_id, clock = config.broker_id, ports.clock
         self._clock = clock
@@ -65,6 +67,7 @@ class Coordination:
             new_member_id=lambda prefix: f"{prefix}-{_uuid(ports.random_bytes)}",
             clock=clock,
             views=views,
+            authorizer=authorizer,
         )
         self._partition_ends = PartitionEnds(
             find_partition=partitions.find,

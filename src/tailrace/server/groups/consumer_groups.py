@@ -64,6 +64,7 @@ class ConsumerGroupHeartbeatHandler:
             request=request,
             client_id=context.client_id or "",
             client_host=context.identity.host,
+            principal=context.identity.principal if context.has_authorizer else "",
         )
 
         def resolved(fault: KafkaError | None) -> None:

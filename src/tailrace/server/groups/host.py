@@ -55,6 +55,7 @@ from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.protocol.records.record import Record
 from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
+from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.bounded_lines import BoundedLines
 from tailrace.server.callbacks import Alarm, call_safely
 from tailrace.server.coordination.coordinator_log import IN_NONE, CoordinatorLog, InTransaction
@@ -326,7 +327,9 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         new_member_id: NewMemberId,
         clock: Clock,
         views: Views,
+        authorizer: Authorizer = PERMIT_ALL,
     ) -> None:
+        """`authorizer` decides on the topics that regular expressions match for a member."""
         super().__init__(
             GROUP_OFFSETS_TOPIC,
             noun="group id",
@@ -346,7 +349,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
         self.views: Final = views
         """The views that groups may subscribe to, and have offsets in."""
-        self._topics = GroupTopics(self.patterns, views)
+        self._topics = GroupTopics(self.patterns, views, authorizer)
         self._new_member_id = new_member_id
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:

@@ -321,7 +321,7 @@ class Topics(Protocol):
 
     @property
     def version(self) -> int:
-        """A number that changes with each change of a topic, or of the matches of an expression."""
+        """A number that changes with each change of a topic, a rule of access, or the matches of an expression."""
         ...
 
     def find(self, name: str) -> SubscribableTopic | None:
@@ -334,4 +334,9 @@ class Topics(Protocol):
 
     def matches(self, expression: str) -> RegularExpressionValue | None:
         """The topics that an expression matches; None until the expression is resolved, which changes `version`."""
+        ...
+
+    def described_by(self, principal: str, client_host: str, names: frozenset[str]) -> frozenset[str]:
+        """The topics of these names that a client may describe; a change of the rules of access changes `version`. An
+        empty principal is unknown, and may describe nothing where rules decide."""
         ...

@@ -47,6 +47,8 @@ class ConsumerHeartbeat:
     request: ConsumerGroupHeartbeatRequest
     client_id: str
     client_host: str
+    principal: str = ""
+    """The principal of the client; empty where no rules decide on access."""
     must_check_topics: bool = True
     """Whether the topics may have changed since the last check of this group."""
 
@@ -176,6 +178,7 @@ def _merged(
         rack_id=before.rack_id if request.rack_id is None else request.rack_id,
         client_id=command.client_id,
         client_host=command.client_host,
+        principal=command.principal,
         subscribed_topic_names=before.subscribed_topic_names if names is None else tuple(sorted(set(names))),
         # An empty expression: the member subscribes to no expression any more.
         subscribed_topic_regex=before.subscribed_topic_regex if expression is None else expression or None,

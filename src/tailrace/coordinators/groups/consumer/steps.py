@@ -4,7 +4,7 @@
 new epoch needs a new target assignment. 4. The member goes one step towards its target.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -63,7 +63,22 @@ def subscribe(
         old is None
         or set(old.subscribed_topic_names) != set(new.subscribed_topic_names)
         or old.subscribed_topic_regex != new.subscribed_topic_regex
+        or _client_of(old) != _client_of(new)
     )
+
+
+def _client_of(subscription: ConsumerGroupMemberMetadataValue) -> tuple[str, str]:
+    """The client whose access decides on the matches of the subscription's expression: principal and host. Empty texts
+    without an expression, since names are checked with the request, or if no rules decide."""
+    if not (subscription.subscribed_topic_regex and subscription.principal):
+        return "", ""
+    return subscription.principal, subscription.client_host
+
+
+def _described(change: GroupChange, subscription: ConsumerGroupMemberMetadataValue, topics: Topics) -> frozenset[str]:
+    """The topics that match the expression of a subscription, and that its client may describe."""
+    matches = change.group.matches(subscription.subscribed_topic_regex)
+    return topics.described_by(*_client_of(subscription), matches) if matches else matches
 
 
 def settle(change: GroupChange, topics: Topics, *, newly_subscribed: str | None, must_check_topics: bool) -> None:
@@ -87,34 +102,51 @@ def _resolve_expressions(change: GroupChange, topics: Topics) -> None:
 
 def _begin_epoch(change: GroupChange, topics: Topics, newly_subscribed: str | None) -> None:
     group = change.group
-    metadata_hash = _hash(group.topics, topics)
+    metadata_hash = _hash(change, topics)
     if newly_subscribed is not None or metadata_hash != group.metadata_hash:
         change.bump_epoch(metadata_hash)
         cause = "topics changed" if newly_subscribed is None else f"{newly_subscribed} joined or subscribed anew"
         change.add_event(GroupEventKind.REBALANCE, f"epoch {change.group.epoch}: {cause}")
 
 
-def _hash(names: frozenset[str], topics: Topics) -> int:
-    """A hash of the topics and their partition counts; 0 for no topics."""
-    found = [(name, topic) for name in sorted(names) if (topic := topics.find(name)) is not None]
+def _hash(change: GroupChange, topics: Topics) -> int:
+    """A hash of the topics, of their partition counts, and of the matches that are hidden from members; 0 for no
+    topics."""
+    group = change.group
+    found = [(name, topic) for name in sorted(group.topics) if (topic := topics.find(name)) is not None]
     if not found:
         return 0
     digest = blake2b(digest_size=8)
     for name, topic in found:
         digest.update(f"{name}\0{topic.partition_count}\0".encode() + topic.topic_id)
+    for client, expression, described in sorted(_narrowed(change, topics)):
+        digest.update("\0".join(("", *client, expression, *described, "")).encode())
     return int.from_bytes(digest.digest(), "big", signed=True)
+
+
+def _narrowed(change: GroupChange, topics: Topics) -> Iterator[tuple[tuple[str, str], str, list[str]]]:
+    """The clients that may not describe every match of their expression, with the topics that they may describe."""
+    subscriptions = {_wish(member): member.subscription for member in change.group.members.values()}
+    for subscription in subscriptions.values():
+        expression = subscription.subscribed_topic_regex
+        if expression:
+            described = _described(change, subscription, topics)
+            if described != change.group.matches(expression):
+                yield _client_of(subscription), expression, sorted(described)
 
 
 def _assign(change: GroupChange, topics: Topics) -> None:
     """Record a target for all members, for the group's present epoch."""
     group = change.group
     known = {name: topic for name in group.topics if (topic := topics.find(name)) is not None}
-    wishes = {_wish(member): member.subscription.subscribed_topic_names for member in group.members.values()}
+    wishes = {_wish(member): member.subscription for member in group.members.values()}
     ids = {
-        (wish, expression): frozenset(
-            known[name].topic_id for name in group.matches(expression).union(names) if name in known
+        wish: frozenset(
+            known[name].topic_id
+            for name in _described(change, subscription, topics).union(subscription.subscribed_topic_names)
+            if name in known
         )
-        for (wish, expression), names in wishes.items()
+        for wish, subscription in wishes.items()
     }
     members = [
         Subscriber(
@@ -155,10 +187,11 @@ def _named(assignments: Mapping[str, Assignment], names: Mapping[bytes, str]) ->
     }
 
 
-def _wish(member: ConsumerMember) -> tuple[int, str | None]:
+def _wish(member: ConsumerMember) -> tuple[int, str | None, tuple[str, str]]:
     """A key for the subscription of a member: the identity of its tuple of topic names, which equal subscriptions
-    share, and its expression."""
-    return id(member.subscription.subscribed_topic_names), member.subscription.subscribed_topic_regex
+    share, its expression, and the client whose access decides."""
+    subscription = member.subscription
+    return id(subscription.subscribed_topic_names), subscription.subscribed_topic_regex, _client_of(subscription)
 
 
 def advance(change: GroupChange, member_id: str, owned: Assignment | None) -> ConsumerMember:
