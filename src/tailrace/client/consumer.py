@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,7 +21,8 @@ from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener, RebalanceCallbacks
 from tailrace.client.group.topic_views import check_slots
 from tailrace.client.hints.call_hints import hinted
-from tailrace.client.hints.time_outs import poll_seconds, seconds_of
+from tailrace.client.hints.record_hints import PolledRecords, note_called_field
+from tailrace.client.hints.time_outs import doubted_seconds, poll_seconds, seconds_of
 from tailrace.client.names import Names, several
 from tailrace.client.offsets import EARLIEST, LATEST, LogOffsets
 from tailrace.client.partition_names import (
@@ -252,7 +254,10 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
         for bootstrap.timeout.ms of polling, for a record that a deserializer has refused (RecordDeserializationError),
         and for `max_records` below 1 (INVALID_CONFIG).
         """
-        return self._returned.receive(await self._poll(poll_seconds(timeout, timeout_ms), max_records))
+        wait_s = poll_seconds(timeout, timeout_ms)
+        with doubted_seconds(timeout, timeout_ms):
+            records = await self._poll(wait_s, max_records)
+        return PolledRecords(self._returned.receive(records))
 
     async def getone(self) -> ConsumerRecord[K, V]:
         """The next record; waits without end for it. Other calls of `poll` count it as processed.
@@ -413,6 +418,7 @@ class AsyncConsumer(StartableClient[ConsumerSettings[K, V]], LogOffsets, Generic
         A call that is cancelled, or that has not ended after `timeout` seconds (`timeout_ms` counts before it), does
         not finish the commit or the leaving of the group, and still closes the connections, within a second.
         """
+        note_called_field(sys.exception())
         limit_s = seconds_of(timeout, timeout_ms, call="close")
         try:
             with suppress(TimeoutError):

@@ -27,6 +27,12 @@ _CLASSIC_ALONE: Final = ("partition_assignment_strategy", "session_timeout_ms", 
 
 _ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 _RESETS: Final = {"earliest": -2, "latest": -1, "none": None}
+_RESETS_ELSEWHERE: Final = {
+    **dict.fromkeys(("smallest", "beginning"), "earliest"),
+    **dict.fromkeys(("largest", "end"), "latest"),
+    "error": "none",
+}
+"""Words of librdkafka for auto.offset.reset, and Kafka's words."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,9 @@ class ReaderSettings(ClientSettings):
         object.__setattr__(self, "topics", several(self.topics))
         object.__setattr__(self, "partition_assignment_strategy", tuple(self.partition_assignment_strategy))
         if self.auto_offset_reset not in _RESETS:
-            detail = f"auto.offset.reset {self.auto_offset_reset!r}; known are {', '.join(_RESETS)}"
-            raise invalid(detail)
+            meant = _RESETS_ELSEWHERE.get(self.auto_offset_reset)
+            hint = f"say {meant!r}" if meant else f"known are {', '.join(_RESETS)}"
+            raise invalid(f"auto.offset.reset {self.auto_offset_reset!r}; {hint}")
         unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNMENT_STRATEGIES]
         if self.group is not None and (unknown or not self.partition_assignment_strategy):
             known = ", ".join(ASSIGNMENT_STRATEGIES)
@@ -101,7 +108,7 @@ class ReaderSettings(ClientSettings):
         if self.group_protocol not in (None, *GROUP_PROTOCOLS):
             detail = f"group.protocol {self.group_protocol!r}; known are {', '.join(GROUP_PROTOCOLS)}"
             raise invalid(detail)
-        changed = self._classic_settings
+        changed = self.classic_settings
         if self.group_protocol == "consumer" and changed:
             name = changed[0].replace("_", ".")
             detail = (
@@ -123,7 +130,7 @@ class ReaderSettings(ClientSettings):
             )
 
     @property
-    def _classic_settings(self) -> list[str]:
+    def classic_settings(self) -> list[str]:
         """The settings of the classic protocol alone that differ from their defaults."""
         defaults = {setting.name: setting.default for setting in fields(self)}
         return [name for name in _CLASSIC_ALONE if getattr(self, name) != defaults[name]]
@@ -133,7 +140,7 @@ class ReaderSettings(ClientSettings):
         """The protocol by which a member tries to join first."""
         if self.group_protocol is not None:
             return self.group_protocol
-        return "classic" if self._classic_settings else "consumer"
+        return "classic" if self.classic_settings else "consumer"
 
     @property
     def shares_by_key(self) -> bool:

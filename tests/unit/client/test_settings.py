@@ -204,6 +204,22 @@ def test_the_words_that_type_checkers_know_are_the_words_that_are_taken() -> Non
         ConsumerSettings(SERVERS, isolation=isolation)
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("smallest", "say 'earliest'"),
+        ("beginning", "say 'earliest'"),
+        ("largest", "say 'latest'"),
+        ("end", "say 'latest'"),
+        ("error", "say 'none'"),
+        ("first", "known are earliest, latest, none"),
+    ],
+)
+def test_a_reset_in_the_words_of_librdkafka_names_kafkas_word(word: Any, hint: str) -> None:
+    with pytest.raises(KafkaError, match=f"auto.offset.reset '{word}'; {hint}"):
+        ConsumerSettings(SERVERS, auto_offset_reset=word)
+
+
 def test_the_assignment_strategies_are_those_that_members_know() -> None:
     assert tuple(ASSIGNORS) == ASSIGNMENT_STRATEGIES
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +15,7 @@ from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.facade import Facade, blocking, called_in_thread, face_of
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
 from tailrace.client.group.rebalance_callbacks import ConsumerRebalanceListener
+from tailrace.client.hints.record_hints import note_called_field
 from tailrace.client.loop_thread import loop_thread
 from tailrace.client.names import Names
 from tailrace.client.partition_names import Pair
@@ -59,6 +61,7 @@ class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
         A call that has not ended after `timeout` seconds (`timeout_ms` counts before it) does not finish the commit or
         the leaving of the group, and still closes the connections, within a second.
         """
+        note_called_field(sys.exception())
         self._client.close(lambda client: client.close(timeout, timeout_ms=timeout_ms))
 
     def __exit__(
@@ -81,6 +84,12 @@ class Consumer(Facade[AsyncConsumer[K, V]], Generic[K, V]):
                 return
             else:
                 loop_thread().call(client.poll_ahead(1.0))
+
+    def __next__(self) -> ConsumerRecord[K, V]:
+        """The next record of an iteration; waits without end for it, up to the setting `until`."""
+        for record in self:
+            return record
+        raise StopIteration
 
     def subscribe(
         self,

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import cache
 from typing import Final
 
 from tailrace.client.group.classic_host import ClassicGroupMember
@@ -24,6 +25,18 @@ change its protocol."""
 _log = logging.getLogger(__name__)
 
 
+@cache
+def _say_why_classic(group: str, *names: str) -> None:
+    """Warn that these settings choose the protocol of the group: once in a process."""
+    _log.warning(
+        "group %s: the member joins by the classic protocol, and not by KIP-848, which lacks %s; leave %s out, or say"
+        ' group_protocol="classic"',
+        group,
+        " and ".join(names),
+        "the setting" if len(names) == 1 else "the settings",
+    )
+
+
 class GroupMember:
     """A membership, from the first poll to `leave`.
 
@@ -39,6 +52,8 @@ class GroupMember:
         self.changed = asyncio.Event()
         """Set when the member's state has changed."""
         protocol = settings.first_group_protocol
+        if settings.group_protocol is None and protocol == "classic":
+            _say_why_classic(str(settings.group), *settings.classic_settings)
         kind = ClassicGroupMember if protocol == "classic" else ConsumerGroupMember
         self._member: MemberHost = kind(router, settings, listener, self.changed)
 

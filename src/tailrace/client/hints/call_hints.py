@@ -107,8 +107,8 @@ _ARGUMENTS: Final[Mapping[str, str]] = {
 """Arguments of other clients that the calls lack."""
 
 
-class _AbsentCall:
-    """The place of a call that a client lacks: reading it raises AttributeError. `dir` and `help` do not show it."""
+class AbsentName:
+    """The place of a name that a class lacks: reading it raises AttributeError. `dir` and `help` do not show it."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -122,7 +122,7 @@ class ClientType(ABCMeta):
     """The class of classes of clients: `dir` leaves out the places of calls that a client lacks."""
 
     def __dir__(cls) -> list[str]:
-        return [name for name in super().__dir__() if not isinstance(inspect.getattr_static(cls, name), _AbsentCall)]
+        return [name for name in super().__dir__() if not isinstance(inspect.getattr_static(cls, name), AbsentName)]
 
 
 def hinted(client: C) -> C:
@@ -134,7 +134,7 @@ def hinted(client: C) -> C:
             setattr(client, call, hinted_call(plain, name))
     for call, hint in _ABSENT.get(name, {}).items():
         if not hasattr(client, call):
-            setattr(client, call, _AbsentCall(call, f"{name} has no call {call!r}; {hint}"))
+            setattr(client, call, AbsentName(call, f"{name} has no call {call!r}; {hint}"))
     return client
 
 

@@ -5,11 +5,13 @@ from collections.abc import Container, Iterable
 from typing import Generic, NamedTuple
 
 from tailrace.client.group.topic_views import slot_of
+from tailrace.client.hints.record_hints import hinted_record
 from tailrace.client.serialization import K, V
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Header, Record
 
 
+@hinted_record
 class ConsumerRecord(NamedTuple, Generic[K, V]):
     """A record and where it stood. Timestamp in ms since 1970. Key and value are bytes, or what the consumer's
     deserializers have made of the bytes."""

@@ -293,3 +293,20 @@ async def test_a_commit_is_not_sent_again_after_the_group_has_removed_the_member
             with pytest.raises(KafkaError, match="refused"):
                 await consumer.commit({name: 1})
     assert len(codes) == 1
+
+
+def test_a_setting_that_chooses_the_classic_protocol_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    def said(group: str, **settings: Any) -> list[str]:
+        caplog.clear()
+        for _ in range(2):
+            with Consumer("127.0.0.1:1", group=group, topics=["t"], **settings) as consumer:
+                consumer.subscription()
+        return [record.getMessage() for record in caplog.records if "protocol" in record.getMessage()]
+
+    (alone,) = said("short", session_timeout_ms=10_000)
+    assert alone.startswith("group short: the member joins by the classic protocol, and not by KIP-848, which lacks ")
+    assert alone.endswith('lacks session_timeout_ms; leave the setting out, or say group_protocol="classic"')
+    (both,) = said("both", session_timeout_ms=10_000, heartbeat_interval_ms=1_000)
+    assert "session_timeout_ms and heartbeat_interval_ms; leave the settings out" in both
+    assert said("chosen", session_timeout_ms=10_000, group_protocol="classic") == []
+    assert said("plain") == []
