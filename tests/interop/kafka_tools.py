@@ -50,6 +50,7 @@ _SHELL = "kafka-metadata-shell"
 _ADMINISTRATIVE = (
     "kafka-broker-api-versions",
     "kafka-cluster",
+    "kafka-acls",
     "kafka-configs",
     "kafka-consumer-groups",
     "kafka-delete-records",

@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.admin import NewTopic as TheirNewTopic
 
+from crash.access import client_settings
 from crash.program import Program
 from crash.quorum.metadata_changes import SETTING
 from tailrace.client.admin.configs import TOPIC
@@ -37,7 +38,7 @@ class Own:
     faults = (KafkaError,)
 
     def __init__(self, servers: str) -> None:
-        self._admin = Admin(servers)
+        self._admin = Admin(client_settings(servers))
 
     def create(self, topic: str, partitions: int) -> None:
         self._admin.create_topics([NewTopic(name=topic, partitions=partitions, replication_factor=REPLICAS)])
@@ -58,7 +59,7 @@ class Librdkafka:
     faults = (confluent_kafka.KafkaException,)
 
     def __init__(self, servers: str) -> None:
-        settings: dict[str, Any] = {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 200, "log_level": 0}
+        settings: dict[str, Any] = {**client_settings(servers), "reconnect.backoff.max.ms": 200, "log_level": 0}
         self._admin = AdminClient({**settings, "topic.metadata.refresh.interval.ms": 500})
 
     def create(self, topic: str, partitions: int) -> None:

@@ -11,18 +11,9 @@ from pathlib import Path
 import pytest
 
 from crash.judge import Judge
-from crash.quorum.workload import put_to_the_test
-from tailrace.testing import Cluster
+from crash.quorum.workload import kill_one, put_to_the_test
 
 SECONDS = float(os.environ.get("QUORUM_SECONDS", "12"))
-
-
-def kill_one(cluster: Cluster, chance: random.Random) -> None:
-    """A node dies, every second time the node that leads, and comes back after a while."""
-    node = cluster.controller_id if chance.random() < 0.5 else chance.choice(cluster.node_ids)
-    cluster.kill(node)
-    time.sleep(chance.choice((0, 0.2, 1, 3)))
-    cluster.start(node)
 
 
 @pytest.mark.crash

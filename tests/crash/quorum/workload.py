@@ -10,12 +10,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from crash.access import client_settings
 from crash.program import DEADLINE_S
 from crash.quorum.metadata_changes import SETTING, Expectation, TopicState
 from crash.worker import Worker
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 NODES = 3
 CLIENTS = {"own-a": "own", "own-b": "own", "theirs": "librdkafka"}
@@ -29,6 +31,31 @@ CONFIG = {
 }
 """Snapshots come often and logs are cut short, so that deaths meet them in every state."""
 _APPLIES_WITHIN_S = 60.0
+
+
+def controller_of(cluster: Cluster) -> int:
+    """The running node that leads the quorum."""
+    leader = 0
+
+    def is_known() -> bool:
+        nonlocal leader
+        try:
+            with Admin(client_settings(cluster.running_servers), bootstrap_timeout_ms=2_000) as admin:
+                leader = int(admin.describe_quorum().leader_id)
+        except KafkaError:
+            return False
+        return leader > 0 and cluster.is_running(leader)
+
+    wait_until(is_known, "the quorum has a leader", deadline_s=DEADLINE_S)
+    return leader
+
+
+def kill_one(cluster: Cluster, chance: random.Random) -> None:
+    """A node dies, every second time the node that leads, and comes back after a while."""
+    node = controller_of(cluster) if chance.random() < 0.5 else chance.choice(cluster.node_ids)
+    cluster.kill(node)
+    time.sleep(chance.choice((0, 0.2, 1, 3)))
+    cluster.start(node)
 
 
 @contextmanager
@@ -66,7 +93,7 @@ def fail_over_times(changes: Sequence[Mapping[str, Any]], deaths_s: Sequence[flo
 
 def told_by(address: str) -> dict[str, TopicState]:
     """The topics of the load, as one broker describes them."""
-    with Admin(address) as admin:
+    with Admin(client_settings(address)) as admin:
         names = [topic.name for topic in admin.list_topics() if not topic.name.startswith("__")]
         settings = admin.describe_topic_configs(names) if names else {}
         described = {topic.name: len(topic.partitions) for topic in admin.describe_topics(names)} if names else {}
@@ -101,11 +128,20 @@ def put_to_the_test(
     chance: random.Random,
     goes_on: Callable[[int], bool],
     die: Callable[[Cluster, random.Random], None],
+    *,
+    config: Mapping[str, str] | None = None,
+    prepare: Callable[[Cluster], None] = lambda _: None,
 ) -> tuple[list[str], str]:
-    """Every promise that was broken, and figures. `die` has nodes die and come back, as long as `goes_on(deaths)`."""
+    """Every promise that was broken, and figures. `die` has nodes die and come back, as long as `goes_on(deaths)`.
+
+    `config` has more settings of the nodes; `prepare` is called before clients connect.
+    """
     deaths_s: list[float] = []
     expectation = Expectation()
-    with Cluster(NODES, racks=["a", "b", "c"], config=CONFIG, directory=directory / "cluster") as cluster:
+    with Cluster(
+        NODES, racks=["a", "b", "c"], config={**CONFIG, **(config or {})}, directory=directory / "cluster"
+    ) as cluster:
+        prepare(cluster)
         with working(cluster, directory) as workers:
             wait_for_progress(workers, 3)
             while goes_on(len(deaths_s)):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import confluent_kafka
 
+from crash.access import client_settings
 from crash.librdkafka_offsets import offset_of
 
 DELIVERY_S = 90
@@ -25,7 +26,7 @@ DELIVERY_S = 90
 def main(servers: str, topic: str, partitions: int, history: Path, pause_s: float, answer_s: int) -> None:
     producer = confluent_kafka.Producer(
         {
-            "bootstrap.servers": servers,
+            **client_settings(servers),
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 2,

@@ -12,6 +12,7 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
+from crash.access import client_settings
 from crash.librdkafka_offsets import is_there
 from crash.program import IMPORT_PATH
 from testkit.programs.waiting import wait_until
@@ -81,7 +82,7 @@ class ReplicatedLoad:
     def read_all(self, acked: list[tuple[float, int, int, str]]) -> dict[int, dict[int, str]]:
         """Every record of every partition, by offset; the acknowledged records must be among the records."""
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self._servers, "group.id": "reader", "enable.auto.commit": False}
+            {**client_settings(self._servers), "group.id": "reader", "enable.auto.commit": False}
         )
         places = [confluent_kafka.TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)]
         ends = {place.partition: consumer.get_watermark_offsets(place, timeout=RESUMES_WITHIN_S)[1] for place in places}
@@ -116,7 +117,7 @@ def wait_until_whole(servers: str, topic: str = TOPIC) -> None:
 
 def _not_whole(server: str, topic: str) -> str:
     """The in-sync replicas of each partition by this broker, or its error; empty if all replicas are in sync."""
-    admin = AdminClient({"bootstrap.servers": server})
+    admin = AdminClient(client_settings(server))
     try:
         partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions
     except confluent_kafka.KafkaException as fault:

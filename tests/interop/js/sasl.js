@@ -1,12 +1,13 @@
-// One round trip of kafkajs on a listener with SASL: node sasl.js BOOTSTRAP TOPIC MECHANISM USER PASSWORD
+// One round trip of kafkajs on a listener with SASL_SSL: node sasl.js BOOTSTRAP TOPIC MECHANISM USER PASSWORD AUTHORITY
 // Prints the value that came back, or the name of the error.
+const { readFileSync } = require("fs");
 const { Kafka, logLevel } = require("kafkajs");
 
-const [bootstrap, topic, mechanism, username, password] = process.argv.slice(2);
+const [bootstrap, topic, mechanism, username, password, authority] = process.argv.slice(2);
 const kafka = new Kafka({
   clientId: "sasl",
   brokers: bootstrap.split(","),
-  ssl: false,
+  ssl: { ca: [readFileSync(authority)] },
   sasl: { mechanism, username, password },
   logLevel: logLevel.NOTHING,
   retry: { retries: 2 },

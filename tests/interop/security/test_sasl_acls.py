@@ -1,12 +1,14 @@
 """Three nodes with SASL where ACLs decide: the nodes are super users, and Alice has the rules for her work."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -20,6 +22,7 @@ from confluent_kafka.admin import (
 
 from interop.librdkafka import DEADLINE_S
 from tailrace.testing import Cluster
+from testkit.programs.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -50,17 +53,25 @@ def settings_of(cluster: Cluster, user: str) -> dict[str, Any]:
     }
 
 
-def allow(kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
-    return AclBinding(kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.ALLOW)
+def allow(
+    kind: ResourceType,
+    name: str,
+    operation: AclOperation,
+    user: str = "alice",
+    permission: AclPermissionType = AclPermissionType.ALLOW,
+) -> AclBinding:
+    return AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, permission)
+
+
+def set_password(admin: AdminClient, user: str, password: str) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096)
+    wanted = UserScramCredentialUpsertion(user, info, password.encode())
+    admin.alter_user_scram_credentials([wanted])[user].result(DEADLINE_S)
 
 
 def test_a_user_works_with_the_rules_of_the_cluster_and_with_no_others(cluster: Cluster) -> None:
     admin = AdminClient(settings_of(cluster, "node"))
-    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192)
-    for change in admin.alter_user_scram_credentials(
-        [UserScramCredentialUpsertion("alice", info, b"alice-secret")]
-    ).values():
-        change.result(DEADLINE_S)
+    set_password(admin, "alice", "alice-secret")
     names = ("orders", "secret")
     topics = [NewTopic(name, num_partitions=3, replication_factor=3) for name in names]
     for creation in admin.create_topics(topics).values():
@@ -98,3 +109,75 @@ def test_a_user_works_with_the_rules_of_the_cluster_and_with_no_others(cluster: 
     with pytest.raises(confluent_kafka.KafkaException) as refusal:
         refused.result(DEADLINE_S)
     assert refusal.value.args[0].code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def fields_of(rule: AclBinding) -> tuple[Any, ...]:
+    """The fields of a rule, for a filter."""
+    return (
+        rule.restype,
+        rule.name,
+        rule.resource_pattern_type,
+        rule.principal,
+        rule.host,
+        rule.operation,
+        rule.permission_type,
+    )
+
+
+def error_of_a_record(producer: confluent_kafka.Producer) -> int:
+    """The error code of a new record; 0: it is written."""
+    codes: list[int] = []
+    producer.produce("load", b"bob", on_delivery=lambda error, _: codes.append(error.code() if error else 0))
+    assert producer.flush(DEADLINE_S) == 0
+    return codes[0]
+
+
+def writes(producer: confluent_kafka.Producer) -> bool:
+    return error_of_a_record(producer) == 0
+
+
+def is_refused(producer: confluent_kafka.Producer) -> bool:
+    return bool(error_of_a_record(producer) == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+def test_rules_and_passwords_change_under_load_and_concern_their_user_alone(cluster: Cluster) -> None:
+    """Bob is denied and let in again and again, with a new password each time; Alice writes all the while."""
+    admin = AdminClient(settings_of(cluster, "node"))
+    set_password(admin, "alice", "alice-secret")
+    admin.create_topics([NewTopic("load", num_partitions=3, replication_factor=3)])["load"].result(DEADLINE_S)
+    rules = [allow(ResourceType.TOPIC, "load", AclOperation.WRITE, user) for user in ("alice", "bob")]
+    for addition in admin.create_acls(rules).values():
+        addition.result(DEADLINE_S)
+    denial = allow(ResourceType.TOPIC, "load", AclOperation.WRITE, "bob", AclPermissionType.DENY)
+    faults: list[object] = []
+    written = 0
+
+    def on_delivery(error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+        nonlocal written
+        written += error is None
+        faults.extend([error] if error is not None else [])
+
+    alice = confluent_kafka.Producer({**settings_of(cluster, "alice"), "acks": "all"})
+
+    def load(what: str, holds: Callable[[], bool]) -> None:
+        """Write as Alice until the condition holds, and a few records more."""
+        least = written + 20
+
+        def is_reached() -> bool:
+            alice.produce("load", b"alice", on_delivery=on_delivery)
+            alice.poll(0)
+            return written >= least and holds()
+
+        wait_until(is_reached, what, deadline_s=DEADLINE_S)
+
+    for number in range(3):
+        set_password(admin, "bob", f"secret {number}")
+        bob = confluent_kafka.Producer({**settings_of(cluster, "bob"), "sasl.password": f"secret {number}"})
+        load("Bob writes", partial(writes, bob))
+        admin.create_acls([denial])[denial].result(DEADLINE_S)
+        load("Bob is refused", partial(is_refused, bob))
+        for removal in admin.delete_acls([AclBindingFilter(*fields_of(denial))]).values():
+            assert len(removal.result(DEADLINE_S)) == 1
+        load("Bob writes again", partial(writes, bob))
+    assert alice.flush(DEADLINE_S) == 0
+    assert not faults
