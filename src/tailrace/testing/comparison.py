@@ -112,9 +112,16 @@ class Comparison:
             else:
                 self.repeated.append((record, fitting))
 
-    def message(self, topic: str, *, allow_duplicates: bool) -> str:
-        """The text of a failure: the differences, and the last records."""
-        lines = [f"topic {topic!r} holds {_counted(len(self._records))}, {len(self._wanted)} expected"]
+    def message(self, topic: str, *, allow_duplicates: bool, waited_s: float) -> str:
+        """The text of a failure: the counts of differences, then the differences, and the last records."""
+        counts = []
+        if self.missing:
+            counts.append(f"{len(self.missing)} of {_counted(len(self._wanted), 'expected record')} missing")
+        if self.repeated and not allow_duplicates:
+            counts.append(f"{len(self.repeated)} there again")
+        if self.unexpected:
+            counts.append(f"{len(self.unexpected)} unexpected")
+        lines = [f"topic {topic!r}: {', '.join(counts)}; waited {waited_s:.1f} s"]
         if self.missing:
             lines += [f"missing: {len(self.missing)}", *_first(self.missing)]
         if self.repeated and not allow_duplicates:
@@ -133,7 +140,7 @@ class Comparison:
             if not item.fits(record):
                 return "\n".join(
                     [
-                        f"topic {topic!r} holds the {_counted(len(self.matched))} expected in another order",
+                        f"topic {topic!r} holds the {_counted(len(self.matched), 'record')} expected in another order",
                         f"record {place} is {self._show(record)}",
                         f"    expected: {item}",
                         *self._contents(),
@@ -198,8 +205,8 @@ def show(record: ConsumerRecord) -> str:
     return " ".join(words)
 
 
-def _counted(records: int) -> str:
-    return f"{records} record" if records == 1 else f"{records} records"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _shortened(text: str) -> str:

@@ -1,9 +1,9 @@
 """The records of a topic, as a test reads and compares them."""
 
 import difflib
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic, sleep
 from typing import Literal, TypeAlias
 
 from tailrace.client.blocking.admin import Admin
@@ -28,18 +28,18 @@ def read_all(
 
     Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) for a topic that does not exist, and TimeoutError.
     """
-    deadline = time.monotonic() + timeout
+    deadline = monotonic() + timeout
     _check_exists(servers, topic, timeout)
     if isolation == "read_committed":
         wanted = f"topic {topic!r} can be read to its end"
-        wait_until(wanted, partial(see_markers, servers, topic), deadline - time.monotonic(), call="read_all")
+        wait_until(wanted, partial(see_markers, servers, topic), deadline - monotonic(), call="read_all")
     records: list[ConsumerRecord] = []
     with Consumer(
         servers, topics=[topic], auto_offset_reset="earliest", until="end", isolation_level=isolation
     ) as consumer:
         while not consumer.is_at_end:
             records += consumer.poll(1.0)
-            if time.monotonic() > deadline and not consumer.is_at_end:
+            if monotonic() > deadline and not consumer.is_at_end:
                 raise TimeoutError(
                     f"topic {topic!r} was not read to its end within {timeout} s: {len(records)} records were read,"
                     f" and the consumer says {consumer.trouble or 'nothing is wrong'}{blocked_loop('read_all')}"
@@ -74,11 +74,12 @@ def assert_holds(
     are to be in order.
     """
     wanted = [ExpectedRecord(item, f"record {number} of those expected") for number, item in enumerate(expected)]
-    deadline = time.monotonic() + timeout
+    began = monotonic()
+    deadline = began + timeout
     while True:
-        is_late = time.monotonic() >= deadline
+        is_late = monotonic() >= deadline
         try:
-            records = read(max(deadline - time.monotonic(), _LEAST_S))
+            records = read(max(deadline - monotonic(), _LEAST_S))
         except KafkaError as fault:
             if fault.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
@@ -92,8 +93,11 @@ def assert_holds(
         if not is_wrong and not compared.missing:
             break
         if is_wrong or is_late:
-            text = absence or compared.message(topic, allow_duplicates=allow_duplicates)
+            waited_s = monotonic() - began
+            text = compared.message(topic, allow_duplicates=allow_duplicates, waited_s=waited_s)
+            if absence:
+                text = f"{absence}; waited {waited_s:.1f} s"
             raise AssertionError(text if is_wrong else f"{text}{blocked_loop('assert_holds', chr(10))}")
-        time.sleep(POLL_S)
+        sleep(POLL_S)
     if ordered and (other_order := compared.order_message(topic)):
         raise AssertionError(other_order)

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.testing import InputRecord
+from tailrace.testing import InputRecord, topic_contents
 from tailrace.testing.comparison import Expected
 from tailrace.testing.topic_contents import assert_holds
 
@@ -67,7 +67,7 @@ def test_values_pairs_and_json_are_compared_in_any_order() -> None:
 def test_a_failure_shows_what_is_missing_what_is_unexpected_and_what_is_there() -> None:
     text = message(["tea", "gin"], [TEA, record(b"milk", b"bob", partition=2, offset=7)])
     assert text.splitlines() == [
-        "topic 'orders' holds 2 records, 2 expected",
+        "topic 'orders': 1 of 2 expected records missing, 1 unexpected; waited 0.0 s",
         "missing: 1",
         "    'gin'",
         "unexpected: 1",
@@ -83,7 +83,7 @@ def test_a_record_that_is_there_twice_is_repeated_and_its_first_place_is_shown()
     again = record(b"tea", offset=173)
     text = message(["tea", "milk"], [record(b"tea", offset=172), again, record(b"milk", partition=1)])
     assert text.splitlines()[:3] == [
-        "topic 'orders' holds 3 records, 2 expected",
+        "topic 'orders': 1 there again; waited 0.0 s",
         "there again: 1 (allow_duplicates=True accepts repeated records)",
         "    0@173 value=b'tea' (first at 0@172)",
     ]
@@ -158,7 +158,7 @@ def test_a_topic_that_is_not_there_yet_is_waited_for_and_holds_no_record() -> No
         raise next(never)
 
     assert_holds(read_absent, "orders", [], ordered=False, timeout=60)
-    with pytest.raises(AssertionError, match=r"^topic 'orders' does not exist; topics that exist: 'o'$"):
+    with pytest.raises(AssertionError, match=r"^topic 'orders' does not exist; topics that exist: 'o'; waited 0.0 s$"):
         assert_holds(read_absent, "orders", ["tea"], ordered=False, timeout=0)
 
 
@@ -203,6 +203,14 @@ def test_the_comparison_waits_for_missing_records_and_for_no_others() -> None:
     assert next(looks) == 3
     with pytest.raises(AssertionError, match="unexpected: 1"):
         compare(["tea", "milk"], [RUM], timeout=3_600)
+
+
+def test_a_failure_says_how_long_it_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = count(100)
+    monkeypatch.setattr(topic_contents, "monotonic", lambda: next(times) / 4)
+    monkeypatch.setattr(topic_contents, "sleep", lambda time_s: None)
+    with pytest.raises(AssertionError, match=r"^topic 'orders': 1 of 1 expected record missing; waited 5\.\d s\n"):
+        compare(["tea"], [], timeout=5)
 
 
 def test_an_expectation_that_no_record_can_meet_is_refused() -> None:
