@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 
+from tailrace.client.admin.configs import TOPIC, describe_configs
 from tailrace.client.cluster_view import BrokerAddress, TopicInfo
 from tailrace.client.errors import check, code_of
 from tailrace.client.names import Names, Several, several
@@ -76,7 +77,8 @@ async def create_topics(
     """Create the topics and wait until all of them can be used; names and `{name: partitions}` are short forms.
 
     Raises the first topic's KafkaError; every other topic is created nevertheless. A name alone gets the cluster's
-    num.partitions.
+    num.partitions. A topic that is there after an attempt whose answer was lost counts as created by this call if it
+    has the wanted partitions, replicas and settings.
     """
     if isinstance(topics, Mapping):
         topics = [NewTopic(name, count) for name, count in topics.items()]
@@ -86,21 +88,46 @@ async def create_topics(
     wanted = tuple(_creatable(topic if isinstance(topic, NewTopic) else NewTopic(topic)) for topic in items)
     request = CreateTopicsRequest(topics=wanted, timeout_ms=timeout_ms, validate_only=validate_only)
     done: set[str] = set()
+    is_answer_lost = False
 
     async def attempt() -> None:
+        nonlocal is_answer_lost
         connection = await router.controller_connection()
-        response = await connection.ask(request, CreateTopicsResponse, timeout_ms=timeout_ms + GRACE_MS)
+        try:
+            response = await connection.ask(request, CreateTopicsResponse, timeout_ms=timeout_ms + GRACE_MS)
+        except KafkaError:
+            is_answer_lost = True
+            raise
         for result in response.topics:
             if result.error_code == ErrorCode.NOT_CONTROLLER:
                 await router.refresh(())
-            if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and result.name in done:
-                continue  # an earlier attempt created it
+            if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                if is_answer_lost and result.name not in done:
+                    spec = next(spec for spec in wanted if spec.name == result.name)
+                    done.update({result.name} if await _is_as_wanted(router, spec) else ())
+                if result.name in done:
+                    continue  # an earlier attempt created it
             check(result.error_code, result.error_message or f"topic {result.name!r}")
             done.add(result.name)
 
     await router.retry(attempt)
     if not validate_only:
         await _wait_until_described(router, [topic.name for topic in wanted])
+
+
+async def _is_as_wanted(router: Router, wanted: CreatableTopic) -> bool:
+    """Whether the topic of this name has the partitions, replicas and settings of the request."""
+    await _wait_until_described(router, [wanted.name])
+    partitions = router.view.topic(wanted.name).partitions
+    replicas = {each.partition: tuple(map(int, each.replicas)) for each in partitions}
+    given = {entry.name: entry.value for entry in await describe_configs(router, TOPIC, wanted.name)}
+    return (
+        wanted.num_partitions in (-1, len(partitions))
+        and (wanted.replication_factor == -1 or {wanted.replication_factor} == set(map(len, replicas.values())))
+        and all(replicas.get(each.partition_index) == tuple(each.broker_ids) for each in wanted.assignments)
+        and (not wanted.assignments or len(wanted.assignments) == len(partitions))
+        and all(given.get(setting.name) == setting.value for setting in wanted.configs)
+    )
 
 
 async def _wait_until_described(router: Router, names: Iterable[str]) -> None:
