@@ -1,10 +1,11 @@
-"""`tailrace brokers`: list, describe, unregister."""
+"""`tailrace brokers`: list, describe, alter, unregister."""
 
 from typing import Annotated
 
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show, write
+from tailrace.cli.topics.setting_changes import Configs, DeletedConfigs, changes_of, check_known
 from tailrace.client.admin.cluster import BrokerListing
 from tailrace.client.admin.configs import BROKER, CONFIG_SOURCES
 from tailrace.client.admin.log_dirs import LogDirectorySize
@@ -105,6 +106,34 @@ def _configs(admin: Admin, broker: BrokerListing) -> dict[str, str]:
         for entry in entries
         if entry.source in CONFIG_SOURCES and entry.source != _DEFAULT_CONFIG
     }
+
+
+@app.command()
+def alter(
+    broker_id: Annotated[int | None, typer.Argument(metavar="[ID]", show_default=False)] = None,
+    config: Configs = None,
+    delete_config: DeletedConfigs = None,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Change settings while brokers run: of a broker, or without an id of all brokers.
+
+    A setting of a broker counts before the setting of all brokers. docs/settings.md marks these settings with *.
+    """
+    changes = changes_of(config, delete_config)
+    if not changes:
+        raise typer.BadParameter("nothing to change: name --config or --delete-config")
+    with admin_of(bootstrap_server) as admin:
+        if broker_id is not None:
+            _known({int(broker.node_id): broker for broker in admin.list_brokers()}, broker_id)
+        if delete_config:
+            served = next(broker for broker in admin.list_brokers() if not broker.is_fenced)
+            check_known(admin.describe_configs(BROKER, str(served.node_id)), delete_config, kind="broker")
+        admin.alter_configs(BROKER, "" if broker_id is None else str(broker_id), changes)
+    subject = "all brokers" if broker_id is None else f"broker {broker_id}"
+    say(f"altered the settings of {subject}")
+    if output is Format.JSON:
+        show([{"ID": broker_id, "CHANGES": changes}], ("ID", "CHANGES"), output)
 
 
 @app.command()

@@ -157,8 +157,8 @@ SCRIPT_NOUNS: Final = {
 OTHER_SCRIPTS: Final = {
     "broker-api-versions": "`tailrace doctor connect HOST:PORT` looks at a node",
     "cluster": "`tailrace quorum describe` shows the cluster, `tailrace brokers list` its brokers",
-    "configs": "`tailrace topics alter NAME --config NAME=VALUE` changes a topic; `tailrace topics describe`,"
-    " `tailrace brokers describe` show settings",
+    "configs": "`tailrace topics alter NAME --config NAME=VALUE` changes a topic, `tailrace brokers alter` brokers;"
+    " `tailrace topics describe`, `tailrace brokers describe` show settings, and `tailrace users` makes users",
     "delete-records": "`Admin.delete_records` in Python deletes records",
     "get-offsets": "`tailrace groups describe GROUP` shows LOG-END-OFFSET, `Admin.list_offsets` in Python any offset",
     "leader-election": "`tailrace topics elect [NAME]` elects the preferred leaders",

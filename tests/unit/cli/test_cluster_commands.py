@@ -67,6 +67,31 @@ def test_a_broker_is_described_with_its_directories_and_settings(server: AdminSe
     assert done.err == "tailrace: there is no broker 7 (`tailrace brokers list` shows which there are)\n"
 
 
+def test_settings_of_brokers_change_while_they_run(server: AdminServer, run: Run) -> None:
+    done = run("brokers", "alter", "--config", "min.insync.replicas=2", "--config", "log.retention.ms=7000")
+    assert (done.code, done.err) == (0, "altered the settings of all brokers\n")
+    done = run("brokers", "alter", str(BROKER), "--config", "log.retention.ms=5000", "-o", "json")
+    assert json.loads(done.out) == [{"ID": BROKER, "CHANGES": {"log.retention.ms": "5000"}}]
+    (here,) = json.loads(run("brokers", "describe", "-o", "json").out)
+    assert (here["CONFIGS"]["log.retention.ms"], here["CONFIGS"]["min.insync.replicas"]) == ("5000", "2")
+    assert run("brokers", "alter", str(BROKER), "--delete-config", "log.retention.ms").code == 0
+    (here,) = json.loads(run("brokers", "describe", "-o", "json").out)
+    assert here["CONFIGS"]["log.retention.ms"] == "7000"
+
+
+def test_wrong_changes_of_brokers_are_refused(server: AdminServer, run: Run) -> None:
+    assert run("brokers", "alter").code == 2
+    done = run("brokers", "alter", "7", "--config", "log.retention.ms=1")
+    assert (done.code, "there is no broker 7" in done.err) == (1, True)
+    done = run("brokers", "alter", "--delete-config", "log.retentoin.ms")
+    assert (done.code, done.err) == (
+        1,
+        "tailrace: Unknown broker config name: log.retentoin.ms; did you mean log.retention.ms?\n",
+    )
+    done = run("brokers", "alter", "--config", "min.insync.replicas=two")
+    assert (done.code, "min.insync.replicas" in done.err) == (1, True)
+
+
 def test_a_broker_is_unregistered_once_it_has_stopped(server: AdminServer, run: Run) -> None:
     server.register(OTHER)
     done = run("brokers", "unregister", str(BROKER))

@@ -19,13 +19,13 @@ from tailrace.cli.output import (
     write,
 )
 from tailrace.cli.topics import replicas
+from tailrace.cli.topics.setting_changes import Configs, DeletedConfigs, changes_of, check_known, parse_configs
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking.admin import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.settings import current_name, unknown_setting
 
 if TYPE_CHECKING:
     from tailrace.client.admin.eligible_leaders import EligibleLeaders
@@ -73,7 +73,7 @@ def create(
     output: Output = Format.TABLE,
 ) -> None:
     """Create topics."""
-    configs = _parse_configs(config or [])
+    configs = parse_configs(config or [])
     created: list[str] = []
     with admin_of(bootstrap_server) as admin:
 
@@ -117,29 +117,14 @@ def _for_each(names: list[str], action: Callable[[str], None]) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{failures} of {len(names)} topics failed, see above")
 
 
-def _parse_configs(words: list[str]) -> dict[str, str]:
-    configs = {}
-    for word in words:
-        name, separator, value = word.partition("=")
-        if not separator or not name:
-            raise typer.BadParameter(f"{word!r} is not NAME=VALUE", param_hint="--config")
-        configs[name] = value
-    return configs
-
-
 @app.command()
 def alter(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, autocompletion=topic_names)],
     partitions: Annotated[
         int | None, typer.Option(help="The new total number; more than now.", min=1, show_default=False)
     ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting; may be repeated.")
-    ] = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option("--delete-config", metavar="NAME", help="A setting to reset to its default; repeatable."),
-    ] = None,
+    config: Configs = None,
+    delete_config: DeletedConfigs = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -147,16 +132,12 @@ def alter(
 
     Records are not moved; with more partitions the next record of a key may go to another partition.
     """
-    changes: dict[str, str | None] = {**_parse_configs(config or [])}
-    for setting in delete_config or []:
-        if setting in changes:
-            raise typer.BadParameter(f"{setting} is set and deleted", param_hint="--delete-config")
-        changes[setting] = None
+    changes = changes_of(config, delete_config)
     if partitions is None and not changes:
         raise typer.BadParameter("nothing to change: name --partitions, --config or --delete-config")
     with admin_of(bootstrap_server) as admin:
         if delete_config:
-            _check_known(admin, name, delete_config)
+            check_known(admin.describe_topic_configs([name])[name], delete_config, kind="topic")
         if changes:
             from tailrace.client.admin.configs import TOPIC
 
@@ -168,14 +149,6 @@ def alter(
         if output is Format.JSON:
             topics = admin.describe_topics([name])
             show([{**_topic_row(topics[0]), "Configs": _own_configs(admin, topics)[name]}], _TOPIC_COLUMNS, output)
-
-
-def _check_known(admin: Admin, topic: str, settings: list[str]) -> None:
-    """Raise KafkaError for an unknown setting: the cluster would delete it without an error."""
-    known = [entry.name for entry in admin.describe_topic_configs([topic])[topic]]
-    for name in settings:
-        if current_name(name) not in known:
-            raise unknown_setting(name, known, kind="topic")
 
 
 @app.command()
