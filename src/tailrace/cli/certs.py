@@ -64,7 +64,7 @@ def _authority(directory: Path) -> CertificateAuthority:
             return CertificateAuthority(pair)
         authority = CertificateAuthority.found(f"authority of {directory.resolve().name}")
     except ImportError:
-        detail = "making certificates needs a package more: pip install 'tailrace[certs]'"
+        detail = "making certificates needs a package more: pip install 'tailrace[certs]', in a checkout '.[certs]'"
         raise KafkaError(ErrorCode.INVALID_REQUEST, detail) from None
     except (OSError, ValueError) as fault:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the authority in {directory}: {fault}") from None
