@@ -90,9 +90,9 @@ def wait_for_disk(directory: Path, *, failures: int, take: Callable[[bytes], Non
     """Wait until a small file can be written and synced on the disk, and return True. Returns False after a signal to
     stop.
 
-    With `take`, the end of standard input counts as a signal to stop, and `take` gets the bytes before the end. With
-    each failure in a row the first pause is longer. The function also waits for a sync that hangs. Only for the main
-    thread, which it blocks.
+    With `take`, the end of standard input counts as a signal to stop, and `take` gets the bytes before the end, and no
+    bytes at the end. With each failure in a row the first pause is longer. The function also waits for a sync that
+    hangs. Only for the main thread, which it blocks.
     """
     pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S)
     began = time.monotonic()
@@ -115,9 +115,9 @@ def _listen(descriptors: Sequence[int], timeout_s: float | None, take: Callable[
     readable, _, _ = select.select(heard, [], [], timeout_s)
     if take is not None and _STDIN in readable:
         received = os.read(_STDIN, 4096)
+        take(received)
         if not received:
             raise StopSignal
-        take(received)
     return readable
 
 

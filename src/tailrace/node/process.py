@@ -120,8 +120,8 @@ class Program(NamedTuple):
     module: str = "tailrace"
     """`python -m` with this name starts the program again."""
     take: Callable[[bytes], None] = _ignore
-    """Takes the bytes that come through standard input, if its end stops the node; also while the node waits for its
-    disk. In the main thread."""
+    """Takes the bytes that come through standard input, and no bytes at its end, if its end stops the node; also while
+    the node waits for its disk. In the main thread."""
 
 
 program = Program()
@@ -256,6 +256,7 @@ def _read_stdin(
     received = os.read(_STDIN, 4096)
     if not received:
         loop.remove_reader(_STDIN)
+        take(received)
         stopped.set()
     elif CLUSTER_STOPS in received:
         cluster_stops.set()

@@ -25,6 +25,7 @@ from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.testing.cluster_faults import ClusterFaults, others_of
 from tailrace.testing.node_process import ClusterError, NodeProcess
+from tailrace.testing.node_program import TEMPORARY
 from tailrace.testing.running_test import RUNNING_TEST
 from tailrace.testing.topic_calls import TopicCalls, texts
 
@@ -39,7 +40,8 @@ _ANY_PORT = ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=0)
 class Cluster(TopicCalls):
     """The nodes of one cluster: brokers with the numbers from 1 on, then separate controllers, if there are any.
 
-    Starts with the `with` block and leaves no process and no file behind. `config` has settings by Kafka's names, for
+    Starts with the `with` block and leaves no process and no file behind, also if the test is killed; only a node that
+    is paused then stays. `config` has settings by Kafka's names, for
     every node; dev.mode is true by default. `directory` keeps settings and data after the block, for a look or another
     start. Without `controllers`, brokers are controllers too.
     """
@@ -90,6 +92,7 @@ class Cluster(TopicCalls):
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="tailrace-test-", ignore_cleanup_errors=True)
             directory = Path(self._temporary.name)
+            (directory / TEMPORARY).touch()
         directory.mkdir(parents=True, exist_ok=True)
         atexit.register(self.close)
         RUNNING_TEST.note_start(self)

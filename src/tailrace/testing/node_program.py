@@ -9,14 +9,17 @@ node of a test would pay for.
 """
 
 import errno
+import fcntl
 import json
 import os
+import shutil
 import sys
 import types
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, NoReturn
 from weakref import WeakSet
 
 from tailrace.model.errors import KafkaError
@@ -25,9 +28,14 @@ ORDER: Final = b"faults "
 DONE: Final = "tailrace faults: "
 OPTIONS: Final = ("serve", "--until-stdin-closes", "--config")
 """The words of the command before the file."""
+TEMPORARY: Final = ".temporary"
+"""A file in the directory of a cluster that ends with its test. If the test is killed, the node that stops last removes
+the directory."""
 _MODULE: Final = "tailrace.testing.node_program"
 _DISK_FAILURES: Final = "--disk-failures"
 """Stands before the number of failures when a node starts anew because of its disk."""
+_REMOVALS: Final = 3
+"""The removals of a directory in which threads of this process may still make a file."""
 _LAST_ORDER: Final = "_TAILRACE_TEST_ORDER"
 
 
@@ -149,9 +157,10 @@ class FaultyNode:
     (`node.disk_failure`), with the faults that hold.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leftover: "Leftover | None") -> None:
         self._cut = CutConnections()
         self._unread = b""
+        self._leftover = leftover
 
     def install(self) -> None:
         """Make this process take orders. The modules of the node are imported here."""
@@ -166,7 +175,10 @@ class FaultyNode:
             self._obey(os.environ[_LAST_ORDER])
 
     def take(self, received: bytes) -> None:
-        """Take the orders among these bytes of standard input."""
+        """Take the orders among these bytes of standard input. At its end the test is gone: a node of its directory has
+        nothing to stop cleanly for, and a quorum of killed nodes would let it wait."""
+        if not received and self._leftover is not None:
+            self._leftover.end()
         *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:
             if line.startswith(ORDER):
@@ -195,13 +207,40 @@ def main() -> None:
         case _:
             sys.stderr.write(f"usage: python -m {_MODULE} {' '.join(OPTIONS)} FILE\n")
             sys.exit(2)
-    FaultyNode().install()
+    FaultyNode(Leftover.of(Path(file).parent.parent)).install()
     try:
         code = _serve(file, failures)
     except (KafkaError, OSError) as fault:
         sys.stderr.write(f"tailrace: {getattr(fault, 'detail', fault)}\n")
         code = 1
     sys.exit(code)
+
+
+class Leftover(NamedTuple):
+    """The directory of a cluster that ends with its test, while a node runs in it."""
+
+    directory: Path
+    lock: int
+    """The descriptor of a file that each node of the cluster has locked."""
+
+    @classmethod
+    def of(cls, directory: Path) -> "Leftover | None":
+        """None for a directory that stays."""
+        try:
+            lock = os.open(directory / TEMPORARY, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        return cls(directory, lock)
+
+    def end(self) -> NoReturn:
+        """End the process at once, and remove the directory, unless another node runs in it: the lock of each node ends
+        with its process."""
+        with suppress(BlockingIOError):
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for _ in range(_REMOVALS):
+                shutil.rmtree(self.directory, ignore_errors=True)
+        os._exit(0)
 
 
 def _serve(file: str, disk_failures: int) -> int:
