@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from enum import StrEnum
 from functools import partial
-from random import randrange
 from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, cast
 
 import typer
@@ -184,6 +183,8 @@ class _InputLines:
         self._topic = topic
         self._separator = separator
         self._only = partition
+        from random import randrange
+
         from tailrace.client.writer_settings import parse_codec
         from tailrace.client.writing.partition_choice import StickyPartitioner
         from tailrace.protocol.records.record import BatchBuilder

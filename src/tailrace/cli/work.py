@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -206,6 +205,8 @@ class Commands:
         raise CommandFailed(end)
 
     def _started(self, record: "KeyedRecord") -> "subprocess.Popen[bytes] | None":
+        import tempfile
+
         # A file and no pipe: a child of the command that outlives it can hold up the writer of a pipe for ever.
         with tempfile.TemporaryFile() as value:
             value.write(record.value or b"")

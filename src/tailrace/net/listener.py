@@ -358,9 +358,11 @@ def _is_port_taken(fault: OSError) -> bool:
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    # Text would import the codec of international names, also for an address in numbers.
+    name = host.encode("ascii") if host.isascii() else host
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as fault:
         raise OSError(fault.errno, f"cannot listen on {host}:{port}: {fault.strerror}") from None

@@ -7,7 +7,6 @@ bounded, its messages are short, and its signature is checked. PBKDF2 runs in a 
 import asyncio
 import logging
 from dataclasses import dataclass
-from random import uniform
 from typing import Any, Final, Protocol, TypeVar
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -146,6 +145,8 @@ class SaslSession:
             connection.close("authentication failed")
             raise
         if lifetime_ms and connection.is_open:
+            from random import uniform
+
             wait_seconds = max(lifetime_ms / 1000 * uniform(*_RENEWED_AFTER), _LEAST_WAIT_SECONDS)
             self._timer = asyncio.get_running_loop().call_later(wait_seconds, self._renew)
 

@@ -10,11 +10,9 @@
 import logging
 import os
 import ssl
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -44,11 +42,11 @@ class Pem:
         """Raises KafkaError INVALID_CONFIG if a file cannot be read, or is no PEM text."""
         text = self.text
         if self.location is not None:
-            path = Path(self.location)
             try:
-                if path.stat().st_size > _LONGEST_PEM_BYTES:
+                if os.stat(self.location).st_size > _LONGEST_PEM_BYTES:
                     raise _refusal(f"{self}: a file of more than {_LONGEST_PEM_BYTES} bytes is no PEM file")
-                text = path.read_text(encoding="ascii", errors="replace")
+                with open(self.location, encoding="ascii", errors="replace") as file:
+                    text = file.read()
             except OSError as fault:
                 raise _refusal(f"{self}: {fault.strerror}") from None
         if text is not None and "-----BEGIN " not in text:
@@ -67,6 +65,8 @@ class Pem:
         if self.location is not None:
             yield self.location
             return
+        import tempfile  # with shutil and what shutil needs: few clients give the text
+
         with tempfile.NamedTemporaryFile(mode="w", encoding="ascii", errors="replace", suffix=".pem") as file:
             file.write(self.text or "")
             file.flush()

@@ -6,7 +6,6 @@ would cause a recovery at the next start.
 
 import asyncio
 import gc
-import importlib
 import json
 import logging
 import os
@@ -166,7 +165,6 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 def preload() -> None:
     """Import the modules that a node imports only when it runs, once for a process that forks several nodes."""
     event_loop_factory()
-    importlib.import_module("encodings.idna")  # any lookup of a host needs it
 
 
 async def _serve(

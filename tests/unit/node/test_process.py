@@ -192,11 +192,12 @@ def test_nodes_that_are_forked_have_everything_imported(tmp_path: Path) -> None:
 
 
 def test_modules_for_what_few_nodes_need_are_not_imported() -> None:
-    """A TOML file, a misspelt variable, a sync of many files at once: the modules would cost each node memory."""
+    """A TOML file, a misspelt variable, a sync of many files at once, a deletion of records: the modules would
+    cost each node memory."""
     done = run("import tailrace.node.process, sys; print(*sys.modules)")
     loaded = set(done.stdout.split())
     assert {"tailrace.node.settings.sources", "tailrace.storage.files"} <= loaded
-    assert loaded & {"ctypes", "difflib", "tomllib", "typer"} == set()
+    assert loaded & {"ctypes", "datetime", "difflib", "shutil", "tempfile", "tomllib", "typer", "uuid"} == set()
 
 
 SIGNALLED_LATE = """

@@ -104,6 +104,27 @@ def test_failures_name_the_path_and_the_systems_words(tmp_path: Path) -> None:
     assert 0 < files.free_bytes(str(tmp_path)) <= files.total_bytes(str(tmp_path))
 
 
+def test_a_directory_is_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
+    """Files outside stay, also if a symbolic link points to them."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("x")
+    log = tmp_path / "orders-0"
+    (log / "snapshots" / "empty").mkdir(parents=True)
+    (log / "00.log").write_text("x")
+    (log / "snapshots" / "1.snapshot").write_text("x")
+    (log / "there").symlink_to(outside)
+    (log / "gone").symlink_to(tmp_path / "missing")
+    OsFiles().remove_tree(str(log))
+    assert not log.exists()
+    assert (outside / "kept").read_text() == "x"
+    link = tmp_path / "link"
+    link.symlink_to(outside)
+    with pytest.raises(StorageError, match="remove directory"):
+        OsFiles().remove_tree(str(link))
+    assert (outside / "kept").exists()
+
+
 def test_a_full_disk_is_an_error_with_the_path() -> None:
     full = OsFiles().open("/dev/full")
     with pytest.raises(StorageError, match="/dev/full: No space left on device"):

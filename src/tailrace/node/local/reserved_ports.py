@@ -68,8 +68,9 @@ def _bind_where_there_is(hosts: Iterable[str], port: int) -> list[socket.socket]
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    name = host.encode("ascii") if host.isascii() else host  # as in net.listener
     family, kind, protocol, _, address = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     bound = socket.socket(family, kind, protocol)
     try:

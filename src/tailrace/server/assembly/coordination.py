@@ -1,6 +1,5 @@
 """The coordinators of one broker, and the handlers of groups and transactions."""
 
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -191,5 +190,8 @@ class Coordination:
         )
 
 
-def _uuid(random_bytes: Callable[[int], bytes]) -> uuid.UUID:
-    return uuid.UUID(bytes=random_bytes(16), version=4)
+def _uuid(random_bytes: Callable[[int], bytes]) -> str:
+    """A random UUID, of version 4. The module uuid would load a library of the system into every node."""
+    digits = random_bytes(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

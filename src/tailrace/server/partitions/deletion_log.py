@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from tailrace.replication.partition import Partition
@@ -66,6 +65,8 @@ def _iso(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return "none"
     try:
+        from datetime import UTC, datetime  # costs a node half a megabyte, and most nodes delete nothing
+
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
+    except (ImportError, OverflowError, ValueError, OSError):  # without a free descriptor nothing is imported
         return str(timestamp_ms)

@@ -99,6 +99,14 @@ class TestMembership:
         assert joined.leader == joined.member_id
         assert joined.protocol_type == ("consumer" if version >= 7 else None)
 
+    def test_a_member_id_has_the_client_id_and_a_random_uuid(self, node: GroupPath) -> None:
+        first, second = (node.join("g", version=9).response.member_id for _ in range(2))
+        assert first.startswith("test-")
+        text = first.removeprefix("test-")
+        found = uuid.UUID(text)
+        assert (str(found), found.version, found.variant) == (text, 4, uuid.RFC_4122)
+        assert first != second
+
     @pytest.mark.parametrize(("version", "name"), [(6, ""), (7, None)])
     def test_a_refused_join_has_no_protocol(self, node: GroupPath, version: int, name: str | None) -> None:
         refused = node.join("g", "stranger", version=version).response
