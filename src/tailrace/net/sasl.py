@@ -6,7 +6,9 @@ bounded, its messages are short, and its signature is checked. PBKDF2 runs in a 
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -88,11 +90,10 @@ async def authenticate(connection: Asking, config: SaslConfig, *, timeout_ms: in
             f"{connection.address} refuses sasl.mechanism {config.mechanism}; mechanisms offered: {offered}",
         )
     exchange = _PlainLogin(config) if config.mechanism == PLAIN else _ScramLogin(config)
-    token = await asyncio.to_thread(exchange.first)
-    while True:
-        answer = await connection.ask(
-            SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse, timeout_ms=timeout_ms
-        )
+    session_lifetime_ms = 0
+    request = await _request(exchange.first)
+    while request is not None:
+        answer = await connection.ask(request, SaslAuthenticateResponse, timeout_ms=timeout_ms)
         if answer.error_code:
             text = _shown((answer.error_message or "").strip())
             raise AuthenticationRefused(
@@ -103,14 +104,20 @@ async def authenticate(connection: Asking, config: SaslConfig, *, timeout_ms: in
         if len(answer.auth_bytes) > _LONGEST_TOKEN:
             raise _distrusted(connection, f"a token of {len(answer.auth_bytes)} bytes")
         try:
-            next_token = await asyncio.to_thread(exchange.next, answer.auth_bytes)
+            request = await _request(partial(exchange.next, answer.auth_bytes))
+            session_lifetime_ms = answer.session_lifetime_ms
         except KafkaError:
             raise
         except Exception as fault:  # noqa: BLE001 - the bytes are hostile, and the library is not ours
             raise _distrusted(connection, f"{type(fault).__name__} in the exchange of {config.mechanism}") from None
-        if next_token is None:
-            return max(0, answer.session_lifetime_ms)
-        token = next_token
+    return max(0, session_lifetime_ms)
+
+
+async def _request(step: Callable[[], bytes | None]) -> SaslAuthenticateRequest | None:
+    """The request with the token of this step; None behind the last step. A request shows no token, and no variable of
+    `authenticate` has a token: some programs report exceptions with the variables of all frames."""
+    token = await asyncio.to_thread(step)
+    return None if token is None else SaslAuthenticateRequest(auth_bytes=token)
 
 
 class Renewable(Asking, Protocol):

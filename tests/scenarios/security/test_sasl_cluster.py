@@ -1,12 +1,19 @@
 """Three nodes with TLS and SASL between them, and clients of both: users come and go while clients work."""
 
+import logging
+import os
+import subprocess
+import sys
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from tailrace import Admin, Consumer, Producer
+from tailrace.client.admin.configs import BROKER
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
 from testkit.nodes.certificates import TeamCertificates
@@ -71,14 +78,52 @@ def test_our_clients_and_librdkafka_work_as_a_user(
 
 @pytest.mark.usefixtures("alice")
 def test_a_wrong_password_is_an_error_at_once_and_shows_no_password(
-    cluster: Cluster, certificates: TeamCertificates
+    cluster: Cluster, certificates: TeamCertificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):
         settings = of_user(cluster, certificates, "alice", "canary", mechanism)
-        with pytest.raises(KafkaError) as refused, Admin(settings) as admin:
+        caplog.set_level(logging.DEBUG)
+        admin = Admin(settings)
+        with pytest.raises(KafkaError) as refused, admin:
             admin.list_topics()
         assert refused.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
-        assert "canary" not in str(refused.value)
+        frames = traceback.TracebackException.from_exception(refused.value, capture_locals=True).stack
+        ours = [frame for frame in frames if frame.filename != __file__]
+        assert any(frame.locals for frame in ours)
+        assert "canary" not in f"{refused.value} {admin!r} {vars(admin)!r} {caplog.text}"
+        assert "canary" not in str([frame.locals for frame in ours])
+
+
+@pytest.mark.usefixtures("alice")
+@pytest.mark.parametrize("config", ["sasl.password=canary", "sasl.password=canary\nsasl.jaas.config=canary"])
+def test_a_command_shows_no_password_even_with_its_traceback(
+    cluster: Cluster, certificates: TeamCertificates, tmp_path: Path, config: str
+) -> None:
+    settings = of_user(cluster, certificates, "alice", "", "SCRAM-SHA-256")
+    lines = [f"{name}={value}" for name, value in settings.items() if value]
+    (tmp_path / "client.properties").write_text("\n".join([*lines, config]))
+    command = ["topics", "list", "--bootstrap-server", cluster.bootstrap_servers]
+    ended = subprocess.run(
+        [sys.executable, "-m", "tailrace", *command, "--command-config", str(tmp_path / "client.properties")],
+        env={**os.environ, "TAILRACE_TRACEBACK": "1", "PYTHONASYNCIODEBUG": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "alice" in ended.stderr or "sasl.jaas.config and sasl.username: give either" in ended.stderr
+    assert "canary" not in ended.stdout + ended.stderr
+
+
+def test_a_description_of_a_broker_leaves_secrets_out(cluster: Cluster, certificates: TeamCertificates) -> None:
+    settings = of_user(cluster, certificates, "node", "node-secret", "SCRAM-SHA-512")
+    with Admin(settings) as admin:
+        described = {entry.name: entry for entry in admin.describe_configs(BROKER, "1")}
+    assert "secret" not in str(list(described.values()))
+    sensitive = {name: entry.value for name, entry in described.items() if entry.is_sensitive}
+    assert set(sensitive.values()) == {None}
+    assert {"sasl.jaas.config", "ssl.key.password", "ssl.keystore.key"} <= sensitive.keys()
 
 
 def test_the_log_of_the_nodes_has_no_password(cluster: Cluster) -> None:

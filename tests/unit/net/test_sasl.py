@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -71,8 +72,17 @@ def log_in(server: ServerOfTokens, config: SaslConfig = ALICE) -> int:
 def refusal(server: ServerOfTokens, config: SaslConfig = ALICE) -> KafkaError:
     with pytest.raises(KafkaError) as refused:
         log_in(server, config)
-    assert CANARY not in f"{refused.value} {refused.value!r}"
+    report = traceback.TracebackException.from_exception(refused.value, capture_locals=True)
+    assert "exchange = " in "".join(report.format()) or server.tokens == [], "the variables of frames are in the report"
+    assert CANARY not in f"{refused.value} {refused.value!r} {''.join(report.format())}"
     return refused.value
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_report_with_the_variables_of_all_frames_shows_no_password(mechanism: str) -> None:
+    server = ServerOfTokens(lambda _: token(b"", error_code=58, error_message="Authentication failed"))
+    refusal(server, SaslConfig(mechanism=mechanism, username="alice", password=Secret(CANARY)))
+    assert mechanism != "PLAIN" or CANARY.encode() in server.tokens[0], "the password was sent"
 
 
 def test_a_user_is_authenticated_and_learns_the_length_of_the_session() -> None:
