@@ -16,14 +16,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.spark.given_options import CREDENTIALS, KAFKA, SECURITY, SERVERS, GivenOptions, fault
+from tailrace.spark.given_options import CREDENTIALS, KAFKA, REFERENCES, SECURITY, SERVERS, GivenOptions, fault
 
 if TYPE_CHECKING:
     from tailrace.client.settings import ClientSettings
 
 _log = logging.getLogger(__name__)
 
-_REFERENCES: Final = ("env:", "file:")
 _TYPES: Final = ("ssl.keystore.type", "ssl.truststore.type")
 _WAY_OUT: Final = (
     "Spark keeps options in plans, texts of SQL and event logs. Give env:NAME or file:PATH, which the driver and each "
@@ -80,7 +79,7 @@ def parse_access(given: GivenOptions) -> ClusterAccess:
     _check(security, prefix=f"option {KAFKA}")
     _refuse_secrets(security)
     credentials = given.text(CREDENTIALS)
-    if credentials is not None and not credentials.startswith(_REFERENCES):
+    if credentials is not None and not credentials.startswith(REFERENCES):
         example = "security.protocol=SASL_SSL"
         raise fault(CREDENTIALS, f"must be file:PATH or env:NAME, the place of lines such as {example}")
     access = ClusterAccess(servers=servers, security=tuple(sorted(security.items())), credentials=credentials)

@@ -34,6 +34,8 @@ SECURITY: Final = ("security.", "sasl.", "ssl.")
 `cluster_access`, which refuses a name that clients do not have."""
 SERVERS: Final = "kafka.bootstrap.servers"
 CREDENTIALS: Final = "credentials"
+REFERENCES: Final = ("env:", "file:")
+"""The beginnings of a reference to a secret (`net.secrets`)."""
 
 Kind = Literal["batch read", "streaming read", "write"]
 

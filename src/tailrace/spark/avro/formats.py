@@ -1,12 +1,15 @@
 """The options that say how keys and values are encoded. Light: Spark imports it to look up the name of the source."""
 
 import importlib.util
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from tailrace.spark.given_options import LAST_INT32, GivenOptions, fault
+from tailrace.spark.given_options import LAST_INT32, REFERENCES, GivenOptions, fault
+
+_log = logging.getLogger(__name__)
 
 ColumnName = Literal["key", "value"]
 Wire = Literal["avro", "confluent-avro"]
@@ -55,7 +58,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryOptions:
-    """A schema registry: its servers, tried in turn, and credentials, which no text of the object shows."""
+    """A schema registry: its servers, tried in turn, and credentials, which no text of the object shows.
+
+    A credential may be a reference, `env:NAME` or `file:PATH`.
+    """
 
     servers: tuple[Server, ...]
     user_info: str | None = field(default=None, repr=False)
@@ -200,6 +206,18 @@ def _registry(given: GivenOptions) -> RegistryOptions | None:
     )
 
 
+def check_user_info(user_info: str) -> None:
+    """Raise KafkaError(INVALID_REQUEST) for another form than USER:PASSWORD."""
+    if ":" not in user_info:
+        raise fault(_USER_INFO, "must be USER:PASSWORD")
+
+
+def check_token(token: str) -> None:
+    """Raise KafkaError(INVALID_REQUEST) for a token that no header can have."""
+    if not (token.isascii() and token.isprintable()):
+        raise fault(_TOKEN, "has a character that no header can have, such as the end of a line")
+
+
 def _split(url: str) -> SplitResult:
     """Split a URL. The fault raised does not show the URL, which may have a password."""
     try:
@@ -222,10 +240,15 @@ def _check_credentials(given: GivenOptions, in_url: set[str], user_info: str | N
         source = given.text(name)
         if source is not None and source.upper() not in values:
             raise fault(name, f"must be {' or '.join(values)}, not {source!r}")
-    if user_info is not None and ":" not in user_info:
-        raise fault(_USER_INFO, "must be USER:PASSWORD")
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise fault(_TOKEN, "has a character that no header can have, such as the end of a line")
+    for name, secret in ((_USER_INFO, user_info), (_TOKEN, token), (_KEY_PASSWORD, given.text(_KEY_PASSWORD))):
+        if secret is not None and not secret.startswith(REFERENCES):
+            _log.warning(
+                "option %s: Spark keeps options in plans, texts of SQL and event logs; give env:NAME or file:PATH", name
+            )
+    if user_info is not None and not user_info.startswith(REFERENCES):
+        check_user_info(user_info)
+    if token is not None and not token.startswith(REFERENCES):
+        check_token(token)
     if token is not None and (user_info is not None or in_url):
         raise fault(_TOKEN, f"conflicts with {_USER_INFO if user_info is not None else f'the user in {URL}'}")
     if len(in_url | ({user_info} if user_info is not None else set())) > 1:

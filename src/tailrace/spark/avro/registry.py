@@ -10,6 +10,7 @@
 import base64
 import http.client
 import json
+import platform
 import ssl
 import threading
 import time
@@ -20,8 +21,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.spark.avro.formats import RegistryOptions, Server
+from tailrace.net.secrets import Secret
+from tailrace.spark.avro.formats import RegistryOptions, Server, check_token, check_user_info
 from tailrace.spark.avro.schema import AvroType, SchemaRefused, parse_avro_schema
+from tailrace.spark.given_options import fault
 
 LONGEST_ANSWER: Final = 4 * 1024 * 1024
 MOST_SCHEMAS: Final = 1_000
@@ -204,19 +207,32 @@ class SchemaRegistry:
 
     def _credentials(self) -> dict[str, str]:
         if self._options.token is not None:
-            return {"Authorization": f"Bearer {self._options.token}"}
+            token = _revealed("bearer.auth.token", self._options.token)
+            check_token(token)
+            return {"Authorization": f"Bearer {token}"}
         if self._options.user_info is not None:
-            return {"Authorization": f"Basic {base64.b64encode(self._options.user_info.encode()).decode()}"}
+            user_info = _revealed("basic.auth.user.info", self._options.user_info)
+            check_user_info(user_info)
+            return {"Authorization": f"Basic {base64.b64encode(user_info.encode()).decode()}"}
         return {}
+
+
+def _revealed(option: str, given: str) -> str:
+    """The credential, perhaps at the place that a reference names. Raises KafkaError(INVALID_REQUEST)."""
+    try:
+        return Secret(given).reveal()
+    except KafkaError as wrong:
+        raise fault(option, f"{wrong.detail}, on {platform.node()}") from None
 
 
 def _tls(options: RegistryOptions) -> ssl.SSLContext:
     """Raises KafkaError for files that cannot be used."""
+    password = _revealed("schema.registry.ssl.key.password", options.key_password or "")
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
         if options.certificate_file is not None:
             # An empty password for an unencrypted file: OpenSSL would ask on the terminal for a missing password.
-            context.load_cert_chain(options.certificate_file, options.key_file, options.key_password or "")
+            context.load_cert_chain(options.certificate_file, options.key_file, password)
     except (OSError, ValueError) as wrong:
         files = ", ".join(filter(None, (options.ca_file, options.certificate_file, options.key_file)))
         reason = f"options schema.registry.ssl.*: {files} cannot be used: {type(wrong).__name__}"

@@ -131,6 +131,37 @@ def test_credentials_are_sent(server: ScriptedRegistry, options: dict[str, str],
     assert server.asked[0].authorization == header
 
 
+@pytest.mark.parametrize(
+    ("option", "text", "header"),
+    [
+        ("basic.auth.user.info", "alice:secret", "Basic " + base64.b64encode(b"alice:secret").decode()),
+        ("bearer.auth.token", "abc.def", "Bearer abc.def"),
+    ],
+)
+def test_credentials_may_stand_elsewhere(
+    server: ScriptedRegistry,
+    option: str,
+    text: str,
+    header: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = _registry(server.url, **{option: "env:OF_THE_REGISTRY"})
+    schema_id = server.register("s", ORDER)
+    with pytest.raises(KafkaError, match=f"option {option}: the environment variable OF_THE_REGISTRY of a secret"):
+        registry.type_of(schema_id)
+    monkeypatch.setenv("OF_THE_REGISTRY", "\n")
+    with pytest.raises(KafkaError, match=f"option {option}: (must be USER:PASSWORD|has a character)"):
+        registry.type_of(schema_id)
+    monkeypatch.setenv("OF_THE_REGISTRY", text)
+    registry.type_of(schema_id)
+    assert [asked.authorization for asked in server.asked] == [header]
+    assert "env:NAME or file:PATH" not in caplog.text
+    _registry(server.url, **{option: text})
+    assert f"option {option}: Spark keeps options in plans" in caplog.text
+    assert text not in caplog.text
+
+
 def test_credentials_of_the_url_are_sent_and_not_shown(server: ScriptedRegistry) -> None:
     url = f"http://alice:s%3Acret@127.0.0.1:{server.port}"
     with pytest.raises(NotRegistered) as fault:
